@@ -164,9 +164,7 @@ async def test_a_persons_answer_is_told(lab: Lab, agent: MakeAgent, granted: boo
         await hf.approve(handle.id, "2.1.1", granted=granted, note="too much")
         assert await handle.result(20) == ("Moved." if granted else "Then not.")
         view = await handle.view()
-    expected = (
-        [("moved 5", False)] if granted else [("a person has refused this call: too much; it was not made", True)]
-    )
+    expected = [("moved 5", False)] if granted else [("a person refused this call: too much; it was not made", True)]
     assert told(view, "3") == expected
 
 
@@ -268,7 +266,7 @@ async def test_a_plan_that_changes_otherwise_diverges(lab: Lab) -> None:
     title[0] = "pay"
     async with lab.open(plans) as hf:
         await hf.approve(handle.id, "2", granted=True)
-        with pytest.raises(TaskParked, match="the change of the plan at 1 differs from the recorded one"):
+        with pytest.raises(TaskParked, match="step 1: the change of the plan is not the recorded one"):
             await hf.task(handle.id).result(20)
 
 

@@ -176,7 +176,7 @@ async def test_an_open_call_has_to_be_answered_first(lab: Lab, model: MakeModel)
             talk.answer(reply.tool_calls[0], "again")
         with pytest.raises(Misuse, match="1 of the newest reply's tool calls have no result"):
             await run.ask(chat, talk)
-        with pytest.raises(BadInput, match="has no result before it"):
+        with pytest.raises(BadInput, match="must get its result before this message"):
             talk.say("more")
         return "told"
 
@@ -349,7 +349,7 @@ async def test_a_talk_that_became_another_one_diverges(lab: Lab, model: MakeMode
     said[0] = "hello again"
     async with lab.open(talks) as hf:
         await hf.approve(handle.id, "2", granted=True)
-        with pytest.raises(TaskParked, match="the talk before this model call differs from the recorded one"):
+        with pytest.raises(TaskParked, match="the messages before this model call are not the recorded ones"):
             await hf.task(handle.id).result(10)
 
 

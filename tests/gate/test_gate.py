@@ -106,7 +106,7 @@ async def test_arguments_are_held_against_the_schema_of_the_tool(lab: Lab) -> No
         "cents: must be a whole number",
         "note: must be text",
         "x: is not known here",
-        "account: is given by the tool itself",
+        "account: leave it out, the tool sets it",
     ]
 
 
@@ -401,7 +401,7 @@ async def test_a_changed_gate_can_park_the_task(lab: Lab) -> None:
         await wait_state(handle, TaskState.WAITING)
     async with lab.open(now) as hf:
         await hf.approve(handle.id, "1", granted=True)
-        with pytest.raises(holdfast.TaskParked, match="its gate changed since it was begun"):
+        with pytest.raises(holdfast.TaskParked, match="the task's gate changed after it began; retry the task"):
             await hf.task(handle.id).result(10)
 
 

@@ -309,7 +309,7 @@ def test_words_are_copied_by_hand_and_asked_back(home: Home, hf: Commands, phras
     person.answer(" ".join(copied))
     person.wait(r"copied and checked")
     assert person.close() == 0
-    assert "different: word" in person.seen
+    assert "your copy differs in word" in person.seen
     assert states(home) == ["verified"]
 
 

@@ -77,5 +77,5 @@ async def test_a_long_question_that_changes_at_its_end_is_another_question(tmp_p
                 break
         ending = "z"
         await hf.approve(task.id, "1", granted=True)
-        with pytest.raises(holdfast.TaskParked, match="question at 1 has changed"):
+        with pytest.raises(holdfast.TaskParked, match="step 1: the question for approval is not the recorded one"):
             await task.result(20)

@@ -59,16 +59,16 @@ async def _asks(run: holdfast.Run) -> Any:
 
 
 CHANGES: list[tuple[Version, Version, str]] = [
-    (_pays, _refunds, "step 1 was pay, now it is refund"),
-    (_pays, _pays_more, "pay has other arguments now"),
-    (_pays, _pays_by_name, "pay has other arguments now"),
-    (_pays, _reads_clock, "step 1 was a call, now it is now"),
-    (_pays, _gathers, "step 1 was a call, now it is gather"),
-    (_pays, _asks, "step 1 was a call, now it is approve"),
-    (_reads_clock, _pays, "step 1 was now, now it is pay"),
-    (_reads_clock, _draws, "step 1 was now, now it is random"),
-    (_sleeps, _pays, "step 1 was sleep, now it is pay"),
-    (_gathers, _pays, "step 1 was gather, now it is pay"),
+    (_pays, _refunds, "step 1: the journal has pay, the code now has refund"),
+    (_pays, _pays_more, "the code now calls pay with other arguments"),
+    (_pays, _pays_by_name, "the code now calls pay with other arguments"),
+    (_pays, _reads_clock, "step 1: the journal has a call, the code now has now"),
+    (_pays, _gathers, "step 1: the journal has a call, the code now has gather"),
+    (_pays, _asks, "step 1: the journal has a call, the code now has approve"),
+    (_reads_clock, _pays, "step 1: the journal has now, the code now has pay"),
+    (_reads_clock, _draws, "step 1: the journal has now, the code now has random"),
+    (_sleeps, _pays, "step 1: the journal has sleep, the code now has pay"),
+    (_gathers, _pays, "step 1: the journal has gather, the code now has pay"),
 ]
 
 
@@ -128,7 +128,7 @@ async def test_an_open_step_whose_class_has_changed_parks_the_task(lab: Lab) -> 
         tools[0] = keyed
         await hf.retry(handle.id)
         await wait_until(lambda: diverged(handle))
-        with pytest.raises(TaskParked, match="was Unrepeatable, now it is Keyed"):
+        with pytest.raises(TaskParked, match="was Unrepeatable and is now Keyed"):
             await handle.result(10)
         tools[0] = once
         await hf.settle(handle.id, "1", "done", result="seen")

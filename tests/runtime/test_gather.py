@@ -203,7 +203,7 @@ async def test_another_number_of_branches_is_a_divergence(lab: Lab) -> None:
     async with lab.open(fan) as hf:
         await hf.approve(handle.id, "2", granted=True)
         handle = hf.task(handle.id)
-        with pytest.raises(TaskParked, match="had 3 branches, now it has 2"):
+        with pytest.raises(TaskParked, match="had 3 branches and now has 2"):
             await handle.result(10)
         branches[0] = 3
         await hf.retry(handle.id)

@@ -62,7 +62,7 @@ async def test_changed_code_is_parked_until_a_person_says_yes(lab: Lab) -> None:
     async with lab.open(named(asks_anew, "park")) as hf:
         await hf.approve(task_id, "1", granted=True, by="ada")
         handle = hf.task(task_id)
-        with pytest.raises(TaskParked, match="its code changed since it was begun"):
+        with pytest.raises(TaskParked, match="the task's code changed after it began; retry the task"):
             await handle.result(10)
         notices = await hf.journal.pending_notices(limit=10)
         assert "parked" in {notice.kind for notice in notices}

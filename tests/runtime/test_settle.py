@@ -73,7 +73,7 @@ async def test_it_is_too_early_while_a_request_may_be_under_way(lab: Lab) -> Non
         began = time.monotonic()
         handle = await hf.submit(one)
         await wait_state(handle, TaskState.PARKED)
-        with pytest.raises(NotNow, match="can be decided in") as early:
+        with pytest.raises(NotNow, match="before you decide") as early:
             await hf.settle(handle.id, "1", "run")
         assert early.value.exit_code == 4
         await wait_until(lambda: _is_settled(hf, handle.id))

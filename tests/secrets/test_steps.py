@@ -294,7 +294,7 @@ async def test_other_arguments_are_still_noticed(lab: Lab, store: SecretFile) ->
         look_dead(hf)
         async with lab.open(two):
             await wait_state(handle, TaskState.PARKED)
-            assert "has other arguments now" in (await handle.view()).rested["why"]
+            assert "with other arguments" in (await handle.view()).rested["why"]
 
 
 async def test_a_tool_that_stops_declaring_it_sends_nothing(lab: Lab, store: SecretFile) -> None:

@@ -31,7 +31,7 @@ from holdfast_proofs.weakened import Weakness, weaken
 
 LIFE_S_MAX = 90.0
 LANES = 3
-TOLD = b"had been called in its place"
+TOLD = b"was called in its place"
 USAGE = ScriptedUsage(input=100, output=10)
 
 FarEnds = Mapping[str, BlockingFarEnd]

@@ -73,7 +73,7 @@ class AgentLease:
     ) -> None:
         arbiter, lease_s = home.arbiter, home.settings.identity.lease_s
         if arbiter is None:
-            raise BadSettings(f"{home.settings_file} names no arbiter")
+            raise BadSettings(f"{home.settings_file} has no setting `arbiter` under [identity]")
         if not LEASE_S_MIN <= lease_s <= LEASE_S_MAX:
             raise BadSettings(f"lease_s must be between {LEASE_S_MIN:g} and {LEASE_S_MAX:g}")
         ensure_private_folder(home.instance)

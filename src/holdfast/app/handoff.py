@@ -117,7 +117,7 @@ def read_handoff(path: Path) -> Handoff:
     try:
         return parse(raw.decode())
     except UnicodeDecodeError:
-        raise BadInput(f"{path} is not text") from None
+        raise BadInput(f"{path} is not UTF-8 text") from None
 
 
 def _opener(path: str, flags: int) -> int:

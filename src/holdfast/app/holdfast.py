@@ -127,11 +127,11 @@ class Holdfast:
         if request_id is None:
             request_id = ""
         elif not str(request_id).strip():
-            raise BadInput("the request id is empty", hint="leave it out, or name the request so that a repeat is safe")
+            raise BadInput("the request id is empty", hint="leave it out, or give an id of your own")
         if not isinstance(request_id, str):  # pyright: ignore[reportUnnecessaryIsInstance] - border
             raise BadInput(f"a request id must be text, not {type(request_id).__name__}")
         if len(request_id) > REQUEST_ID_CHARS_MAX:
-            raise BadInput(f"a request id has at most {REQUEST_ID_CHARS_MAX} characters")
+            raise BadInput(f"a request id may have at most {REQUEST_ID_CHARS_MAX} characters, not {len(request_id)}")
         if "\0" in request_id:
             raise BadInput("a request id must not contain a NUL character")
         checked(request_id, what="request id")
@@ -215,12 +215,10 @@ class Holdfast:
             raise NotSettleable(f"task {task} step {ordinal} is {step.state}, not parked")
         left_ms = decidable_in_ms(view, step, self._clock)
         if left_ms > 0:
-            raise NotNow(f"task {task} step {ordinal} can be decided in {left_ms / 1000:.1f} s")
+            raise NotNow(f"task {task} step {ordinal}: wait {left_ms / 1000:.1f} s before you decide")
         for item in await self.journal.inbox_of(task):
             if not item.applied and is_answer(item, step):
-                raise NotSettleable(
-                    f"task {task} step {ordinal}: it is already decided; the decision waits for a worker"
-                )
+                raise NotSettleable(f"task {task} step {ordinal} is already decided; the next worker applies it")
         encode(checked(result, what="result"), what="result")
         return step
 
@@ -273,7 +271,7 @@ class Holdfast:
         check_gate(gate)
         engine = self.engine
         if engine is None:
-            raise Misuse("a scope needs an open session", hint="open with serve=True")
+            raise Misuse("a scope needs a session", hint="open the journal with serve=True")
         task_id = await self._open_scope(name)
         with engine.wanted(task_id) as given:
             claimed = await self._claim_scope(engine, name, task_id, given)
@@ -313,7 +311,7 @@ class Holdfast:
             if claimed:
                 return claimed[0]
             if loop.time() > end:
-                raise ScopeBusy(f"scope {name!r} is held by another session")
+                raise ScopeBusy(f"another session holds the scope {name!r}")
             await asyncio.wait((given,), timeout=SCOPE_RETRY_S)
             if given.done():
                 return given.result()
@@ -322,7 +320,7 @@ class Holdfast:
         checked(name, what="scope name")
         self.secrets.check_input(name, what="the name of the scope")
         if not name or len(name) > REQUEST_ID_CHARS_MAX:
-            raise BadInput(f"a scope name has 1 to {REQUEST_ID_CHARS_MAX} characters")
+            raise BadInput(f"a scope name must have 1 to {REQUEST_ID_CHARS_MAX} characters, not {len(name)}")
         submission = Submission(
             task_id=self._mint(SCOPE_NAME, name),
             name=SCOPE_NAME,
@@ -344,7 +342,7 @@ class Holdfast:
             if engine.lease is not None and engine.lease.ok():
                 return engine.lease.session
             await asyncio.sleep(0.02)
-        raise SessionLost("no session could be opened")
+        raise SessionLost("Holdfast could not open a session within 4 s")
 
     # serving
 

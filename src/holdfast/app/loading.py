@@ -38,7 +38,7 @@ class App:
         if found is None:
             known = ", ".join(sorted(self.tasks)) or "none"
             asked = f"has no task {name!r}" if name else "has several tasks"
-            raise BadApp(f"the app {asked}", hint=f"name one with --task; it has: {known}")
+            raise BadApp(f"the app {asked}", hint=f"choose a task with --task; the app has: {known}")
         return found
 
 
@@ -53,7 +53,7 @@ def load_app(spec: str) -> App:
         if not hasattr(value, name):
             names = [n for n, v in vars(module).items() if isinstance(v, (App, TaskType, list))]
             raise BadApp(
-                f"{place} has no {attribute!r}",
+                f"{place} has no attribute {attribute!r}",
                 hint=f"it has: {', '.join(sorted(n for n in names if not n.startswith('_')))}" if names else "",
             )
         value = getattr(value, name)

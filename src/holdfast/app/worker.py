@@ -85,7 +85,7 @@ def parse_order(text: str) -> Order:
         return Order(**json.loads(text))
     except (ValueError, TypeError, RecursionError) as error:
         raise BadInput(
-            f"the order for this worker process cannot be read: {error}",
+            f"this worker process cannot read its start parameters: {error}",
             hint="start a worker with `holdfast worker APP`",
         ) from error
 

@@ -157,7 +157,9 @@ async def find_comment(call: Call, *, issue: int, body: str, where: str, token: 
         found |= {one["id"]: one for one in comments if _is_ours(call, one)}
         if len(comments) < PAGE:
             return _answer(call, list(found.values()), _digest(issue, body))
-    return Unsure(f"more than {PAGES_MAX * PAGE} comments since then on issue {issue}")
+    return Unsure(
+        f"issue {issue} has more than {PAGES_MAX * PAGE} comments since the call: the lookup did not read all"
+    )
 
 
 async def _search(call: Call, where: str, token: str, digest: str) -> FindAnswer:
@@ -167,7 +169,7 @@ async def _search(call: Call, where: str, token: str, digest: str) -> FindAnswer
     response = await call.http.get(f"{root}/search/issues", params={"q": query}, headers=_headers(token))
     found = [one for one in json_objects(json_object(response).get("items")) if _is_ours(call, one)]
     if not found:
-        return Unsure(f"not among the newest {PAGES_MAX * PAGE} issues, nor in the search yet")
+        return Unsure(f"the lookup did not find it among the newest {PAGES_MAX * PAGE} issues, nor in the search")
     return _answer(call, found, digest)
 
 
@@ -182,7 +184,7 @@ def _answer(call: Call, found: list[Fields], digest: str) -> FindAnswer:
 
 def _marked(call: Call, body: str, digest: str) -> str:
     if len(body) > BODY_CHARS_MAX:
-        raise Misuse(f"a body has at most {BODY_CHARS_MAX:,} characters here")
+        raise Misuse(f"a body may have at most {BODY_CHARS_MAX:,} characters, not {len(body):,}")
     return f"{body.rstrip()}\n\n{_mark(call, digest)}".lstrip()
 
 

@@ -104,7 +104,7 @@ async def send(
 ) -> Fields:
     """Send one mail to these addresses, which see each other."""
     if not 1 <= len(to) <= RECIPIENTS_MAX:
-        raise Misuse(f"to: 1 to {RECIPIENTS_MAX} addresses, not {len(to)}")
+        raise Misuse(f"to: give 1 to {RECIPIENTS_MAX} addresses, not {len(to)}")
     content = [{"type": "text/plain", "value": text}]
     if html:
         content.append({"type": "text/html", "value": html})

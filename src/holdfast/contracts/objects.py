@@ -189,7 +189,7 @@ async def _send(
     check: bool = True,
 ) -> Response:
     if not key or len(key.encode()) > KEY_BYTES_MAX:
-        raise Misuse(f"an object's key has 1 to {KEY_BYTES_MAX} bytes")
+        raise Misuse(f"an object's key must have 1 to {KEY_BYTES_MAX} bytes, not {len(key.encode())}")
     url = f"{place['url']}/{sigv4.encoded_path(key)}"
     signed = _signed(method, url, raw, headers, place)
     return await call.http.request(method, url, body=raw, headers=signed, effect=effect, check=check)

@@ -178,7 +178,7 @@ async def find_charge(call: Call, *, key: str, url: str, version: str, **args: A
         return Unsure(found)
     for one in found:
         if one.get("status") in _REFUSED:
-            return Unsure(f"payment {one.get('id')} exists, with the status {one.get('status')}")
+            return Unsure(f"payment {one.get('id')} exists, but its status is {one.get('status')}")
     own = {"key": key, "url": url, "version": version}
     return counted(
         [Found(picked(one, *_KEPT), args={**args, **own, **picked(one, "amount", "currency")}) for one in found]
@@ -192,7 +192,7 @@ async def find_refund(call: Call, *, payment: str, key: str, url: str, version: 
         found += _ours(call, page.objects)
         if page.last:
             return counted([Found(picked(one, *_KEPT)) for one in found])
-    return Unsure(f"more than {PAGES_MAX * PAGE} refunds of payment {payment}")
+    return Unsure(f"payment {payment} has more than {PAGES_MAX * PAGE} refunds: the lookup did not read all")
 
 
 async def _recent(call: Call, url: str, headers: dict[str, str]) -> list[Fields] | str:
@@ -203,7 +203,7 @@ async def _recent(call: Call, url: str, headers: dict[str, str]) -> list[Fields]
         bound = oldest(page.response, call.sent_ago_s)
         if page.last or (bound is not None and _created(page.objects) < bound):
             return found
-    return found or f"not among the newest {PAGES_MAX * PAGE} payments"
+    return found or f"the lookup did not find it among the newest {PAGES_MAX * PAGE} payments"
 
 
 async def _search(call: Call, url: str, headers: dict[str, str]) -> list[Fields]:
@@ -258,7 +258,7 @@ def _body(call: Call, own: Fields, more: Fields | None = None) -> bytes:
     more = dict(more or {})
     clash = [name for name in own if name in more]
     if clash:
-        raise Misuse(f"fields: {clash[0]!r} has its own argument: pass it there")
+        raise Misuse(f"pass {clash[0]!r} as an argument of the tool, not in `fields`")
     metadata = {
         **as_object(more.pop("metadata", None)),
         MARK: call.effect_key,
@@ -278,7 +278,7 @@ def form_of(fields: Mapping[str, Any]) -> bytes:  # Any: JSON values
     try:
         return urlencode(list(_pairs(fields))).encode("ascii")
     except UnicodeEncodeError:
-        raise Misuse("a field with a lone surrogate: it cannot be sent") from None
+        raise Misuse("a field contains a lone surrogate, which cannot be sent as UTF-8") from None
 
 
 def _pairs(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -300,7 +300,7 @@ def _of(name: str, value: object) -> Iterator[tuple[str, str]]:
             for number, item in enumerate(cast("list[object]", value)):
                 yield from _of(f"{name}[{number}]", item)
         case _:
-            raise Misuse(f"{name}: {type(value).__name__} cannot be a field of a form")
+            raise Misuse(f"{name}: a form field cannot contain a {type(value).__name__}")
 
 
 # webhooks: signed events that become evidence of an effect
@@ -331,7 +331,7 @@ def check_signature(body: bytes, signature: str, *, secret: str, now: float, tol
     parts = [part.strip().partition("=") for part in signature.split(",")]
     times = [value for name, _, value in parts if name == "t"]
     if len(times) != 1 or not (times[0].isascii() and times[0].isdecimal()):
-        raise BadEvent("the signature header of the message has no time")
+        raise BadEvent("the signature header of the message has no time (`t=`)")
     made = hmac.new(secret.encode(), times[0].encode() + b"." + body, hashlib.sha256).hexdigest()
     found = [value for name, _, value in parts if name == "v1"]
     if not any(hmac.compare_digest(made.encode(), one.encode(errors="replace")) for one in found):

@@ -137,7 +137,7 @@ class Line(asyncio.Protocol):
             if self._lost is not None:
                 raise LineBroken(str(self._lost)) from self._lost
             if len(self._came) > REPLY_BYTES_MAX:
-                raise LineBroken("the server's reply does not end")
+                raise LineBroken(f"a line of the server's reply has more than {REPLY_BYTES_MAX} bytes")
             self._changed.clear()
             await self._changed.wait()
         raw = bytes(self._came[:end]).rstrip(b"\r")
@@ -310,7 +310,7 @@ async def send(
     """Send one mail; the addresses in `to` see each other, those in `bcc` are seen by nobody."""
     recipients = [address(one) for one in (*to, *(bcc or ()))]
     if not to or len(recipients) > RECIPIENTS_MAX:
-        raise Misuse(f"1 to {RECIPIENTS_MAX} recipients, not {len(recipients)}")
+        raise Misuse(f"give 1 to {RECIPIENTS_MAX} recipients, not {len(recipients)}")
     name = message_id(call, sender)
     mail = _mail(name, sender, to, subject, text, html, address(reply_to) if reply_to else "")
     context = None if security == "none" else _context(cafile)
@@ -394,7 +394,7 @@ def _finder(lookup: Lookup) -> Callable[..., Awaitable[FindAnswer]]:
         name = message_id(call, sender)
         count = await lookup(name)
         if count is None:
-            return Unsure("the lookup of sent mail cannot tell whether it was sent")
+            return Unsure("the lookup cannot tell whether this mail was sent")
         return counted([Found({"message_id": name, "answer": "found in sent mail"})] * count)
 
     return find

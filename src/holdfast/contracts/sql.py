@@ -101,7 +101,9 @@ class Sql:
         """
         for name in (effects, outbox):
             if not _NAME.fullmatch(name):
-                raise Misuse(f"{name!r} is not a plain name of a table")
+                raise Misuse(
+                    f"{name!r} is not a table name: use letters, digits and _, with or without `schema.` in front"
+                )
         self._connect = connect
         self._dsn = dsn
         self._secret = secret_name(dsn, what="dsn") if dsn else ""
@@ -150,7 +152,7 @@ class Sql:
         signature = inspect.signature(function)
         names = list(signature.parameters)
         if inspect.iscoroutinefunction(function) or names[:1] != ["tx"] or "dsn" in names:
-            raise Misuse(f"{title}: write `def {title}(tx, ...)`, plain, without an argument dsn")
+            raise Misuse(f"{title}: the function must be `def {title}(tx, ...)`, not async, without an argument dsn")
 
         @functools.wraps(function)
         def work(call: Call, **args: Any) -> Any:
@@ -203,7 +205,7 @@ class Sql:
         if known is None:
             return Absent()
         if known[0] != _digest(args):
-            return Unsure("a row with this key was made with other arguments")
+            return Unsure("a row with this effect key was made with other arguments")
         return Found(values.decode(known[1].encode()))
 
     def _find(self, connection: Any, effect_key: str) -> tuple[str, str] | None:

@@ -29,7 +29,7 @@ def slot_ordinal(slot: str) -> str:
     if not _SLOT.fullmatch(slot):
         raise Misuse(
             f"slot {slot!r}: use 1 to 64 letters, digits, '-' or '_'",
-            hint="name slots stably: the same call must use the same slot after a restart",
+            hint="use fixed names: the same call must use the same slot after a restart",
         )
     return f"@{slot}"
 

@@ -83,15 +83,15 @@ def _queried(step: Step, facts: Facts) -> Move:
 
 
 QUESTIONS: dict[str, str] = {
-    "unrepeatable": "was it done? The send had begun and no result is recorded; "
-    "the tool has no key and no lookup, so it is not repeated",
-    "window": "was it done? Its key window has closed and the tool has no lookup",
-    "many": "which one counts? The lookup found it more than once",
-    "other": "is that it? The lookup found it with other arguments",
-    "unsure": "was it done? The lookup cannot say",
-    "key-reused": "what was done under this key? The far end knows it with another body",
-    "attempts": "why does it keep failing? All attempts are used up without an outcome",
-    "restored": "was it done in the lost timeline? The journal was restored from an older copy",
+    "unrepeatable": "was it done? Holdfast began to send it, and no result is recorded; "
+    "the tool has no key and no lookup, so Holdfast does not repeat it",
+    "window": "was it done? Its key window has ended, so the service may not know its key, and the tool has no lookup",
+    "many": "which one counts? The lookup found the effect more than once",
+    "other": "is it the same effect? The lookup found one with other arguments",
+    "unsure": "was it done? The lookup could not find out",
+    "key-reused": "what was done with this effect key? The far end has it with another body",
+    "attempts": "why does it keep failing? All attempts are used up, and none had an outcome",
+    "restored": "was it done before the restore? The restored journal is an older copy and may not show it",
 }
 
 

@@ -99,14 +99,14 @@ def _checked(value: object, place: str, depth: int) -> Json:
         return value
     if kind is int:
         if not INT_MIN <= cast(int, value) <= INT_MAX:
-            raise BadValue(f"{place}: whole number outside 64 bits", hint="pass it as text")
+            raise BadValue(f"{place}: the whole number has more than 64 bits", hint="pass it as text")
         return value
     if kind is float:
         if not math.isfinite(cast(float, value)):
             raise BadValue(f"{place}: {value} is not a JSON number")
         return value
     if depth >= DEPTH_MAX:
-        raise BadValue(f"{place}: nested deeper than {DEPTH_MAX}")
+        raise BadValue(f"{place}: nested deeper than {DEPTH_MAX} levels")
     if kind is dict:
         return _checked_object(cast("dict[object, object]", value), place, depth)
     if kind is list or kind is tuple:
@@ -152,7 +152,9 @@ def _check_text(text: str, place: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise BadValue(f"{place}: text with a lone surrogate at {error.start}") from None
+        raise BadValue(
+            f"{place}: character {error.start} of the text is a lone surrogate, which is not valid Unicode"
+        ) from None
 
 
 def _plain(value: Json) -> bool:

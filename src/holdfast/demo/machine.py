@@ -203,7 +203,7 @@ async def _live_and_die(stage: Stage) -> Remains:
     key = effect_key_from_bytes((await task.view()).steps[CHARGE].effect_key)
     done = await stage.find_done("payment", task.id)
     if done is None:
-        raise DemoFailed("the payment service held a request back without having charged")
+        raise DemoFailed("the payment service got a request but did not charge")
     stage.tell("payment", f"{done.id}: charged, effect key {key}", at_ms=done.at_ms)
     await stage.close_journal()
     lose(home.folder, machine.folder, stage.places[0])

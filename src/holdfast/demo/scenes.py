@@ -60,7 +60,7 @@ async def _tell_kill(stage: Stage, task: TaskHandle, worker: Worker, killed_ms: 
     flight = flights[0]
     done = await stage.find_done("payment", task.id)
     if done is None:
-        raise DemoFailed("the payment service held a request back without charging")
+        raise DemoFailed("the payment service got a request but did not charge")
     who, key = f"worker {worker.pid}", effect_key_from_bytes(charge.effect_key)
     price = f"{flight['cents'] / 100:.2f} EUR"
     stage.tell(who, f"step 1 search_flights: {flight['flight']}", at_ms=search.closed_ms)

@@ -36,15 +36,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m holdfast.downstream", description=__doc__)
     add = parser.add_argument
     add("--class", dest="profile", required=True, choices=sorted(PROFILES))
-    add("--port", type=int, default=0, help="0 takes a free one (default)")
+    add("--port", type=int, default=0, help="the port; 0 picks a free one (default)")
     add("--log", type=Path, help="append every effect to this file, one JSON line each")
-    add("--window-s", type=float, default=86_400.0, help="how long a key is known")
+    add("--window-s", type=float, default=86_400.0, help="how many seconds the server remembers a key")
     add("--fingerprint", choices=("checked", "ignored"), default="checked")
     add("--refusals", choices=("stored", "not-stored"), default="stored")
-    add("--lookup", choices=("on", "off"), default="on", help="whether clients may ask")
+    add("--lookup", choices=("on", "off"), default="on", help="whether clients may look up effects")
     add("--key-header", default="Idempotency-Key")
-    add("--fault", type=_fault, action="append", default=[], help='as JSON: {"kind": ...}')
-    add("--parent", type=int, help="end when this is no longer our parent process")
+    add("--fault", type=_fault, action="append", default=[], help='a fault to inject, as JSON: {"kind": ...}')
+    add("--parent", type=int, help="exit when this process id is no longer our parent")
     return parser
 
 

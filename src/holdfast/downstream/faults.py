@@ -53,7 +53,7 @@ def parse_fault(value: object) -> Fault:
     try:
         return msgspec.convert(value, Fault)
     except msgspec.ValidationError as error:
-        raise BadFault(f"this is no fault: {error}") from None
+        raise BadFault(f"this is not a valid fault: {error}") from None
 
 
 class Faults:

@@ -273,13 +273,13 @@ async def _call(app: App, scope: Scope, body: bytes, *, body_bytes_max: int) -> 
         elif message["type"] == "http.response.body":
             kept.extend(message.get("body", b""))
             if len(kept) > body_bytes_max:
-                raise ValueError(f"an answer of more than {body_bytes_max} bytes cannot be kept")
+                raise ValueError(f"the answer has more than {body_bytes_max} bytes and cannot be stored")
             if not message.get("more_body"):
                 over.set()
 
     await app(scope, receive, send)
     if not started or not over.is_set():
-        raise RuntimeError("the app ended without a whole answer")
+        raise RuntimeError("the app ended before its answer was complete")
     headers = tuple(
         (bytes(name).lower(), bytes(value))
         for name, value in started[0].get("headers", ())

@@ -36,7 +36,7 @@ def parse_key(values: list[str]) -> str | None:
     if not text or len(text) > KEY_CHARS_MAX:
         raise BadKey(f"Idempotency-Key must have 1 to {KEY_CHARS_MAX} characters")
     if not _KEY.fullmatch(text):
-        raise BadKey("Idempotency-Key has characters outside the published pattern")
+        raise BadKey("Idempotency-Key must be printable ASCII without spaces, double quotes, commas and backslashes")
     return text
 
 

@@ -70,19 +70,19 @@ class FarEnd:
         raw = await self._wait(f"n={count}", timeout_s)
         inside = msgspec.json.decode(raw, type=dict[str, tuple[Seen, ...]])["inside"]
         if len(inside) < count:
-            raise TimeoutError(f"{len(inside)} of {count} requests inside after {timeout_s:g} s")
+            raise TimeoutError(f"only {len(inside)} of {count} requests arrived within {timeout_s:g} s")
         return inside
 
     async def wait_effects(self, count: int, *, timeout_s: float = 30.0) -> None:
         """Return when at least `count` effects have taken place. Raises TimeoutError: fewer did in that time."""
         found = msgspec.json.decode(await self._wait(f"effects={count}", timeout_s), type=dict[str, int])["effects"]
         if found < count:
-            raise TimeoutError(f"{found} of {count} effects after {timeout_s:g} s")
+            raise TimeoutError(f"only {found} of {count} effects happened within {timeout_s:g} s")
 
     async def wait_idle(self, *, timeout_s: float = 30.0) -> None:
         """Return when no request is inside and none is still to arrive late. Raises TimeoutError: some still are."""
         if not msgspec.json.decode(await self._wait("idle=1", timeout_s), type=dict[str, bool])["idle"]:
-            raise TimeoutError(f"requests are inside or late after {timeout_s:g} s")
+            raise TimeoutError(f"some requests did not end within {timeout_s:g} s")
 
     async def _wait(self, what: str, timeout_s: float) -> bytes:
         path = f"/_waiting?{what}&timeout_s={timeout_s}"
@@ -233,7 +233,7 @@ async def _exchange(port: int, method: str, path: str, body: bytes) -> tuple[int
             elif isinstance(event, h11.Data):
                 content += event.data
             elif isinstance(event, h11.ConnectionClosed):
-                raise ConnectionResetError("closed without an answer")
+                raise ConnectionResetError("the far end closed the connection without an answer")
         return status, bytes(content)
     finally:
         writer.transport.abort()

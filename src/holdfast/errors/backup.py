@@ -193,7 +193,7 @@ class SnapshotIncomplete(StateUnusable):
     """Borg warned while it made or read the archive: a file is missing or unreadable."""
 
     code = "snapshot-incomplete"
-    default_hint = "it does not count as a backup; Borg's lines say what is missing"
+    default_hint = "this snapshot does not count as a backup; Borg's lines say what is missing"
 
 
 class SnapshotFailed(HostUnfit):

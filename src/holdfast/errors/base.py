@@ -51,7 +51,7 @@
          +- Unresolved               an effect or a task that reconcile or a person must settle
              +- NotSent              no byte was sent (a tool says so)
              +- Busy                 the far end still works on this effect key (a tool says so)
-             +- KeyReused            the far end knows this effect key with another body
+             +- KeyReused            the far end has used this effect key with another body
              +- HttpUnknown          the request was sent and no usable answer came
              +- ReplyGarbled         a model's reply was cut, empty, too long or not understood
              +- ChildDied, AttemptTimedOut   a blocking tool's process died; the deadline passed

@@ -58,7 +58,7 @@ class SymlinkRefused(HostUnfit):
     be a link."""
 
     code = "symlink-refused"
-    default_hint = "give the real path"
+    default_hint = "give the real path, without symbolic links"
 
 
 class OpenParent(HostUnfit):

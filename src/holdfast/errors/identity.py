@@ -10,7 +10,7 @@ class BadRecord(BadInput):
     a repeated key, too long. Nothing was taken from them. See docs/formats/identity-log.md."""
 
     code = "bad-record"
-    default_hint = "Holdfast took nothing from it; ask another relay, or the sender, for the log"
+    default_hint = "Holdfast ignored the record; ask another relay, or the sender, for the key log"
 
 
 class NotFinal(Retryable):
@@ -37,7 +37,7 @@ class LogDamaged(StateUnusable):
     Holdfast signs nothing based on it. An unfinished last line is not damage."""
 
     code = "log-damaged"
-    default_hint = "`holdfast identity show --fetch` writes it again from what the witnesses hold"
+    default_hint = "`holdfast identity show --fetch` writes it again from the copies of the witnesses"
 
 
 class WitnessDamaged(StateUnusable):
@@ -46,7 +46,7 @@ class WitnessDamaged(StateUnusable):
 
     code = "witness-damaged"
     default_hint = (
-        "this witness signs nothing more for that agent: it may have forgotten what it saw first. Put its folder "
+        "this witness signs nothing more for that agent: it may no longer know which record came first. Put its folder "
         "back from the newest copy, or name another witness"
     )
 
@@ -73,7 +73,7 @@ class SignerRefused(Conflict):
     many."""
 
     code = "signer-refused"
-    default_hint = "its log says why; `holdfast identity signer --help` says which users it answers"
+    default_hint = "the signer's log says why; `holdfast identity signer --help` says which users it serves"
 
 
 class AgentElsewhere(Retryable):

@@ -119,7 +119,7 @@ class KeysMissing(StateUnusable):
     makes new keys for an old journal."""
 
     code = "keys-missing"
-    default_hint = "put the journal's keys.json back next to it; without it the journal cannot be read"
+    default_hint = "put keys.json back next to the journal; without it Holdfast cannot read the journal"
 
 
 class KeysWrong(StateUnusable):

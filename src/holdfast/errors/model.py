@@ -16,7 +16,7 @@ class ModelUnavailable(Retryable):
     """
 
     code = "model-unavailable"
-    default_hint = "Holdfast sends the same request again later; with a second endpoint it would have used that one"
+    default_hint = "Holdfast sends the same request again later; give the model a second endpoint to avoid the wait"
 
     def __init__(self, message: str, *, retry_after_s: float | None = None, status: int | None = None) -> None:
         super().__init__(message)
@@ -96,7 +96,7 @@ class StateHeldElsewhere(BadUsage):
 
     code = "state-held-elsewhere"
     default_hint = (
-        "send the contents in the messages instead, or name the surface in `allow_state`; every reply then records it"
+        "send the contents in the messages instead, or add the surface to `allow_state`; every reply then records it"
     )
 
 

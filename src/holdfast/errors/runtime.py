@@ -28,7 +28,7 @@ class BadEvent(BadInput):
     taken from it. See docs/reference/contracts/README.md."""
 
     code = "bad-event"
-    default_hint = "answer 400; if the provider did send it, check the signing secret of the endpoint"
+    default_hint = "answer with status 400; if the provider did send the request, check the endpoint's signing secret"
 
 
 class NotDurable(BadUsage):
@@ -83,7 +83,7 @@ class SecretInInput(BadUsage):
     written."""
 
     code = "secret-in-input"
-    default_hint = "pass the handle `secret://NAME` instead; the value itself would be written down"
+    default_hint = "pass the handle `secret://NAME` instead; Holdfast would record the value itself"
 
     def __init__(self, *, what: str, handle: str) -> None:
         super().__init__(f"{what} would hold the value of {handle}")
@@ -106,7 +106,7 @@ class SecretInUse(Conflict):
     a step that would send it is parked with a question."""
 
     code = "secret-in-use"
-    default_hint = "let those steps finish, or give --force: they are then parked when they would be sent"
+    default_hint = "let those steps finish, or give --force: Holdfast then parks them instead of sending"
 
 
 class ScratchRefused(BadUsage):

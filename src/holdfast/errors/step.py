@@ -74,7 +74,7 @@ class GateRefused(StepFailed):
     """
 
     code = "gate-refused"
-    default_hint = "the refusal is final for this step; another call may pass: docs/how-to/limits.md"
+    default_hint = "the refusal is final for this step; the gate may allow another call: docs/how-to/limits.md"
 
     def __init__(self, *, tool: str, ordinal: str, rule: str, why: str, retry_after_s: float | None = None) -> None:
         later = "" if retry_after_s is None else f"; it may pass in {retry_after_s:g} s"
@@ -91,7 +91,7 @@ class ScratchNotKept(StepFailed):
     rejected or over a limit, or the disk was full and the worker died before there was space."""
 
     code = "scratch-not-kept"
-    default_hint = "the step is not run again; make its files again with another call, or continue without them"
+    default_hint = "Holdfast does not run the step again; make the files with another call, or continue without them"
 
     def __init__(self, *, tool: str, ordinal: str, why: str) -> None:
         super().__init__(f"step {ordinal}: the files that {tool} left are lost: {why}")
@@ -123,13 +123,13 @@ class DoneWithOtherArguments(StepFailed):
     """
 
     code = "done-with-other-arguments"
-    default_hint = "nothing was sent; make another call if you want one in addition to what was done"
+    default_hint = "Holdfast sent nothing. If you also want the new call, make it as another step"
 
     def __init__(self, *, tool: str, ordinal: str, args: Any, result: Any) -> None:
         before = "arguments that its lookup does not return" if args is None else f"{args!r}"
         super().__init__(
             f"step {ordinal}: before the journal was restored {tool} was called with "
-            f"{before[:500]}; it is not called again"
+            f"{before[:500]}; Holdfast does not call it again"
         )
         self.tool = tool
         self.ordinal = ordinal
@@ -165,7 +165,7 @@ class KeyReused(Unresolved):
     default_hint = "another timeline used this key; Holdfast looks the effect up, or parks it"
 
     def __init__(self, proof: Any = None) -> None:  # Any: whatever JSON the far end answered
-        super().__init__(f"the far end knows this effect key with another body: {_shown(proof)}")
+        super().__init__(f"the far end has already used this effect key with another body: {_shown(proof)}")
         self.proof = proof
 
 

@@ -269,7 +269,7 @@ def fold(view: TaskView, record: Record) -> None:
     """Take one record into the view, in the order of its sequence.
     Raises JournalDamaged or InvariantViolated for what no owner can have written; do not use the view then."""
     if record.seq != view.seq + 1:
-        raise JournalDamaged(f"task {view.task_id}: record {record.seq} follows {view.seq}: one is missing")
+        raise JournalDamaged(f"task {view.task_id}: record {record.seq} follows record {view.seq}: a record is missing")
     view.seq = record.seq
     try:
         if record.kind is RecordKind.STEP and record.epoch == view.epoch:
@@ -277,7 +277,7 @@ def fold(view: TaskView, record: Record) -> None:
         else:
             _fold(view, record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise JournalDamaged(f"task {view.task_id}: record {record.seq} cannot be understood: {error!r}") from error
+        raise JournalDamaged(f"task {view.task_id}: record {record.seq} is malformed: {error!r}") from error
 
 
 def fold_own(view: TaskView, entry: NewRecord, *, number: int, epoch: int, at_ms: int, boot_ms: int) -> None:
@@ -307,7 +307,7 @@ def _fold(view: TaskView, record: Record) -> None:
             _fold_claim(view, record)
         case RecordKind.ACCEPTED:
             if record.seq:
-                raise JournalDamaged(f"task {view.task_id}: it was accepted twice")
+                raise JournalDamaged(f"task {view.task_id}: it has a second record `accepted`")
             view.accepted, view.accepted_ms = record.body, record.at_ms
             view.name, view.request_id = record.body["name"], record.body.get("request_id") or ""
         case RecordKind.RESTED:
@@ -337,7 +337,7 @@ def _fold_note(view: TaskView, record: Record) -> None:
 
 def _fold_claim(view: TaskView, record: Record) -> None:
     if record.epoch <= view.epoch:
-        raise JournalDamaged(f"task {view.task_id}: epoch {record.epoch} follows {view.epoch}")
+        raise JournalDamaged(f"task {view.task_id}: epoch {record.epoch} follows epoch {view.epoch}, which is not lower")
     by = bodies.ClaimedBy.read(record.body)
     view.claims[record.epoch] = Claim(record.epoch, by.session, by.boot, record.boot_ms, record.at_ms, by.worker)
     if view.epoch and not view.rested and view.finished is None:

@@ -156,8 +156,7 @@ def check_hold(*, task_id: TaskId, state: TaskState, epoch: int, seq: int, hold_
 
 
 POISON_QUESTION = (
-    f"what kills the process? The last {CRASHES_MAX} runs of this task ended with the death of "
-    "their worker and without a finished step"
+    f"what kills the process? In the last {CRASHES_MAX} runs of this task the worker died before a step finished"
 )
 
 
@@ -227,7 +226,7 @@ BLOB_BYTES_MAX = 16 * 1024 * 1024  # larger contents are kept in chunks
 
 def check_blob(size: int) -> None:
     if size > BLOB_BYTES_MAX:
-        raise TooLarge(f"a blob has at most {BLOB_BYTES_MAX:,} bytes, this one {size:,}")
+        raise TooLarge(f"a blob may have at most {BLOB_BYTES_MAX:,} bytes, this one has {size:,}")
 
 
 # Remarks
@@ -243,18 +242,18 @@ def check_remark(remark: Remark) -> None:
     if not remark.text.strip():
         raise BadInput("a remark must have a text")
     if len(remark.text) > REMARK_CHARS_MAX:
-        raise TooLarge(f"a remark has at most {REMARK_CHARS_MAX:,} characters, this one {len(remark.text):,}")
+        raise TooLarge(f"a remark may have at most {REMARK_CHARS_MAX:,} characters, this one has {len(remark.text):,}")
     if not remark.origin.strip() or len(remark.origin) > ORIGIN_CHARS_MAX:
         raise BadInput(f"a remark must say who made it, in 1 to {ORIGIN_CHARS_MAX} characters")
     if not remark.remark_id or len(remark.remark_id) > REMARK_ID_CHARS_MAX:
-        raise BadInput(f"the id of a remark has 1 to {REMARK_ID_CHARS_MAX} characters")
+        raise BadInput(f"the id of a remark must have 1 to {REMARK_ID_CHARS_MAX} characters")
 
 
 def remark_to(name: str) -> RemarkTo:
     try:
         return RemarkTo(name)
     except ValueError:
-        raise BadInput(f"a note goes to 'MEMORY' or to the 'day', not to {name!r}") from None
+        raise BadInput(f"note: `to` must be 'MEMORY' or 'day', not {name!r}") from None
 
 
 def remark_of(task_id: TaskId, entry: NewRecord) -> Remark:

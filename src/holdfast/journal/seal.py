@@ -49,7 +49,7 @@ class DataKeySealer:
             return self._aead.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], place)
         except (InvalidTag, ValueError, TypeError) as error:
             raise JournalDamaged(
-                f"the sealed payload at {_shown(place)} does not open: "
+                f"Holdfast cannot open the sealed payload at {_shown(place)}: "
                 "it was changed, moved, or sealed with another key"
             ) from error
 
@@ -116,7 +116,7 @@ def unpacked(raw: bytes) -> bytes:
         opener = zlib.decompressobj()
         plain = opener.decompress(raw, PACK_MAX)
     except zlib.error as error:
-        raise ValueError(f"a payload that cannot be unpacked: {error}") from None
+        raise ValueError(f"a payload cannot be unpacked: {error}") from None
     if not opener.eof or opener.unused_data:
-        raise ValueError("a payload that does not end where it should")
+        raise ValueError("a payload is cut off, or has bytes after its end")
     return plain

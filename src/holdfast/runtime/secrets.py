@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 Pins = dict[str, int]  # name of a secret -> version that the step was planned with
 
 GONE = (
-    "may it be sent with another secret? The version it was planned with is no longer kept, and it may have been sent"
+    "may it be sent with another secret? The version that the step recorded is no longer kept, and may have been sent"
 )
-NOT_SET = "which secret is meant? The one it was planned with is no longer set"
+NOT_SET = "which secret is meant? The secret that the step recorded is no longer set"
 
-UNDECLARED = "what is to be sent? The tool no longer declares the secret it was planned with"
+UNDECLARED = "what is to be sent? The tool no longer declares the secret that the step recorded"
 
 _PLANS = frozenset((Event.PLAN, Event.RESTORE))
 
@@ -172,7 +172,7 @@ class Secrets:
         for name, version in pins:
             value = self._find(name, version, fresh=fresh)
             if value is None:
-                raise NotSent(f"version {version} of {handle(name)} is no longer kept")
+                raise NotSent(f"Holdfast no longer keeps version {version} of {handle(name)}")
             values[name] = value
         return _filled(tool, args, values)
 

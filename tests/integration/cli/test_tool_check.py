@@ -156,14 +156,14 @@ def test_a_table_for_people(shop: Commands) -> None:
     words = ("tool", "check", "shop.py:tasks", "by_body", GOOD, "--other", OTHER, "--yes")
     done = shop(*words, code=1)
     assert "a used key with another body is done a second time" in done.out
-    assert "proved: Unrepeatable; declared: Keyed: promises more than was proven" in done.out
+    assert "proved: Unrepeatable; declared: Keyed: the tool promises more than was proven" in done.out
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("missing", "{}"), "the app has no tool 'missing'"),
-        (("look", '{"n": 1}'), "look is Read: its promise cannot be tested from outside"),
+        (("look", '{"n": 1}'), "look is Read: Holdfast cannot test this effect class from outside"),
         (("honest", "[1]"), "ARGS must be a JSON object"),
         (("honest", "{not json"), "ARGS is not JSON"),
         (("honest", '{"m": 1}'), "unexpected 'm', missing 'n'"),

@@ -114,10 +114,10 @@ def make(args: argparse.Namespace, *, name: str, home: Path) -> dict[str, str | 
     made = asyncio.run(make_agent(plan, show=show, entropy=SystemEntropy(), port=Sodium()))
     log = made.done.log
     if made.went_on:
-        talk("an earlier run made the vault: only the words that it showed are valid")
+        talk("an earlier run made the vault: only the words that the earlier run showed are valid")
     if len(log.head.witnesses.members) == 1:
         talk(
-            "note: with one witness, losing it blocks key changes; three survive the loss of one "
+            "note: if you lose the only witness, you cannot change keys; of three you may lose one "
             "(give --witness three times)"
         )
     return {

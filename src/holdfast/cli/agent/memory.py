@@ -34,8 +34,8 @@ def add_parser(commands: Commands) -> None:
           echo 'Never call before nine' | holdfast memory add - --to MEMORY
         """)
     parser.add_argument("text", metavar="TEXT", help="the line; - reads it from standard input")
-    parser.add_argument("--to", choices=("day", "MEMORY"), default="day", help="which file (default: today's log)")
-    parser.add_argument("--origin", metavar="WHO", default="user", help="who says it (default: user)")
+    parser.add_argument("--to", choices=("day", "MEMORY"), default="day", help="the file (default: today's log)")
+    parser.add_argument("--origin", metavar="WHO", default="user", help="who wrote the line (default: user)")
     add_options(parser, "--home", "--json")
     parser = new_verb(verbs, "search", run_search).help("""find lines
 
@@ -51,7 +51,7 @@ def add_parser(commands: Commands) -> None:
         """)
     parser.add_argument("words", metavar="WORD", nargs="+", help="words to search for")
     parser.add_argument("--since", metavar="DAY", default="", help="only lines from this day on")
-    parser.add_argument("--limit", type=int, default=LIMIT, help=f"at most (default: {LIMIT})")
+    parser.add_argument("--limit", type=int, default=LIMIT, help=f"show at most this many lines (default: {LIMIT})")
     add_options(parser, "--home", "--json")
     parser = new_verb(verbs, "show", run_show).help("""print the memory
 
@@ -62,7 +62,7 @@ def add_parser(commands: Commands) -> None:
           holdfast memory show 2026-11-15
           holdfast memory show --start
         """)
-    parser.add_argument("day", metavar="DAY", nargs="?", default="", help="a day's log (default: MEMORY.md)")
+    parser.add_argument("day", metavar="DAY", nargs="?", default="", help="print this day's log (default: MEMORY.md)")
     add_flag(parser, "--start", "the summary that an agent gets when it starts")
     add_options(parser, "--home", "--json")
 
@@ -83,10 +83,10 @@ def run_add(args: argparse.Namespace) -> int:
     if done.written:
         print(f"{done.file}: added ({done.id})")
     else:
-        talk(f"note: in the journal, but not yet in {done.file}: {done.why}")
+        talk(f"note: the line is in the journal, but not yet in {done.file}: {done.why}")
         if done.hint:
             talk(f"hint: {done.hint}")
-        talk("hint: then the next `holdfast memory add`, or a worker, writes it")
+        talk("hint: a worker, or the next `holdfast memory add`, writes the line to the file")
     return 0
 
 
@@ -179,7 +179,7 @@ def _report_missing(home: AgentHome, name: str) -> None:
     if gone.waiting:
         talk(f"note: {gone.waiting} lines for {name} wait in the journal")
     if gone.known or gone.waiting:
-        talk("hint: the next worker, or `holdfast memory add`, writes it again; to forget it, make an empty file")
+        talk(f"hint: the next worker, or `holdfast memory add`, writes {name} again; to discard it, make an empty file")
     if gone.lost:
         talk(f"note: {name} is missing; Holdfast cannot write {gone.lost} of its lines again")
         talk(f"hint: `holdfast recover --file {name} --to FOLDER` restores it from a backup")

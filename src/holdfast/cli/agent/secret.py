@@ -71,13 +71,13 @@ def add_parser(commands: Commands) -> None:
           holdfast secret remove billing
           holdfast secret remove billing --yes
         """)
-    parser.add_argument("name", metavar="NAME", help="the secret, without secret://")
+    parser.add_argument("name", metavar="NAME", help="name of the secret, without secret://")
     add_flag(parser, "--force", "also if open steps use it: they will be parked")
     add_options(parser, "--yes", "--dry-run", "--journal", "--home", "--json")
 
 
 def _add_value_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the secret, without secret://")
+    parser.add_argument("name", metavar="NAME", help="name of the secret, without secret://")
     parser.add_argument("--from-fd", metavar="N", help="read the value from this open descriptor; 0 is standard input")
     parser.add_argument("--from-file", metavar="FILE", help="read the value from a file that only you can read (0600)")
     add_options(parser, "--journal", "--home", "--json")

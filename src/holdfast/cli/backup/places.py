@@ -36,7 +36,7 @@ def add_parser(commands: Commands) -> None:
           holdfast place add host ssh://backup@host.example/./ada --append-only
           holdfast place add host backup@host.example:ada --rsh 'ssh -i ~/.ssh/backup'
         """)
-    parser.add_argument("name", metavar="NAME", help="your name for it: nas, second-host")
+    parser.add_argument("name", metavar="NAME", help="a name for the place, such as nas or second-host")
     parser.add_argument("address", metavar="ADDRESS", help="a folder, ssh://user@host:port/path, or user@host:path")
     parser.add_argument(
         "--domain",
@@ -49,7 +49,7 @@ def add_parser(commands: Commands) -> None:
         parser, "--append-only", "the host runs `borg serve --append-only`: it records removals and does not do them"
     )
     parser.add_argument("--rsh", metavar="COMMAND", default="", help="how to reach the host (default: ssh)")
-    parser.add_argument("--remote-borg", metavar="NAME", default="", help="the Borg command on that host (borg)")
+    parser.add_argument("--remote-borg", metavar="NAME", default="", help="the host's Borg command (default: borg)")
     parser.add_argument(
         "--beside",
         metavar="ADDRESS",
@@ -93,7 +93,7 @@ def add_parser(commands: Commands) -> None:
           holdfast place move nas /mnt/rack/holdfast
         """)
     parser.add_argument("name", metavar="NAME", help="the place")
-    parser.add_argument("address", metavar="ADDRESS", help="where it is now")
+    parser.add_argument("address", metavar="ADDRESS", help="the new address of the place")
     add_options(parser, "--home", "--json")
     parser = new_verb(verbs, "fix-key", over_places(_fix_key)).help("""put a lost key block back
 

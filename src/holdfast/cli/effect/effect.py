@@ -58,10 +58,10 @@ def add_parser(commands: Commands) -> None:
         """)
     parser.add_argument("effect", metavar="TASK/ORDINAL", help="the step")
     decision = parser.add_mutually_exclusive_group(required=True)
-    add_flag(decision, "--done", "it happened; the task continues")
-    decision.add_argument("--run", action="store_true", dest="run_now", help="it did not happen: run it now")
-    add_flag(decision, "--skip", "do not do it; the task gets StepSkipped")
-    parser.add_argument("--result", metavar="JSON", help="with --done: its result; JSON, @file or - (null)")
+    add_flag(decision, "--done", "the effect happened; the task continues")
+    decision.add_argument("--run", action="store_true", dest="run_now", help="the effect did not happen: run it now")
+    add_flag(decision, "--skip", "skip the step; the task gets StepSkipped")
+    parser.add_argument("--result", metavar="JSON", help="with --done: the call's result; JSON, @file or - (null)")
     add_options(parser, "--by", "--note", "--yes", "--dry-run", "--journal", "--home", "--json")
     parser = new_verb(verbs, "evidence", imported("effect.settle", "run_evidence")).help("""
         report what is known of an effect
@@ -75,8 +75,8 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("effect", metavar="TASK/ORDINAL", nargs="?", help="the step")
     parser.add_argument("--effect-key", metavar="KEY", help="the step, by its effect key")
     parser.add_argument("--result", metavar="JSON", help="what the call would have returned: JSON, @file or -")
-    add_flag(parser, "--did-not-happen", "it did not happen")
-    parser.add_argument("--source", default="command line", help="how you know it")
+    add_flag(parser, "--did-not-happen", "the effect did not happen")
+    parser.add_argument("--source", default="command line", help="how you know what happened")
     add_options(parser, "--journal", "--home", "--json")
 
 

@@ -93,9 +93,9 @@ def _fact(item: Shape) -> str:
 
 
 MEANS = {
-    "done": "it happened; the task continues with the result you give",
-    "run": "it did not happen; Holdfast runs it now, which repeats the effect if you are wrong",
-    "skip": "Holdfast does not do it; the task gets StepSkipped",
+    "done": "the effect happened; the task continues with the result you give",
+    "run": "the effect did not happen; Holdfast runs the step now, which repeats the effect if you are wrong",
+    "skip": "Holdfast does not run the step; the task gets StepSkipped",
 }
 
 
@@ -129,7 +129,7 @@ async def _report_evidence(hf: Holdfast, args: argparse.Namespace) -> int:
         raise BadInput("an effect that did not happen has no result")
     if not args.did_not_happen and args.result is None:
         raise BadInput(
-            "give --result with what it returned, or --did-not-happen", hint="`--result null` if it returns nothing"
+            "give --result with what the call returned, or --did-not-happen", hint="`--result null` for no result"
         )
     result = None if args.result is None else read_json(args.result, what="--result")
     happened = not args.did_not_happen

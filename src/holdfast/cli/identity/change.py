@@ -64,7 +64,7 @@ def opened_keys(home: AgentHome, args: argparse.Namespace) -> Generator[KeySet]:
     """Both vaults of the agent, each opened in its own way. Raises MovedAway before it asks."""
     check_not_moved(home.instance)
     if home.vault is None or home.second is None:
-        raise VaultMissing(f"{home.settings_file} does not name both a vault and a second place")
+        raise VaultMissing(f"{home.settings_file} must have the settings `vault` and `second` under [identity]")
     with (
         open_existing(home.vault, "--passphrase-fd", args.passphrase_fd, what="the vault") as vault,
         open_existing(
@@ -111,7 +111,7 @@ def _by_paper(home: AgentHome, args: argparse.Namespace, given: Given) -> ActRes
     with phrase, PaperKeys(phrase, given.passphrase) as paper:
         with act_lock(home.folder):
             done = asyncio.run(locked(paper))  # first, before a vault that may not open
-        talk(f"{home.name} is locked: no keys can act for it")
+        talk(f"{home.name} is locked: none of its keys is valid any more")
         if args.lock_only:
             return done
 
@@ -185,7 +185,7 @@ def run_recover(args: argparse.Namespace) -> int:
             confirm=lambda look: _ask_recover(look, name, yes=args.yes),
         )
     )
-    talk(f"{name} is recovered with the same id; its key log is at {done.log.position}")
+    talk(f"{name} is recovered with the same id; its key log is at (recoveries, rotations) {done.log.position}")
     for one in done.lost:
         talk(f"lost: {one}")
     talk("the words were typed on this machine: if it has a network, run `holdfast paper replace` soon")
@@ -197,7 +197,8 @@ def run_recover(args: argparse.Namespace) -> int:
 def _ask_recover(look: RecoveryPreview, name: str, *, yes: bool) -> None:
     log = look.log
     talk(f"the words belong to {log.id}" + (f" ({look.change}: check the sheet)" if look.change else ""))
-    talk(f"identity: {log.standing.value}, key log at {log.position}; {look.answered} witnesses answered")
+    at = f"key log at (recoveries, rotations) {log.position}"
+    talk(f"identity: {log.standing.value}, {at}; {look.answered} witnesses answered")
     for place, why in look.gone.items():
         talk(f"witness {place}: {why}")
     if not look.escrow:

@@ -94,11 +94,11 @@ def add_parser(commands: Commands) -> None:
     add_options(parser, "--home")
     parser.add_argument("--name", metavar="NAME", default="", help="default: the folder's name")
     add_options(parser, "--vault", "--second")
-    add_list(parser, "--card", "FILE", "the text of the public card, or of its code")
+    add_list(parser, "--card", "FILE", "the text of the public card, or of its QR code")
     add_list(parser, "--log", "FILE", "a copy of kel.jsonl; Holdfast also reads receipts.jsonl next to it")
     add_list(parser, "--witness", "DIR", "the folder of an existing witness of the agent")
     add_list(parser, "--new-witness", "DIR", "the old witnesses are lost: make a new one here")
-    parser.add_argument("--escrow", metavar="FILE", help="escrow.age, from next to a backup")
+    parser.add_argument("--escrow", metavar="FILE", help="the file escrow.age; there is one next to every backup")
     add_flag(parser, "--again", "the log shows a recovery to keys that are not here: evict those too")
     add_words_options(parser)
     add_slot_options(parser, new=True)
@@ -113,7 +113,7 @@ def add_parser(commands: Commands) -> None:
           holdfast identity retire --heir hf1... --yes
         """)
     add_options(parser, "--home")
-    parser.add_argument("--heir", metavar="ID", help="the agent that takes over")
+    parser.add_argument("--heir", metavar="ID", help="the id of the agent that takes over")
     add_words_options(parser)
     add_options(parser, "--yes", "--json")
     parser = new_verb(verbs, "answer", imported("identity.show", "run_answer")).help("""sign an answer to a challenge
@@ -142,7 +142,7 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument("--id", metavar="ID", default="", help="the id that you expect")
     _add_challenge(parser)
-    parser.add_argument("--answer", metavar="TEXT", required=True, help="the answer; @FILE, or - for a pipe")
+    parser.add_argument("--answer", metavar="TEXT", required=True, help="the answer, @FILE, or - for standard input")
     add_options(parser, "--json")
     parser = new_verb(verbs, "signer", run_signer).help("""
         keep the operational key in a separate process, behind a socket
@@ -182,7 +182,7 @@ def _add_challenge(parser: argparse.ArgumentParser) -> None:
         "--challenge",
         metavar="TEXT",
         required=True,
-        help="16 to 86 letters, digits, - and _; random, from the peer that asks",
+        help="the random text that the peer sent: 16 to 86 letters, digits, - and _",
     )
     parser.add_argument("--asker", metavar="NAME", default="", help="the peer that the answer is for")
 
@@ -200,7 +200,7 @@ def run_signer(args: argparse.Namespace) -> int:
     harden()
     home = load_home(home_folder(args.home))
     if home.vault is None:
-        raise BadSettings(f"{home.settings_file} names no vault", hint="set `vault` under [identity] in that file")
+        raise BadSettings(f"{home.settings_file} has no setting `vault`", hint="set it under [identity] in that file")
     allowed = [_user(text) for text in args.allow]
     given = Path(os.path.abspath(args.socket)) if args.socket else None
     path = given or home.signer or home.folder / "signer.sock"

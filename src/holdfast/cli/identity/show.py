@@ -167,7 +167,7 @@ def run_answer(args: argparse.Namespace) -> int:
         print(signer.answer(args.challenge, asker=args.asker).line().decode())
         return 0
     if home.vault is None:
-        raise VaultMissing(f"{home.settings_file} names no vault")
+        raise VaultMissing(f"{home.settings_file} has no setting `vault` under [identity]")
     with open_existing(home.vault, "--passphrase-fd", args.passphrase_fd, what="the vault") as vault:
         speaker = VaultSpeaker(vault, read_log=lambda: read_own_log(home.folder, Sodium()), clock=SystemClock())
         print(speaker.answer(args.challenge, asker=args.asker).line().decode())
@@ -182,9 +182,9 @@ def run_check(args: argparse.Namespace) -> int:
     except BadRecord as error:
         raise BadInput(error.message) from error
     if log is None:
-        raise BadInput(f"{args.log} contains no log")
+        raise BadInput(f"{args.log} contains no key log")
     if args.id and args.id.lower() != log.id:
-        raise BadInput(f"this is the log of another agent: {log.id}")
+        raise BadInput(f"this is the key log of another agent: {log.id}")
     now = SystemClock().wall_ms() // 1000
     fault = find_fault_in_answer(answer, log, challenge=args.challenge, now=now, port=Sodium(), asker=args.asker)
     if fault is not None:

@@ -45,11 +45,11 @@ def second_place(given: str | None, vault: Path, name: str) -> Path:
         place = path_of(given)
     elif sys.stdin.isatty():
         proposed = default_place("second", name)
-        talk("Where should the next key be kept? Best on a USB stick: the agent never needs it, you do after a theft.")
+        talk("Where should Holdfast keep the next key? Best on a USB stick: you need it only after a theft.")
         print(f"second place [{proposed}]: ", end="", file=sys.stderr, flush=True)
         place = path_of(sys.stdin.readline().strip() or str(proposed))
     else:
-        raise BadInput("no place for the next key", hint="give --second DIR: another disk, or another user's folder")
+        raise BadInput("give a folder for the next key", hint="--second DIR: on another disk, or of another user")
     if _disk(place) == _disk(vault):
         talk(SAME_DISK)
     return place

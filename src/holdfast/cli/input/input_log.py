@@ -22,7 +22,7 @@ def read_card_file(path: Path) -> LogCopy:
         text = read_file(path, 64 * CODE_CHARS_MAX).decode()
     except UnicodeDecodeError:
         raise BadSheet(
-            f"{path} is not text", hint="give the text of the card, or what a phone shows for its code"
+            f"{path} is not text", hint="give the card's text, or the text that a phone shows for its QR code"
         ) from None
     return LogCopy(records=read_card(text), receipts=())
 

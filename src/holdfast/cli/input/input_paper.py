@@ -86,6 +86,6 @@ def ask_shares(ask: Callable[[str], str], first: str = "") -> list[Share]:
             continue
         needed, tries = share.needed, 0
         if share.number in kept:
-            print(f"share {share.number} was already given", file=sys.stderr)
+            print(f"share {share.number} was already given; give another one", file=sys.stderr)
         kept[share.number] = share
     return list(kept.values())

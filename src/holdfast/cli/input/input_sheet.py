@@ -28,13 +28,13 @@ def add_words_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--words-fd",
         metavar="N",
-        help="read the words, shares (one per line), or the text of a code from this descriptor; 0 is "
+        help="read the words, shares (one per line), or the text of a QR code from this descriptor; 0 is "
         "standard input (default: ask, without showing them)",
     )
     parser.add_argument(
         "--sheet-passphrase-fd",
         metavar="N",
-        help="if the sheet says that it has a passphrase: read it from this descriptor",
+        help="read the passphrase of the sheet from this descriptor, if the sheet has one",
     )
 
 
@@ -65,7 +65,7 @@ def sorted_paper(text: str, passphrase: str = "") -> Given:
         if len(phrases) == 1 and len(secrets) == 1:
             return Given(words=" ".join(phrases[0].words), passphrase=passphrase)
         if phrases:
-            raise BadInput("these are several sheets: give one sheet, or shares of one split")
+            raise BadInput("Holdfast found several sheets: give one sheet, or only shares of one split")
         shares = [" ".join(one.share.words) for one in secrets if one.share is not None]
         return Given(shares=tuple(shares), passphrase=passphrase)
     if len(split(text)) <= _PHRASE_WORDS_MAX:

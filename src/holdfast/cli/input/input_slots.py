@@ -72,8 +72,8 @@ def new_slots(args: argparse.Namespace) -> tuple[list[UnlockKey], list[UnlockKey
     for one in vault:
         if any(one.kind == other.kind and one.secret == other.secret for other in second):
             raise BadInput(
-                "the vault and its second place have the same key",
-                hint="a thief who has one would have both; use another passphrase or file",
+                "the vault and its second place have the same passphrase or unlock file",
+                hint="a thief who opens one could open both: use different ones",
             )
     return vault, second
 

@@ -36,7 +36,7 @@ def parse_json(text: str, *, what: str) -> Any:  # Any: JSON, checked where it i
     try:
         return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse)
     except RecursionError:
-        raise BadValue(f"{what}: nested too deeply") from None
+        raise BadValue(f"{what} is nested too deeply") from None
     except ValueError as error:
         raise BadInput(f"{what} is not JSON: {error}", hint="put text in quotes: '\"done\"'") from None
 

@@ -76,5 +76,5 @@ def descriptor(option: str, word: str) -> int:
     if not word.isascii() or not word.isdigit():
         raise BadInput(f"{option}: {word!r} is not a descriptor number")
     if os.isatty(int(word)):
-        raise BadInput(f"{option}: a terminal would show it", hint="leave the option out to be asked")
+        raise BadInput(f"{option} {word}: a terminal would show the secret", hint="leave it out: Holdfast then asks")
     return int(word)

@@ -45,10 +45,10 @@ def add_parser(commands: Commands) -> None:
         """)
     add_options(parser, "--home")
     add_paper_options(parser)
-    parser.add_argument("--shares", metavar="MofN", help="N sheets of which any M are needed, for example 2of3")
+    parser.add_argument("--shares", metavar="MofN", help="make N sheets; any M of them give the words: 2of3")
     add_list(parser, "--holder", "NAME", "who gets the sheet; for shares give it once per share, in order")
     add_flag(parser, "--text", "plain text instead of PDF")
-    parser.add_argument("--out", metavar="FILE", help="a new file in memory, such as in /dev/shm")
+    parser.add_argument("--out", metavar="FILE", help="write to this new file in memory, such as in /dev/shm")
     add_flag(parser, "--hand-copy", "show the words one by one to copy by hand, then ask for them")
     parser = new_verb(verbs, "verify", run_verify).help("""read a sheet back from the paper
 
@@ -62,7 +62,7 @@ def add_parser(commands: Commands) -> None:
         """)
     add_options(parser, "--home")
     add_paper_options(parser)
-    parser.add_argument("--sheet", metavar="NUMBER", help="which sheet it is, if there are several")
+    parser.add_argument("--sheet", metavar="NUMBER", help="number of the sheet that you read, if there are several")
     add_options(parser, "--json")
     parser = new_verb(verbs, "list", run_list).help("""list the sheets, and when each was last read back
 
@@ -88,7 +88,7 @@ def add_parser(commands: Commands) -> None:
           holdfast paper revoke 3
           holdfast paper revoke 4 --yes
         """)
-    parser.add_argument("numbers", metavar="NUMBER", nargs="+", help="as printed on the sheet")
+    parser.add_argument("numbers", metavar="NUMBER", nargs="+", help="the number that is printed on the sheet")
     add_options(parser, "--yes", "--home", "--json")
     parser = new_verb(verbs, "replace", imported("paper.replace")).help("""
         make new recovery words; the old ones become invalid
@@ -126,7 +126,7 @@ def add_parser(commands: Commands) -> None:
         """)
     add_options(parser, "--home")
     add_flag(parser, "--text", "plain text instead of PDF")
-    parser.add_argument("--contact", metavar="TEXT", default="", help="who to ask about the agent")
+    parser.add_argument("--contact", metavar="TEXT", default="", help="print on the card whom to ask about the agent")
 
 
 def add_paper_options(parser: argparse.ArgumentParser) -> None:
@@ -162,7 +162,7 @@ def run_print(args: argparse.Namespace) -> int:
     numbers = ", ".join(str(one.number) for one in sheets)
     print(WARNING, file=sys.stderr)
     print(
-        f"sheet {numbers}: it counts after you have read it back from the paper: holdfast paper verify", file=sys.stderr
+        f"sheet {numbers} counts only after you read it back from the paper: `holdfast paper verify`", file=sys.stderr
     )
     return 0
 
@@ -299,7 +299,7 @@ def _copied(session: PaperSession, sheets: list[Sheet]) -> None:
     for sheet in sheets:
         copy_by_hand(facts(sheet), sheet.words, english() if sheet.share is None else slip39_words())
         mark_verified(session, [sheet.number], date=today())
-        print(f"sheet {sheet.number}: copied and checked; write the number on it")
+        print(f"sheet {sheet.number}: copied and checked; write this number on the sheet")
 
 
 def _report_corrected(change: str) -> None:
@@ -312,7 +312,7 @@ def _parts(text: str | None) -> tuple[int, int] | None:
         return None
     found = _PARTS.fullmatch(text)
     if found is None:
-        raise BadInput(f"--shares: {text!r} is not like 2of3")
+        raise BadInput(f"--shares: {text!r} does not have the form MofN, such as 2of3")
     return int(found[1]), int(found[2])
 
 

@@ -60,7 +60,7 @@ def _new_words(home: AgentHome, args: argparse.Namespace, old: PaperKeys) -> Phr
     """New words, shown; after an interrupted run, the ones that it showed."""
     session = asyncio.run(open_log_session(home, port=Sodium()))
     if is_under_way(session, old):
-        talk("an earlier run has shown new words: type those")
+        talk("an earlier run was interrupted: type the new words that it showed")
         if args.again_fd is not None:
             return read_phrase(read_words(args.again_fd, "--again-fd"))
         return read_phrase(ask_words("the 24 new words", "--again-fd"))
@@ -78,7 +78,7 @@ Opened = tuple[Vault, list[UnlockKey]]
 def _opened(home: AgentHome, args: argparse.Namespace, stack: ExitStack) -> tuple[Opened, Opened]:
     """Vault and second place, each with every key that opens it, before any word is shown."""
     if home.vault is None or home.second is None:
-        raise VaultMissing(f"{home.settings_file} does not name both a vault and a second place")
+        raise VaultMissing(f"{home.settings_file} must have the settings `vault` and `second` under [identity]")
     found: list[Opened] = []
     for folder, option, fd, what in (
         (home.vault, "--passphrase-fd", args.passphrase_fd, "the vault"),

@@ -31,7 +31,7 @@ def add_parser(commands: Commands) -> None:
           holdfast share split --needed 2 --total 3
           gpg -d words.gpg | holdfast share split --needed 3 --total 5 --from-fd 0
         """)
-    split.add_argument("--needed", metavar="M", required=True, help="how many shares give the phrase")
+    split.add_argument("--needed", metavar="M", required=True, help="how many shares are needed to get the words back")
     split.add_argument("--total", metavar="N", required=True, help="how many shares to make, at most 16")
     combine = new_verb(verbs, "combine", run_combine).help("""get the phrase back from enough shares
 
@@ -77,7 +77,7 @@ def run_combine(args: argparse.Namespace) -> int:
     with combine(shares) as phrase:
         print(" ".join(phrase.words))
     print(
-        "secret: this is the whole phrase; if this machine has a network, run `holdfast paper replace` soon",
+        "secret: these are all the words; if this machine has a network, run `holdfast paper replace` soon",
         file=sys.stderr,
     )
     return 0

@@ -241,12 +241,12 @@ def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, s
     if restored is not None:
         show_loss(restored, said=True)
     if done.secrets:
-        talk("a thief of the old machine may know these secrets of tools; rotate them: " + ", ".join(done.secrets))
+        talk("a thief of the old machine may know these secrets; replace their values: " + ", ".join(done.secrets))
     if done.evicted:
         talk("the words were typed on this machine: if it has a network, run `holdfast paper replace` soon")
     for name in done.left:
         talk(
-            f"place {name} was behind and may have been rolled back: Holdfast no longer writes to "
+            f"place {name} had only older snapshots and may have been rolled back: Holdfast no longer writes to "
             "it. Add a new folder: `holdfast place add NAME FOLDER`"
         )
     if not args.start:
@@ -281,7 +281,7 @@ def _moment(text: str) -> int:
     try:
         when = dt.datetime.fromisoformat(text)
     except ValueError:
-        raise BadInput(f"--at: {text!r} is not a time", hint="2026-11-15 or 2026-11-15T14:30") from None
+        raise BadInput(f"--at: {text!r} is not a time", hint="for example 2026-11-15 or 2026-11-15T14:30") from None
     if len(text) == len("2026-11-15"):
         when = when.replace(hour=23, minute=59, second=59)
     return int((when if when.tzinfo else when.replace(tzinfo=dt.UTC)).timestamp())

@@ -54,7 +54,7 @@ def add_parser(commands: Commands) -> None:
         examples:
           holdfast migrate import ada.move --home ada --vault ~/.config/holdfast/vault/ada
         """)
-    parser.add_argument("package", metavar="FILE", help="as `migrate export` wrote it")
+    parser.add_argument("package", metavar="FILE", help="the package that `migrate export` wrote")
     add_options(parser, "--home")
     parser.add_argument("--vault", metavar="DIR", required=True, help="the agent's vault on this host")
     parser.add_argument("--second", metavar="DIR", help="where the next key is kept on this host")
@@ -138,7 +138,7 @@ def _home(args: argparse.Namespace) -> AgentHome:
 
 def _vault_of(home: AgentHome) -> Path:
     if home.vault is None:
-        raise BadSettings(f"{home.settings_file} names no vault", hint="`holdfast init` makes an identity")
+        raise BadSettings(f"{home.settings_file} has no setting `vault`", hint="`holdfast init` makes a vault")
     return home.vault
 
 

@@ -48,7 +48,7 @@ def add_parser(commands: Commands) -> None:
     add_flag(parser, "--keep-keys", "the vault was not lost; do not ask for the recovery words")
     add_words_options(parser)
     add_slot_options(parser, new=True)
-    add_list(parser, "--card", "FILE", "the text of the public card, or of its code")
+    add_list(parser, "--card", "FILE", "the text of the public card, or of its QR code")
     add_list(parser, "--log", "FILE", "a copy of kel.jsonl")
     add_list(parser, "--witness", "DIR", "the folder of an existing witness of the agent")
     add_list(
@@ -60,7 +60,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--at", metavar="TIME", help="restore the state of this time: 2026-11-15 or 2026-11-15T14:30 (UTC)"
     )
-    parser.add_argument("--to", metavar="FOLDER", help="only unpack into this new folder")
+    parser.add_argument("--to", metavar="FOLDER", help="only unpack the files into this new folder")
     add_list(
         parser,
         "--file",
@@ -69,14 +69,14 @@ def add_parser(commands: Commands) -> None:
         "them out, and ignores damage elsewhere",
     )
     parser.add_argument(
-        "--rsh", metavar="COMMAND", default="", help="use this instead of ssh, for places on other hosts"
+        "--rsh", metavar="COMMAND", default="", help="use this command instead of ssh for places on other hosts"
     )
     add_flag(parser, "--again", "restore again, or evict keys of an earlier recovery that are not here")
     add_flag(
         parser, "--accept-older", "a place knows of newer keys that no log here shows: use the older snapshots anyway"
     )
-    parser.add_argument("--start", metavar="APP", help="then run the tasks of this app, as `holdfast worker` does")
-    parser.add_argument("--journal", metavar="FILE", help="only this journal; put the copy in place first")
+    parser.add_argument("--start", metavar="APP", help="afterwards run this app's tasks, as `holdfast worker` does")
+    parser.add_argument("--journal", metavar="FILE", help="restore only this journal; put the copy at this path first")
     add_flag(parser, "--begin-anew", "with --journal: no copy is left; start an empty journal")
     add_options(parser, "--json")
     add_flag(parser, "--dry-run", "only show what would happen; fails if nothing could be restored")

@@ -38,7 +38,7 @@ def show_survey(survey: Survey) -> None:
     log = survey.log
     changed = f" ({survey.change}: check the sheet)" if survey.change else ""
     talk(f"agent {log.id}{changed}")
-    talk(f"identity: {log.standing.value}, key log at {log.position}")
+    talk(f"identity: {log.standing.value}, key log at (recoveries, rotations) {log.position}")
     newest = survey.overview.chain.newest
     for one in survey.overview.places:
         if one.error is not None:
@@ -71,7 +71,7 @@ def show_survey(survey: Survey) -> None:
         return
     chosen = survey.chosen.record
     if chosen.seq < newest.record.seq and survey.at is None:
-        talk(f"WARNING: snapshot {newest.record.seq} exists, but no place that answers has it")
+        talk(f"WARNING: snapshot {newest.record.seq} exists, but no place that Holdfast could read has it")
     talk(
         f"to be restored: snapshot {chosen.seq} of {iso(chosen.at * 1000)}, "
         f"{chosen.files:,} files, {chosen.bytes:,} bytes"
@@ -101,7 +101,7 @@ def show_loss(report: RestoreReport, *, said: bool) -> None:
     for one in () if said else report.passed:
         talk(f"skipped at {one.place}: {one.archive}: {one.message}")
     for name in dict.fromkeys(one.place for one in report.passed if one.error in _DAMAGE):
-        talk(f"hint: place {name} returned damaged data: check its disk, and better use a new one")
+        talk(f"hint: place {name} returned damaged data: check its disk, or use another disk")
     for one in report.damaged:
         talk(f"DAMAGED, not restored: {one.path}: {one.message}")
     if report.damaged:
@@ -111,8 +111,8 @@ def show_loss(report: RestoreReport, *, said: bool) -> None:
         lag = report.behind
         steps = "" if lag.steps is None else f", {lag.steps:,} records of the journal"
         talk(
-            f"WARNING: restored snapshot {report.seq}, but the newest is {report.newest_known}: "
-            f"{lag.generations} snapshots, {ago(lag.seconds * 1000)}{steps} are missing"
+            f"WARNING: restored snapshot {report.seq}, but the newest is {report.newest_known}. Missing: "
+            f"{lag.generations} snapshots, {ago(lag.seconds * 1000)}{steps}"
         )
 
 
@@ -120,10 +120,10 @@ def _show_left(report: RestoreReport) -> None:
     """What is missing although the agent had it: links that are not made, and files that no snapshot
     holds. What Holdfast leaves out for every agent is not reported."""
     for path in report.links_left[:SHOWN_MAX]:
-        talk(f"not made: {one_line(path)}: a link that points outside the agent's folder")
+        talk(f"link not restored: {one_line(path)} points outside the agent's folder")
     more = report.links_left_count - min(len(report.links_left), SHOWN_MAX)
     if more > 0:
-        talk(f"not made: {more:,} more links")
+        talk(f"{more:,} more links were not restored")
     links = frozenset(report.links_left)
     notes = [
         one for one in report.notes if one.path not in links and not is_no_loss(one.text.removeprefix("left out: "))
@@ -133,9 +133,9 @@ def _show_left(report: RestoreReport) -> None:
         talk(f"note of the snapshot: {where}{one_line(one.text)}")
     if report.notes_count > len(report.notes) or len(notes) > SHOWN_MAX:
         more = report.notes_count - len(report.notes) + max(len(notes) - SHOWN_MAX, 0)
-        talk(f"{more:,} more notes of the snapshot: --json lists them, or the first of many")
+        talk(f"{more:,} more notes of the snapshot; --json lists more of them")
     if any(one.text.startswith("left out") for one in notes):
-        talk("hint: files that were left out are in no backup: copy them from where you keep them")
+        talk("hint: files that were left out are in no backup: copy them from another source")
 
 
 def survey_json(survey: Survey) -> dict[str, object]:

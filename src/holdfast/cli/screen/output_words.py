@@ -30,11 +30,11 @@ def words_out(fd: str | None, name: str) -> Callable[[Phrase], None]:
         if not sys.stdin.isatty() or not sys.stderr.isatty():
             raise BadInput(
                 "the 24 words can be shown only at a terminal",
-                hint="run it at a terminal, or give --words-fd N to get them there",
+                hint="run the command at a terminal, or give --words-fd N to write them to that descriptor",
             )
         return lambda phrase: copy_by_hand(f"recovery words of {name}", phrase.words, english())
     if not fd.isascii() or not fd.isdigit() or int(fd) in (0, 1):
-        raise BadInput(f"--words-fd: {fd!r} is not a descriptor for secrets", hint="use 3 or higher")
+        raise BadInput(f"--words-fd: Holdfast does not write the words to {fd!r}", hint="use descriptor 3 or higher")
     try:
         found = os.fstat(int(fd))
         appends = fcntl.fcntl(int(fd), fcntl.F_GETFL) & os.O_APPEND
@@ -49,13 +49,13 @@ def _check_file(fd: str, found: os.stat_result, *, appends: bool) -> None:
     """Refuse a file that a second run would empty, or that others may read: it is the only copy."""
     if not appends:
         raise BadInput(
-            f"--words-fd {fd} is a file that a second run would empty: the words would be lost",
-            hint=f"open it for appending: {fd}>> FILE",
+            f"--words-fd {fd} is not open for appending: a second run would overwrite the words",
+            hint=f"open the file for appending: {fd}>> FILE",
         )
     if found.st_mode & 0o077:
         raise BadInput(
             f"--words-fd {fd} is a file that others may read (mode {stat.S_IMODE(found.st_mode):04o})",
-            hint="make it first, with umask 077, in /dev/shm",
+            hint="make the file in /dev/shm first, with umask 077",
         )
 
 
@@ -87,7 +87,7 @@ def copy_by_hand(title: str, words: Sequence[str], listed: WordList) -> None:
         if not wrong:
             return
         where = "the number of words" if wrong == [0] else f"word {', '.join(map(str, wrong))}"
-        talk(f"different: {where}; check your copy" + (" and try again" if left else ""))
+        talk(f"your copy differs in {where}; check it" + (" and try again" if left else ""))
     raise BadInput("the copy is still wrong", hint="run the command again, and copy the words again")
 
 

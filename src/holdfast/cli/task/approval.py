@@ -44,7 +44,7 @@ def add_parser(commands: Commands) -> None:
               holdfast approval {verb} 01J9ZK/4 --by ada --note 'as agreed'
             """)
         answer.set_defaults(granted=granted)
-        answer.add_argument("approval", metavar="TASK/ORDINAL", help="the step that waits")
+        answer.add_argument("approval", metavar="TASK/ORDINAL", help="the step that waits for an answer")
         add_options(answer, "--by", "--note", "--journal", "--home", "--json")
 
 

@@ -41,7 +41,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("app", metavar="APP", help="where the task is: module:attribute or path/file.py:attribute")
     parser.add_argument("request", metavar="REQUEST", help="JSON object, text, @file or -")
     parser.add_argument("--task", metavar="NAME", default="", help="which task, if APP has several")
-    parser.add_argument("--request-id", metavar="ID", default=None, help="same id, same task: safe to repeat")
+    parser.add_argument("--request-id", metavar="ID", default=None, help="your id; the same id is the same task")
     parser.add_argument("--run", action="store_true", dest="run_here", help="also run a worker in this process")
     add_flag(parser, "--no-follow", "print the task id and do not wait")
     parser.add_argument("--timeout", type=float, metavar="S", help="stop following after S seconds; the task continues")
@@ -138,7 +138,7 @@ async def _after_submit(hf: Holdfast, handle: TaskHandle, args: argparse.Namespa
     except asyncio.CancelledError:
         if not args.json:
             if args.run_here:
-                talk("calls in flight may finish; press Ctrl-C again to stop now, nothing is lost")
+                talk("Holdfast lets calls in flight finish; press Ctrl-C again to stop now. Nothing is lost")
             talk(f"the task continues: `holdfast task show {handle.id}`")
         raise
     if args.json:

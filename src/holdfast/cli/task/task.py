@@ -112,7 +112,7 @@ async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
         empty="no tasks" + (" match" if args.state or args.name else "; `holdfast submit` adds one"),
     )
     if more:
-        talk(f"showing {args.limit} of more tasks; --limit N shows more")
+        talk(f"there are more than these {args.limit} tasks; --limit N shows more")
     return 0
 
 
@@ -131,7 +131,7 @@ async def _show(hf: Holdfast, args: argparse.Namespace) -> int:
         try:
             shape["scratch"] = scratch_shape(await load_manifest(hf.journal, view.files.newest))
         except (BlobNotFound, JournalDamaged) as error:
-            talk(f"cannot list its scratch files: {error.message}")
+            talk(f"cannot list the task's scratch files: {error.message}")
     if args.json:
         print_json(shape)
     else:
@@ -178,5 +178,5 @@ async def _retry(hf: Holdfast, args: argparse.Namespace) -> int:
 def _limit(text: str) -> int:
     number = int(text)
     if not 1 <= number <= LIMIT_MAX:
-        raise argparse.ArgumentTypeError(f"between 1 and {LIMIT_MAX}, not {number}")
+        raise argparse.ArgumentTypeError(f"must be between 1 and {LIMIT_MAX}, not {number}")
     return number

@@ -69,7 +69,7 @@ def run_check(args: argparse.Namespace) -> int:
         raise BadApp(f"the app has no tool {args.tool!r}", hint=f"it has: {known}")
     if not isinstance(tool.effect, TRIABLE):
         raise BadInput(
-            f"{tool.name} is {tool.effect.name}: its promise cannot be tested from outside",
+            f"{tool.name} is {tool.effect.name}: Holdfast cannot test this effect class from outside",
             hint="only Keyed, Queryable and Unrepeatable tools can be checked",
         )
     words = {"ARGS": args.args, "--other": args.other, "--refused": args.refused}
@@ -137,7 +137,7 @@ def _show(verdict: Verdict, tool: Tool[..., Any], *, as_json: bool) -> None:
         return
     print_table(("ok", "habit", "seen"), [(_mark(one), one.name, one.text) for one in verdict.checks], empty="")
     fingerprint = f' (fingerprint="{verdict.fingerprint}")' if verdict.fingerprint else ""
-    says = "kept" if verdict.ok else "promises more than was proven"
+    says = "the tool keeps its promise" if verdict.ok else "the tool promises more than was proven"
     print(f"\nproved: {verdict.proved}{fingerprint}; declared: {verdict.declared}: {says}")
 
 

@@ -70,5 +70,5 @@ def run(args: argparse.Namespace) -> int:
 def _port(text: str) -> int:
     number = int(text)
     if not 0 <= number <= PORT_MAX:
-        raise argparse.ArgumentTypeError(f"between 0 and {PORT_MAX}, not {number}")
+        raise argparse.ArgumentTypeError(f"must be between 0 and {PORT_MAX}, not {number}")
     return number

@@ -181,16 +181,16 @@ class SqliteAdmin:
         for name in (path, *(path.with_name(path.name + end) for end in LEFT)):
             if os.path.lexists(name):
                 raise NotNow(
-                    f"{name} is there",
-                    hint="`holdfast recover --journal FILE` takes it over; move an unusable file to another folder",
+                    f"{name} already exists",
+                    hint="`holdfast recover --journal FILE` restores it; if it is unusable, move it to another folder",
                 )
         lost = lost_journals(path, instance)
         seen = [high_water(folder) for folder in lost]
         above = max([above, *(mark.incarnation for mark in seen)])
         if not lost and not above:
             raise NotAJournal(
-                f"there never was a journal at {path}",
-                hint="`holdfast worker APP` or `holdfast submit APP REQUEST` makes one",
+                f"this machine has never used a journal at {path}",
+                hint="`holdfast worker APP` or `holdfast submit APP REQUEST` makes it",
             )
         ring = keys()
         sequence = max((mark.sequence for mark in seen), default=0)
@@ -219,7 +219,7 @@ class SqliteAdmin:
 
 def _raise(path: Path, folder: Path, *, to: int, keys: KeyRing, clock: Clock) -> None:
     if find_stopped(folder) is not None:
-        raise JournalStopped(f"{path} stopped at a failed sync and was not repaired yet")
+        raise JournalStopped(f"a write to {path} failed, and no worker has repaired the file yet")
     with closing(connect(path)) as db:
         check_keys(db, keys)
         found = int(str(get_meta(db, "incarnation")))

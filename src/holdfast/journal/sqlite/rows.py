@@ -123,7 +123,7 @@ def read_view(db: Db, *, task_id: TaskId, seq: int, head: bytes, last: int, seal
         link = verify_link(link, row, where=f"task {task_id}")
         fold(view, open_record(row, raw_id, sealer))
     if link != head:
-        raise JournalDamaged(f"task {task_id}: the chain does not end in the recorded head")
+        raise JournalDamaged(f"task {task_id}: its chain of records does not end at the recorded head")
     return view
 
 

@@ -323,7 +323,7 @@ class Writer:
             if op.since > limit:
                 self._queue.appendleft(op)
             else:
-                op.decide(JournalBusy("another process has held the write lock"))
+                op.decide(JournalBusy("another process holds the write lock of the journal"))
         self._scheduled = True
         loop.call_later(BUSY_RETRY_S, self._flush)
 

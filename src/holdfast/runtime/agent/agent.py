@@ -125,8 +125,8 @@ class Agent(TaskType):
             raise Misuse(f"{self.name}: request and conversation must be text")
         if args.get("conversation") and args["request"]:
             raise Misuse(
-                f"{self.name}: a conversation starts without a request",
-                hint="agent.chat(NAME).say(TEXT) in a program; or submit the request alone",
+                f"{self.name}: give a request or a conversation, not both",
+                hint="send messages to a conversation with agent.chat(NAME).say(TEXT)",
             )
 
     @property
@@ -213,7 +213,9 @@ def _by_name(agent: str, tools: Sequence[Tool[..., Any]], *, plan: bool) -> dict
         if found.setdefault(tool.name, tool) is not tool:
             raise Misuse(f"agent {agent}: two tools are called {tool.name!r}")
     if plan and PLAN in found:
-        raise Misuse(f"agent {agent}: `{PLAN}` is the built-in tool", hint="rename yours, or give plan=False")
+        raise Misuse(
+            f"agent {agent}: the name `{PLAN}` belongs to a built-in tool", hint="rename yours, or give plan=False"
+        )
     return found
 
 

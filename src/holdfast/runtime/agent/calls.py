@@ -103,7 +103,7 @@ async def _outcome(run: Run, ordinal: str, step: StepView, tools: Tools) -> Told
                 result = await run.steps.perform(tool, ordinal, args_of(step))
         elif last.state is StepState.PLANNED and last.parked is None:
             return ToldNote(
-                text=f"{step.tool} is not there any more, or has another effect class: it was not called", failed=True
+                text=f"the agent no longer has {step.tool}, or its effect class changed: it was not called", failed=True
             )
         else:
             with run.open_step(last.ordinal):  # by evidence or a person's word; parked until there is one
@@ -152,9 +152,9 @@ def _failure(tool: str, error: errors.HoldfastError) -> ToldNote:
             # A success too: what it says is done, and the model decides what that means.
             done = as_text(checked({"arguments": error.args_done, "result": error.result}, what="what was done"))
             text = (
-                f"this call was not made: before the journal was restored {tool} had been called "
+                f"this call was not made: before the journal was restored, {tool} was called "
                 f"in its place, and that was done: {done}. Call it again only if your call is "
-                "wanted beside that"
+                "wanted in addition"
             )
             return ToldNote(text)
         case errors.Refused():
@@ -166,7 +166,7 @@ def _failure(tool: str, error: errors.HoldfastError) -> ToldNote:
             return ToldNote(f"not allowed: {error.why}{later}", failed=True)
         case errors.StepSkipped():
             note = f": {error.note}" if error.note and error.note != "refused" else ""
-            return ToldNote(f"a person has refused this call{note}; it was not made", failed=True)
+            return ToldNote(f"a person refused this call{note}; it was not made", failed=True)
         case _:
             raise error
 

@@ -154,8 +154,8 @@ class Loop:
                 else:
                     talk.take_recorded(message, source)
         if (len(talk), talk.prefix) != (asked.count, asked.prefix):
-            why = f"step {newest.ordinal}: the talk that is read back is not the recorded one: "
-            raise Suspended(Diverged(why + f"prefix {talk.prefix[:8]}, recorded {asked.prefix[:8]}"))
+            why = f"step {newest.ordinal}: the messages in the journal are not those that the model got: "
+            raise Suspended(Diverged(why + f"their hash is {talk.prefix[:8]}, the recorded one {asked.prefix[:8]}"))
         self._turn = (int(newest.ordinal) + 1) // 2
         self._asked_epoch = newest.attempts[0].epoch if newest.attempts else self._writer.hold.epoch
 
@@ -183,7 +183,9 @@ class Loop:
             )
         except MODEL_ERRORS as error:
             # Nothing is wrong with the task: once a person has fixed the cause, a retry asks again.
-            raise Suspended(NeedsPerson(f"{error.code}: {error.message}; fix it, then retry the task")) from error
+            raise Suspended(
+                NeedsPerson(f"{error.code}: {error.message}; fix the cause, then retry the task")
+            ) from error
 
     def _check_turns(self) -> None:
         if self._turns >= self._agent.max_turns:

@@ -161,7 +161,7 @@ class _Supervisor:
                 self._wait(self._time_left())
                 _reap(worker)
                 if worker.returncode is None and self._time_left() == 0.0:
-                    self.say(f"worker {worker.pid} is killed")
+                    self.say(f"killing worker {worker.pid}: it did not finish in time")
                     worker.send(signal.SIGKILL)
         finally:
             self._worker = None

@@ -174,7 +174,7 @@ class Gate:
             if given is not False
         }
         if max(len(named or ()), len(self._limits), len(self._approve)) > TOOLS_MAX:
-            raise Misuse(f"Gate: at most {TOOLS_MAX} tools")
+            raise Misuse(f"Gate: give at most {TOOLS_MAX} tools")
         self.digest = self._made_digest()
 
     def __repr__(self) -> str:
@@ -222,7 +222,7 @@ class Gate:
             raise Misuse(f"Gate: {what}: {name!r} is not among the tools in `allow`")
         if self._allow is None and isinstance(key, str):
             raise Misuse(
-                f"Gate: {what}: {name!r} by name alone could be a misspelling",
+                f"Gate: {what}: without `allow`, Holdfast cannot check the name {name!r}",
                 hint="give the tool itself, or list the tools in `allow`",
             )
         return name

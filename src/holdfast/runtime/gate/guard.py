@@ -148,7 +148,7 @@ def _problems(tool: Tool[..., Any], args: Mapping[str, object]) -> list[str]:
         if name not in tool.given:
             own[name] = value
         elif value != checked(tool.given[name], what=name):
-            told.append(f"{name}: is given by the tool itself")
+            told.append(f"{name}: leave it out, the tool sets it")
     try:
         return told + problems(tool.schema["parameters"], own)
     except NoSchema as error:

@@ -176,7 +176,7 @@ class HttpClient:
                 raise self._unsent(NotSent, f"{where}: not sent: {what}") from error
             if not effect:
                 raise self._unsent(NotSent, f"{where}: {what}") from error
-            raise AnswerUnknown(f"{where}: sent, then {what}") from error
+            raise AnswerUnknown(f"{where}: the request was sent, then: {what}") from error
         finally:
             if transport is not None:
                 close(transport, whole=whole)
@@ -188,14 +188,14 @@ class HttpClient:
     def _check_may_send(self, exchange: Exchange, transport: asyncio.Transport, where: str) -> None:
         """The last look before the first byte; nothing may be awaited after it."""
         if exchange.answer.done() or transport.is_closing():
-            raise ConnectionResetError("the far end closed the connection, or sent something before it was asked")
+            raise ConnectionResetError("the far end closed the connection, or sent data before it got a request")
         if not self._time_left_s() > 0:
             raise TimeoutError(f"{where}: the call's deadline passed while connecting")
 
     def _check_first(self) -> None:
         if self._begun and not self._repeats:
             raise BadRequest(
-                "a second effect request in one call: make it a step of its own, or pass effect=False if it only reads"
+                "a call may send only one effect request: make the second a step, or pass effect=False if it only reads"
             )
 
     def _check(self, message: Message, response: Response, *, effect: bool, refused_on: frozenset[int]) -> None:

@@ -35,7 +35,7 @@ import h11
 from holdfast.runtime.http.message import Destination, Message, Response
 
 RESPONSE_BODY_BYTES_MAX = 32 * 1024 * 1024
-CLOSED_EARLY = "the connection was closed before a whole answer came"
+CLOSED_EARLY = "the connection was closed before the answer was complete"
 INFORMATIONAL_MAX = 16  # more 1xx answers than this is a far end that never comes to the point
 
 
@@ -69,7 +69,7 @@ class Receiver(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._asked:
-            self.fail(ProtocolError("the far end sent something before it was asked"))
+            self.fail(ProtocolError("the far end sent data before it got a request"))
         else:
             self._take(data)
 
@@ -105,7 +105,7 @@ class Receiver(asyncio.Protocol):
             case h11.EndOfMessage():
                 self.end()
             case h11.ConnectionClosed():
-                raise ProtocolError("closed without an answer")
+                raise ProtocolError("the far end closed the connection without an answer")
             case _:
                 return False
         return True
@@ -141,7 +141,7 @@ class Exchange(Receiver):
     def take_body(self, piece: bytes) -> None:
         self._body += piece
         if len(self._body) > self._body_bytes_max:
-            raise ProtocolError(f"body over {self._body_bytes_max:,} bytes")
+            raise ProtocolError(f"the answer's body has more than {self._body_bytes_max:,} bytes")
 
     def end(self) -> None:
         assert self.head is not None
@@ -270,7 +270,7 @@ async def open_stream(
     except TimeoutError:
         if not whole_time.expired():
             raise
-        raise StreamFailed(f"{where}: no whole answer within {timeouts.total_s:g} s", begun=_begun(pipe)) from None
+        raise StreamFailed(f"{where}: no complete answer within {timeouts.total_s:g} s", begun=_begun(pipe)) from None
     except StreamTooLong as error:
         raise StreamTooLong(f"{where}: {error}", begun=True) from None
     except StreamFailed as error:
@@ -336,7 +336,7 @@ class _Pipe(Receiver):
         self._news.clear()
         # Not asyncio.timeout: the one over all must not be taken for this one.
         if not await _happens(self._news, wait_s):
-            raise StreamFailed(f"no byte for {wait_s:g} s", begun=self.head is not None)
+            raise StreamFailed(f"the far end sent no byte for {wait_s:g} s", begun=self.head is not None)
 
     def _take(self, data: bytes) -> None:
         super()._take(data)
@@ -348,7 +348,7 @@ class _Pipe(Receiver):
     def take_body(self, piece: bytes) -> None:
         self._body_bytes += len(piece)
         if self._body_bytes > self._body_bytes_max:
-            self._failed = StreamTooLong(f"body over {self._body_bytes_max:,} bytes", begun=True)
+            self._failed = StreamTooLong(f"the answer's body has more than {self._body_bytes_max:,} bytes", begun=True)
             return
         self._waiting.append(piece)
         self._waiting_bytes += len(piece)

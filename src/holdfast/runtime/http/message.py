@@ -106,7 +106,7 @@ def build(
     """Make the request's bytes: own headers win, and a different value for one is refused. Raises BadRequest: method,
     URL, header or body is not acceptable."""
     if not _METHOD.fullmatch(method) or method == "CONNECT":
-        raise BadRequest(f"{method!r} is not a method this client sends")
+        raise BadRequest(f"{method!r} is not an HTTP method that Holdfast can send")
     target = parse_url(url, params=params)
     content, content_type = _content(json, body)
     merged = {
@@ -129,7 +129,7 @@ def build(
         ]
     except (h11.LocalProtocolError, UnicodeEncodeError):
         # From None: the parser's own words repeat the header, which may hold a secret.
-        raise BadRequest(f"{method} {target.shown}: a header that HTTP forbids") from None
+        raise BadRequest(f"{method} {target.shown}: a header has a character that HTTP forbids") from None
     return Message(method=method, target=target, raw=b"".join(part or b"" for part in parts), parser=parser)
 
 
@@ -137,9 +137,9 @@ def parse_url(url: str, *, params: Mapping[str, str] | None = None) -> Destinati
     """Check a URL: http or https, printable ASCII, no credentials. Raises BadRequest: what is wrong, without repeating
     the URL, which may hold a secret."""
     if len(url) > URL_CHARS_MAX:
-        raise BadRequest(f"URL longer than {URL_CHARS_MAX} characters")
+        raise BadRequest(f"the URL has {len(url)} characters; the limit is {URL_CHARS_MAX}")
     if any(not "!" <= char <= "~" for char in url):
-        raise BadRequest("URL with a space, a control or a non-ASCII character: percent-encode it")
+        raise BadRequest("the URL has a space, a control or a non-ASCII character: percent-encode it")
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -147,16 +147,16 @@ def parse_url(url: str, *, params: Mapping[str, str] | None = None) -> Destinati
         raise BadRequest(f"not a URL: {error}") from error
     host = parts.hostname or ""
     if parts.scheme not in ("http", "https"):
-        raise BadRequest("URL must begin with http:// or https://")
+        raise BadRequest("the URL must begin with http:// or https://")
     if "@" in parts.netloc:
-        raise BadRequest("URL with credentials: send them in a header")
+        raise BadRequest("the URL contains credentials: send them in a header")
     if not host or "%" in host or "\\" in parts.netloc or port == 0:
-        raise BadRequest("URL without a usable host and port")
+        raise BadRequest("the URL has no valid host or port")
     tls = parts.scheme == "https"
     try:
         given = urlencode(params or {})
     except UnicodeEncodeError as error:
-        raise BadRequest("a query parameter with a lone surrogate: it cannot be sent") from error
+        raise BadRequest("a query parameter has a lone surrogate, which cannot be sent as UTF-8") from error
     query = "&".join(text for text in (parts.query, given) if text)
     bracketed = f"[{host}]" if ":" in host else host
     host_header = bracketed if port is None else f"{bracketed}:{port}"

@@ -69,7 +69,7 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise BadSettings(f"endpoint {self.name!r}: name it with 1 to 64 letters, digits, . - _")
+            raise BadSettings(f"endpoint {self.name!r}: the name must have 1 to 64 letters, digits, . - _")
         if isinstance(self.key, str) and find_whole(self.key) is None:
             raise BadSettings(
                 f"endpoint {self.name}: do not put the key into code",
@@ -82,7 +82,7 @@ class Endpoint:
         except BadRequest as error:
             raise BadSettings(f"endpoint {self.name}: {error}") from None
         if "?" in self.url or "#" in self.url:
-            raise BadSettings(f"endpoint {self.name}: the URL is a base, without ? or #")
+            raise BadSettings(f"endpoint {self.name}: the URL must not contain ? or #")
         if self.key and not (target.tls or self.plain_http or _is_here(target.host)):
             raise BadSettings(
                 f"endpoint {self.name}: its key would be sent unencrypted",
@@ -211,7 +211,7 @@ def _get_key(endpoint: Endpoint, keys: Keys | None) -> str | None:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it says may hold a secret
         kind = type(error).__name__
-        raise ModelKeyRefused(f"endpoint {endpoint.name}: its key: {kind}") from None
+        raise ModelKeyRefused(f"endpoint {endpoint.name}: the function that gives its key raised {kind}") from None
     if not isinstance(key, str) or not _KEY.fullmatch(key):  # pyright: ignore[reportUnnecessaryIsInstance] - a border
         raise ModelKeyRefused(
             f"endpoint {endpoint.name}: its key is empty or has characters that a header must not have"

@@ -68,7 +68,7 @@ class Endpoints:
         """
         names = {one.name for one in endpoints}
         if not 1 <= len(endpoints) <= ENDPOINTS_MAX or len(names) < len(endpoints):
-            raise BadSettings(f"a model has 1 to {ENDPOINTS_MAX} endpoints, each name once")
+            raise BadSettings(f"give a model 1 to {ENDPOINTS_MAX} endpoints with different names")
         self._endpoints = in_order(endpoints, region=region)
         self._wire_names = dict(wire_names or {})
         self._allow_state = checked_surfaces(allow_state)

@@ -116,7 +116,7 @@ class Model:
                 cast("Sequence[Endpoint]", at), region=region, wire_names=wire_names, allow_state=allow_state
             )
         elif region or wire_names or tuple(allow_state):
-            raise BadSettings(f"model {name}: region, wire_names and allow_state are for endpoints")
+            raise BadSettings(f"model {name}: give region, wire_names and allow_state only with endpoints")
         else:
             self.chat = at
 

@@ -87,7 +87,7 @@ class OpenAIAssembler:
         found = self._find_call(piece)
         if found is None:
             if len(self._calls) >= TOOL_CALLS_MAX:
-                raise ReplyGarbled(f"over {TOOL_CALLS_MAX} tool calls", reason="too-large")
+                raise ReplyGarbled(f"the reply has more than {TOOL_CALLS_MAX} tool calls", reason="too-large")
             found = _CallPieces(index=piece.get("index"), provider_id=piece.get("id"))
             self._calls.append(found)
         told = as_object(piece.get("function") or {}, "a function")
@@ -210,7 +210,7 @@ class OpenAIWire:
         body = _opened(raw)
         choices = as_list(body.get("choices"), "choices")
         if not choices:
-            raise ReplyGarbled("the reply is empty: no choice in it", reason="empty")
+            raise ReplyGarbled("the reply is empty: it has no choices", reason="empty")
         choice = as_object(choices[0], "a choice")
         message = as_object(choice.get("message"), "a message")
         parts = _said(_content(message.get("content")), as_text(message.get("refusal"), "a refusal"))

@@ -56,7 +56,7 @@ class MessageOrder:
         if not self._talking and role in ("assistant", "tool"):
             raise BadInput(f"{place}: the first message must be the user's")
         if self.open_calls and role != "tool":
-            raise BadInput(f"{place}: call {next(iter(self.open_calls))!r} has no result before it")
+            raise BadInput(f"{place}: call {next(iter(self.open_calls))!r} must get its result before this message")
         for part in cast("list[Object]", message["parts"]):
             self._take_part(part, place)
         self._talking = self._talking or role != "system"
@@ -71,7 +71,7 @@ class MessageOrder:
     def check_end(self) -> None:
         """Raise BadInput where a model cannot be asked now."""
         if self.open_calls:
-            raise BadInput(f"call {next(iter(self.open_calls))!r} has no result: add it before the model is asked")
+            raise BadInput(f"call {next(iter(self.open_calls))!r} has no result: add it before you ask the model")
         if not self._talking:
             raise BadInput("messages: all of them are system messages; add a user message")
 
@@ -84,7 +84,7 @@ class MessageOrder:
             self.open_calls[ref] = None
         elif part["type"] == "tool_result":
             if ref not in self.open_calls:
-                raise BadInput(f"{place}: result {ref!r} does not answer an open call")
+                raise BadInput(f"{place}: result {ref!r} belongs to no open call")
             del self.open_calls[ref]
 
 
@@ -145,7 +145,7 @@ def checked_request(*, model: str, messages: object, settings: object = None, to
     check_model_name(model)
     kept = [check_message(one, place=f"messages[{i}]") for i, one in enumerate(_list(messages))]
     if not kept or len(kept) > MESSAGES_MAX:
-        raise BadInput(f"{len(kept)} messages: give 1 to {MESSAGES_MAX}")
+        raise BadInput(f"messages: give 1 to {MESSAGES_MAX}, not {len(kept)}")
     order = MessageOrder()
     for message in kept:
         order.take(message)
@@ -158,13 +158,13 @@ def check_tools(tools: object) -> list[Object]:
     offered = [_check_tool(one, f"tools[{i}]") for i, one in enumerate(_list(tools))]
     names = [tool["name"] for tool in offered]
     if len(offered) > TOOLS_MAX or len(set(names)) < len(names):
-        raise BadInput(f"tools: at most {TOOLS_MAX}, each name once")
+        raise BadInput(f"tools: give at most {TOOLS_MAX}, with different names")
     return offered
 
 
 def check_model_name(model: str) -> None:
     if not model or len(model) > 200 or not model.isprintable():
-        raise BadInput(f"model {model!r}: give its name as the provider has it")
+        raise BadInput(f"model {model!r}: give the provider's name of the model")
 
 
 def check_message(message: object, *, place: str = "message") -> Object:
@@ -194,24 +194,24 @@ def _check_part(part: object, place: str, allowed: set[str]) -> None:
         if name in _TEXTS and not isinstance(known.get(name), str):
             raise BadInput(f"{place}.{name}: must be text")
     if kind in ("tool_call", "tool_result") and not _REF.fullmatch(str(known["ref"])):
-        raise BadInput(f"{place}.ref: 1 to 40 letters, digits, - or _")
+        raise BadInput(f"{place}.ref: must have 1 to 40 letters, digits, - or _")
     if kind == "tool_call":
         if not _NAME.fullmatch(str(known["tool"])):
-            raise BadInput(f"{place}.tool: 1 to 64 letters, digits, - or _")
+            raise BadInput(f"{place}.tool: must have 1 to 64 letters, digits, - or _")
         problem = parse_arguments(str(known["arguments"])).error
         if problem:
             raise BadInput(f"{place}.arguments: {problem}")
     if kind == "tool_result" and not isinstance(known.get("failed", False), bool):
         raise BadInput(f"{place}.failed: must be true or false")
     if kind == "opaque" and (known["wire"] not in WIRES or not isinstance(known.get("value"), dict)):
-        raise BadInput(f"{place}: an opaque part has a wire ({', '.join(WIRES)}) and an object")
+        raise BadInput(f"{place}: an opaque part must have a wire ({', '.join(WIRES)}) and an object")
 
 
 def _check_tool(tool: object, place: str) -> Object:
     checked = values.checked(tool, what=place)
     kept = _object(checked, place, {"name", "description", "parameters"})
     if not _NAME.fullmatch(str(kept.get("name"))):
-        raise BadInput(f"{place}.name: 1 to 64 letters, digits, - or _")
+        raise BadInput(f"{place}.name: must have 1 to 64 letters, digits, - or _")
     schema = kept.get("parameters")
     if not isinstance(schema, dict) or cast(Object, schema).get("type") != "object":
         raise BadInput(f'{place}.parameters: must be a JSON schema of type "object"')
@@ -232,7 +232,7 @@ def check_settings(settings: object) -> Object:
             raise BadInput(f"settings.{name}: must be a number from {low:g} to {high:g}")
     stops = _list(kept.get("stop", []))
     if len(stops) > STOPS_MAX or not all(isinstance(one, str) and one for one in stops):
-        raise BadInput(f"settings.stop: a list of at most {STOPS_MAX} texts")
+        raise BadInput(f"settings.stop: must be a list of at most {STOPS_MAX} texts")
     _check_choice(kept.get("tool_choice", "auto"))
     if not isinstance(kept.get("parallel_tool_calls", True), bool):
         raise BadInput("settings.parallel_tool_calls: must be true or false")
@@ -251,13 +251,13 @@ def _check_choice(choice: object) -> None:
             return
     elif choice in ("auto", "none", "required"):
         return
-    raise BadInput('settings.tool_choice: "auto", "none", "required" or {"tool": NAME}')
+    raise BadInput('settings.tool_choice: must be "auto", "none", "required" or {"tool": NAME}')
 
 
 def _list(value: object) -> list[object]:
     if isinstance(value, list | tuple):
         return list(cast("Sequence[object]", value))
-    raise BadInput(f"{type(value).__name__} where a list is expected")
+    raise BadInput(f"expected a list, found {type(value).__name__}")
 
 
 def _object(value: object, place: str, keys: Sequence[str] | frozenset[str] | set[str] | None) -> Object:

@@ -55,7 +55,7 @@ class EventReader:
             if event is not None:
                 self._events += 1
                 if self._events > EVENTS_MAX:
-                    raise ReplyGarbled(f"the stream has over {EVENTS_MAX:,} events", reason="too-large")
+                    raise ReplyGarbled(f"the stream has more than {EVENTS_MAX:,} events", reason="too-large")
                 yield event
         if len(self._rest) > EVENT_BYTES_MAX:
             raise _too_large()
@@ -106,7 +106,7 @@ class EventReader:
 
 
 def _too_large() -> ReplyGarbled:
-    return ReplyGarbled(f"an event has over {EVENT_BYTES_MAX:,} bytes", reason="too-large")
+    return ReplyGarbled(f"an event of the stream has more than {EVENT_BYTES_MAX:,} bytes", reason="too-large")
 
 
 _WRITTEN_OUT_MAX = 1e21  # below it canonical JSON writes a whole number without an exponent
@@ -159,7 +159,7 @@ def with_extra(body: dict[str, object], request: Request, wire: str) -> dict[str
     extra = cast(Object, cast(Object, request.settings.get("extra", {})).get(wire, {}))
     for name in ("stream", "stream_options", "tools", "tool_choice", *body):
         if name in extra:
-            raise BadInput(f"settings.extra.{wire}.{name}: the request itself sets that")
+            raise BadInput(f"settings.extra.{wire}.{name}: Holdfast sets this field itself")
     return {**body, **extra}
 
 
@@ -181,7 +181,7 @@ _EMPTY_IS_MEANT = (StopReason.LENGTH, StopReason.REFUSED, StopReason.PAUSED)
 
 
 def garbage(what: str) -> ReplyGarbled:
-    return ReplyGarbled(f"the reply is not as documented: {what}", reason="garbage")
+    return ReplyGarbled(f"the reply does not have the provider's documented form: {what}", reason="garbage")
 
 
 def parse_object(raw: bytes | str) -> Object:
@@ -189,7 +189,7 @@ def parse_object(raw: bytes | str) -> Object:
         found = msgspec.json.decode(raw)
     except (ValueError, RecursionError) as error:
         raise garbage(f"not JSON: {error}") from None
-    return as_object(found, "it")
+    return as_object(found, "the reply")
 
 
 def as_object(value: object, what: str) -> Object:

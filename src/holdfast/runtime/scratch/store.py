@@ -80,7 +80,7 @@ class Store:
                 changed = error.path
             except OSError as error:
                 raise ScratchRefused(f"the scratch folder cannot be read: {error}") from error
-        raise ScratchChanging(f"scratch file {changed!r} changed each time it was read")
+        raise ScratchChanging(f"scratch file {changed!r} changed each time Holdfast read it")
 
     async def restore(self, digest: str) -> None:
         """Make the folder hold what this manifest says. Raises JournalDamaged, OSError."""
@@ -156,7 +156,9 @@ class Store:
     async def _put_manifest(self, found: Manifest) -> str:
         raw = manifests.encode(found)
         if len(raw) > BLOB_BYTES_MAX:
-            raise ScratchTooLarge("the list of scratch files is too long: too many or too deep")
+            raise ScratchTooLarge(
+                "the list of scratch files is too long: there are too many files, or their paths are too long"
+            )
         name = hashlib.sha256(raw).digest()
         if self._last[0] != name:
             (digest,) = await self._journal.put_blobs([raw], task_id=self._task_id)

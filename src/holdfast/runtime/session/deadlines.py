@@ -45,7 +45,7 @@ class Deadlines:
         slash, say what it is where it is stuck."""
         task = asyncio.current_task()
         if task is None:
-            raise RuntimeError("a deadline needs a task")
+            raise RuntimeError("a deadline needs a running asyncio task")
         loop = asyncio.get_running_loop()
         exact = timeout_s < EXACT_BELOW_S
         entry = _Entry(task, loop.time() + timeout_s, names, exact)

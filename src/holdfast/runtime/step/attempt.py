@@ -156,7 +156,7 @@ class Caller:
             text = self.secrets.text(errors.text_of(error))
             return Unsure(f"{type(error).__name__}: {text[:TEXT_CHARS_MAX]}")
         if not isinstance(answer, (Found, Absent, Many, Unsure)):
-            return Unsure(f"the lookup returned {type(answer).__name__}")
+            return Unsure(f"the lookup returned a {type(answer).__name__}, not Found, Absent, Many or Unsure")
         return answer
 
     def _is_fenced(self, error: BaseException) -> bool:

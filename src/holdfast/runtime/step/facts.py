@@ -174,12 +174,12 @@ def outcome_of(step: StepView) -> object:
 def check_same(step: StepView, tool: Tool[..., Any], mark: bytes) -> None:
     """On replay the code must ask for the very call that is recorded at this ordinal."""
     if step.tool != tool.name:
-        raise Suspended(Diverged(f"step {step.ordinal} was {step.tool}, now it is {tool.name}"))
+        raise Suspended(Diverged(f"step {step.ordinal}: the journal has {step.tool}, the code now has {tool.name}"))
     if step.fingerprint != mark:
-        raise Suspended(Diverged(f"step {step.ordinal}: {tool.name} has other arguments now"))
+        raise Suspended(Diverged(f"step {step.ordinal}: the code now calls {tool.name} with other arguments"))
     if step.letter != tool.letter and not step.closed:
         was, now = CLASSES[step.letter].name, CLASSES[tool.letter].name
-        raise Suspended(Diverged(f"step {step.ordinal}: {tool.name} was {was}, now it is {now}"))
+        raise Suspended(Diverged(f"step {step.ordinal}: the effect class of {tool.name} was {was} and is now {now}"))
 
 
 def is_answer(item: InboxItem, step: StepView) -> bool:
@@ -217,12 +217,12 @@ def evidence_of(step: StepView, found: object, told: Sequence[InboxItem] = ()) -
 
 NONE_AT_ALL = -1_000_000  # below every count of attempts that were spared
 QUESTION = (
-    "was it done? The call is open, and the agent has no such tool any more; "
-    "say done or skip, or give the tool back and say run"
+    "was it done? The agent no longer has this tool; "
+    "decide done or skip, or give the agent the tool again and decide run"
 )
 OTHER_CLASS = (
-    "was it done? The call is open as {was}, and the tool is {now} now; "
-    "say done or skip, or give it back its class and say run"
+    "was it done? The step is recorded as {was}, and the tool is {now} now; "
+    "decide done or skip, or declare {was} again and decide run"
 )
 
 
@@ -249,7 +249,7 @@ class MissingTool(Tool[..., Any]):
 
 
 async def _refuse(**_args: object) -> None:
-    raise errors.NotSent("the agent does not have its tool any more")
+    raise errors.NotSent("the agent no longer has the tool of this step")
 
 
 def _effect_of(step: StepView) -> Effect:

@@ -68,8 +68,8 @@ class LostEffects:
                 there = self._view.steps.get(place)
                 if there is not None and may_be_own(there, answer, tool.name):
                     return place, Unsure(
-                        f"step {place} ({there.tool}) has the key of what was found: "
-                        f"it may be what that step did, or what {tool.name} did before the restore"
+                        f"the effect that was found has the effect key of step {place} ({there.tool}): "
+                        f"either that step made it, or {tool.name} did before the restore"
                     )
                 others.append((place, answer))
             elif not isinstance(answer, Absent):

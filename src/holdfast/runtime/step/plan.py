@@ -71,9 +71,9 @@ def added(items: Sequence[PlanItem], titles: Iterable[object]) -> list[PlanItem]
     first = 1 + max((item.number for item in items), default=0)
     made = [PlanItem(number=first + i, title=_title(title)) for i, title in enumerate(titles)]
     if not made:
-        raise BadInput("plan: name at least one item")
+        raise BadInput("plan: give at least one item")
     if len(items) + len(made) > ITEMS_MAX:
-        raise BadInput(f"plan: at most {ITEMS_MAX} items")
+        raise BadInput(f"plan: a plan may have at most {ITEMS_MAX} items")
     return made
 
 
@@ -91,7 +91,7 @@ def changed(items: Sequence[PlanItem], changes: Iterable[object]) -> list[PlanIt
             raise BadInput(f"plan: there is no item {number!r}")
         known[before.number] = done[before.number] = _changed(before, fields)
     if not done:
-        raise BadInput("plan: say what changes")
+        raise BadInput("plan: give at least one change")
     return list(done.values())
 
 

@@ -117,7 +117,7 @@ class Steps:
         """The task's scratch folder; made, and empty, when it is first asked for in a run."""
         if self.writer.scratch is None:
             if self._open_scratch is None:
-                raise Misuse("this journal has no place for scratch files")
+                raise Misuse("this journal has no folder for scratch files")
             self.writer.scratch = self._open_scratch(self.writer)
         return self.writer.scratch
 
@@ -201,7 +201,7 @@ class Steps:
     ) -> Awaitable[StepView]:
         """A step that the journal does not know; awaited, it comes to its end."""
         if (note := self.writer.view.notes.get(ordinal)) is not None:
-            raise Suspended(Diverged(f"step {ordinal} was {note.what}, now it is {tool.name}"))
+            raise Suspended(Diverged(f"step {ordinal}: the journal has {note.what}, the code now has {tool.name}"))
         if self.writer.cancelled:
             raise Cancelled
         pins = None

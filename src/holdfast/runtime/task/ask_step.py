@@ -90,7 +90,7 @@ class AskCall(StepCall[Reply]):
 
     async def perform(self, run: Run) -> Reply:
         if self.ordinal:
-            raise errors.Misuse(f"step {self.ordinal} was awaited already", hint="keep its result")
+            raise errors.Misuse(f"step {self.ordinal} was already awaited", hint="keep its result in a variable")
         writer = run.steps.writer
         talk = self._talk if isinstance(self._talk, Talk) else _listed(writer, self._talk)
         if talk.asking:
@@ -182,9 +182,9 @@ def _same(run: Run, step: StepView, talk: Talk, head: tuple[str, Body]) -> AskRe
         asked = asked_of(step)
     if (asked.count, asked.prefix) != (len(talk), talk.prefix):
         why = (
-            f"step {step.ordinal}: the talk before this model call differs from the recorded one: "
-            f"{len(talk)} messages with the prefix {talk.prefix[:8]}, recorded are {asked.count} "
-            f"with {asked.prefix[:8]}"
+            f"step {step.ordinal}: the messages before this model call are not the recorded ones: "
+            f"now {len(talk)} messages with hash {talk.prefix[:8]}, "
+            f"recorded {asked.count} with hash {asked.prefix[:8]}"
         )
         raise Suspended(Diverged(why))
     if asked.head != head[0] and run.steps.changes is not None:
@@ -312,7 +312,7 @@ def _reply_in(result: object, ordinal: str) -> Reply:
 def _listed(writer: TaskWriter, messages: object) -> Talk:
     """A talk of these messages, for one question."""
     if not isinstance(messages, list | tuple):
-        raise errors.Misuse("ask: give a talk (run.talk) or a list of messages")
+        raise errors.Misuse("ask: give a `Talk` (from run.talk) or a list of messages")
     given = cast("Sequence[object]", messages)
     roles = [cast(Object, one).get("role") if isinstance(one, Mapping) else None for one in given]
     leading = next((at for at, role in enumerate(roles) if role != "system"), len(given))

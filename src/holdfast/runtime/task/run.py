@@ -74,7 +74,7 @@ class StepCall(Generic[T]):
 
     async def perform(self, run: Run) -> T:
         if self.ordinal:
-            raise Misuse(f"step {self.ordinal} was awaited already", hint="keep its result")
+            raise Misuse(f"step {self.ordinal} was already awaited", hint="keep its result in a variable")
         if self._compensates:
             run.check_free()
             self.ordinal = self._compensates
@@ -197,7 +197,7 @@ class Run:
         check_tool(tool)
         args = self.steps.taken(tool, args)
         if not step.ordinal:
-            raise Misuse("only a step that was awaited can be compensated")
+            raise Misuse("await the step before you compensate it")
         number = self._compensations.get(step.ordinal, 0) + 1
         self._compensations[step.ordinal] = number
         return StepCall(self, tool, args, compensates=compensation(step.ordinal, number))
@@ -211,11 +211,11 @@ class Run:
         come to their end before this returns or raises the first failure in their order.
         """
         if not 1 <= len(branches) <= BRANCHES_MAX:
-            raise Misuse(f"gather: 1 to {BRANCHES_MAX} branches, not {len(branches)}")
+            raise Misuse(f"gather: give 1 to {BRANCHES_MAX} branches, not {len(branches)}")
         ordinal = self.take_ordinal()
         note = self._note(ordinal, "gather", lambda: {"branches": len(branches)})
         if (before := note.body.get("branches")) != len(branches):
-            raise self._diverged(f"the gather at {ordinal} had {before} branches, now it has {len(branches)}")
+            raise self._diverged(f"step {ordinal}: the gather had {before} branches and now has {len(branches)}")
         if self._writer.view.files is not None:
             await self._enter_gather(ordinal)
         with self.open_step(ordinal):
@@ -237,7 +237,7 @@ class Run:
     async def sleep(self, seconds: float) -> None:
         """Rest durably; wakes once, on whichever worker, also after a restart."""
         if not 0 <= seconds <= SLEEP_S_MAX:
-            raise Misuse(f"sleep: between 0 and {SLEEP_S_MAX:g} seconds, not {seconds!r}")
+            raise Misuse(f"sleep: give between 0 and {SLEEP_S_MAX:g} seconds, not {seconds!r}")
         ordinal = self.take_ordinal()
         due = self._writer.journal.now_ms() + int(seconds * 1000)
         note = self._note(ordinal, "sleep", lambda: {"due_ms": due})
@@ -270,7 +270,7 @@ class Run:
         digest = hashlib.sha256(canonical({"question": question, "details": asked})).hexdigest()
         note = self._note(ordinal, "approve", QuestionNote(question, asked, digest).body)
         if QuestionNote.read(note.body).binding != digest:
-            raise self._diverged(f"the question at {ordinal} has changed")
+            raise self._diverged(f"step {ordinal}: the question for approval is not the recorded one")
         if note.answer is not None:
             return Approval(note.answer)
         with self.open_step(ordinal):
@@ -315,10 +315,10 @@ class Run:
         view = self._writer.view
         if (known := view.notes.get(ordinal)) is not None:
             if known.what != REMARK:
-                raise self._diverged(f"step {ordinal} was {known.what}, now it is a note")
+                raise self._diverged(f"step {ordinal}: the journal has {known.what}, the code now has a note")
             return
         if ordinal in view.steps:
-            raise self._diverged(f"step {ordinal} was a call, now it is a note")
+            raise self._diverged(f"step {ordinal}: the journal has a call, the code now has a note")
         said, remark_id = str(checked(text, what="note")), f"{self.task_id}/{ordinal}"
         remark = Remark(remark_id=remark_id, to=remark_to(to), text=said, origin=f"task {view.name}")
         check_remark(remark)
@@ -421,12 +421,12 @@ class Run:
         note = self._writer.view.notes.get(ordinal)
         if note is None:
             if ordinal in self._writer.view.steps:
-                raise self._diverged(f"step {ordinal} was a call, now it is {what}")
+                raise self._diverged(f"step {ordinal}: the journal has a call, the code now has {what}")
             entry = NewRecord(kind=RecordKind.NOTE, ordinal=ordinal, body={"what": what, **make()})
             self._writer.defer(entry)
             note = self._writer.view.notes[ordinal]
         if note.what != what:
-            raise self._diverged(f"step {ordinal} was {note.what}, now it is {what}")
+            raise self._diverged(f"step {ordinal}: the journal has {note.what}, the code now has {what}")
         return note
 
     def _change_plan(self, change: PlanNote) -> None:
@@ -434,7 +434,7 @@ class Run:
         made = self._writer.secrets.body(change.body())
         note = self._note(ordinal, "plan", lambda: made)
         if note.body != made:
-            raise self._diverged(f"the change of the plan at {ordinal} differs from the recorded one")
+            raise self._diverged(f"step {ordinal}: the change of the plan is not the recorded one")
         self.steps.plan_changes += 1
 
     def _diverged(self, why: str) -> Suspended:

@@ -43,7 +43,7 @@ class Scope:
     @property
     def scratch(self) -> NoReturn:
         raise errors.Misuse(
-            "a scope has no scratch folder: nothing replays the code around it",
+            "a scope has no scratch folder: Holdfast does not run the code around it",
             hint="use run.scratch in a task, or a folder of your own",
         )
 
@@ -67,7 +67,7 @@ class Scope:
             except Suspended as signal:
                 raise self._explained(signal, slot, ordinal) from None
             except errors.RunFenced:
-                raise errors.SessionLost(f"scope {self.name}: this session is over") from None
+                raise errors.SessionLost(f"scope {self.name}: its session has ended") from None
             except errors.Signal:
                 raise errors.TaskCancelled(task_id=self.task_id) from None
 
@@ -130,7 +130,7 @@ async def _rest(writer: TaskWriter, state: TaskState | None, strange: StepView |
     if parked:
         body |= {"ordinal": parked[0].ordinal, "question": parked[0].question}
     elif strange is not None:
-        question = f"was it done? No worker here knows the tool {strange.tool}"
+        question = f"was it done? No worker here has the tool {strange.tool}"
         body |= {"ordinal": strange.ordinal, "question": question}
         task_id, where = writer.view.task_id, f"{writer.view.task_id}/{strange.ordinal}"
         notice = step_parked_notice(

@@ -330,10 +330,10 @@ class Talk:
 
     def _append(self, message: Object) -> None:
         if self.asking:
-            raise Misuse("the model is answering: add messages after its reply")
+            raise Misuse("the model has not answered yet: add messages after its reply")
         if len(self._messages) >= MESSAGES_MAX:
-            raise BadInput(f"a talk has at most {MESSAGES_MAX:,} messages")
-        value, digest = self._contents.named(message, what=f"message {len(self) + 1} of the talk")
+            raise BadInput(f"a conversation may have at most {MESSAGES_MAX:,} messages")
+        value, digest = self._contents.named(message, what=f"message {len(self) + 1} of the conversation")
         kept = cast(Object, value)
         self._order.take(kept)
         self._messages.append(kept)

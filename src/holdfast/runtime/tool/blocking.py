@@ -105,7 +105,7 @@ class ChildPool:
                     outcome = await self._attempt(attempt)
             except TimeoutError:
                 if not attempt.sent:
-                    raise NotSent(f"{target.name}: no child was ready within {self._ready_s:g} s") from None
+                    raise NotSent(f"{target.name}: no child process was ready within {self._ready_s:g} s") from None
                 raise AttemptTimedOut(tool=target.name, timeout_s=timeout_s or 0.0) from None
         return opened(outcome, tool=target.name)
 
@@ -124,7 +124,7 @@ class ChildPool:
         except (EOFError, ConnectionError) as error:
             status = await self._end(child)
             if attempt.sent:
-                raise ChildDied(f"{attempt.target.name}: its process {status} in the call") from error
+                raise ChildDied(f"{attempt.target.name}: its process {status} during the call") from error
             raise NotSent(f"{attempt.target.name}: its process {status} before the call") from error
         finally:
             if outcome is not None and outcome["kind"] != "raised":

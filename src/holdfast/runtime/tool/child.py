@@ -63,7 +63,7 @@ def locate(function: Function) -> Target:
     name: str = getattr(function, "__qualname__", "")
     shown = name or repr(function)
     if not name or "<lambda>" in name:
-        raise errors.ToolNotImportable(f"{shown} has no name by which another process could find it")
+        raise errors.ToolNotImportable(f"{shown} has no name: another process cannot find it")
     if "<locals>" in name:
         raise errors.ToolNotImportable(f"{shown} is defined inside a function: another process cannot find it")
     module = sys.modules.get(function.__module__)
@@ -96,7 +96,7 @@ def _place(module: ModuleType, name: str) -> Target:
         if spec is not None:
             return Target(module=spec.name, name=name)  # started with `python -m`
         if file is None:
-            raise errors.ToolNotImportable(f"{name} was typed in, not read from a file: another process cannot find it")
+            raise errors.ToolNotImportable(f"{name} is not defined in a file: another process cannot find it")
         return Target(module=_SCRIPT, name=name, file=_absolute(file))
     if file is not None and not _imports_same(module.__name__, file):
         return Target(module=module.__name__, name=name, file=_absolute(file))
@@ -289,9 +289,9 @@ async def read_message(reader: asyncio.StreamReader) -> Message:
         body = await reader.readexactly(_checked_length(await reader.readexactly(_LENGTH_BYTES)))
         message = values.decode(body)
     except (errors.TooLarge, ValueError, RecursionError) as error:  # the tool wrote over our socket
-        raise ConnectionError(f"garbled answer: {error}") from error
+        raise ConnectionError(f"the tool's process sent a garbled message: {error}") from error
     if not isinstance(message, dict):
-        raise ConnectionError("garbled answer: no message")
+        raise ConnectionError("the tool's process sent something that is not a message")
     return cast(Message, message)
 
 
@@ -300,7 +300,7 @@ def outcome_of(message: Message) -> Message:
     socket can write anything into it."""
     kinds = _FIELDS.get(message.get("kind")) if isinstance(message.get("kind"), str) else None
     if kinds is None or not all(name in message and isinstance(message[name], kind) for name, kind in kinds.items()):
-        raise ConnectionError("garbled answer: no outcome")
+        raise ConnectionError("the tool's process sent a message that is not an outcome")
     return message
 
 
@@ -367,7 +367,7 @@ def opened(outcome: Message, *, tool: str) -> object:
 def _checked_length(head: bytes) -> int:
     length = int.from_bytes(head, "big")
     if length > FRAME_BYTES_MAX:
-        raise errors.TooLarge(f"a message of {length:,} bytes; the limit is {FRAME_BYTES_MAX:,}")
+        raise errors.TooLarge(f"the message has {length:,} bytes; the limit is {FRAME_BYTES_MAX:,}")
     return length
 
 

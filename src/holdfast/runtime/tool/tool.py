@@ -277,7 +277,7 @@ class Tool(Generic[P, T]):
         self._schema: ToolSchema | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        raise NotDurable(f"{self.name} was called directly: nothing would be recorded")
+        raise NotDurable(f"{self.name} was called directly: Holdfast would record nothing")
 
     def find(self, finder: Finder) -> Finder:
         """Register the lookup that is asked, in quiet, whether the effect happened."""
@@ -295,7 +295,7 @@ class Tool(Generic[P, T]):
             return {**args, **self.given} if self.given else args
         fixed = [name for name in args if name in self.given]
         if fixed:
-            raise Misuse(f"{self.name}: {fixed[0]!r} is given by the tool itself")
+            raise Misuse(f"{self.name}: do not pass {fixed[0]!r}: the tool sets it itself")
         unknown = [] if self._any else [name for name in args if name not in self._names]
         missing = [name for name in self._required if name not in args]
         if unknown or missing:
@@ -328,12 +328,14 @@ class Tool(Generic[P, T]):
         required = cast("list[str]", schema.get("required", []))
         for name in (*known, *required):
             if not self.takes(name):
-                raise Misuse(f"{self.name}: parameters: no caller may pass {name!r}")
+                raise Misuse(f"{self.name}: parameters: the function has no argument {name!r} that a caller may pass")
         if not self._any and schema["additionalProperties"] is not False:
-            raise Misuse(f"{self.name}: parameters: the function takes no other arguments")
+            raise Misuse(
+                f"{self.name}: parameters: set additionalProperties to false; the function takes no other arguments"
+            )
         for name in self._required:
             if name not in required:
-                raise Misuse(f"{self.name}: parameters: the function requires {name!r}")
+                raise Misuse(f"{self.name}: parameters: list {name!r} under `required`; the function requires it")
         return schema
 
     @property
@@ -423,7 +425,7 @@ def tool(
         title = name or getattr(function, "__name__", "")
         if not title or len(title) > NAME_CHARS_MAX or title.startswith("@"):
             # A gate lets the runtime's own tools pass, and knows them by their @.
-            raise Misuse("tool: give it a name of 1 to 200 characters that does not start with @")
+            raise Misuse("tool: the name must have 1 to 200 characters and must not start with @")
         return Tool(
             function,
             name=title,
@@ -469,7 +471,7 @@ def _shape(function: Callable[..., Any]) -> tuple[bool, frozenset[str], tuple[st
         parameters = parameters[1:]
     kinds = inspect.Parameter
     if any(one.kind in (kinds.POSITIONAL_ONLY, kinds.VAR_POSITIONAL) for one in parameters):
-        raise Misuse(f"{function.__name__}: a tool takes its arguments by name")
+        raise Misuse(f"{function.__name__}: a tool must take its arguments by name")
     takes_any = any(one.kind is kinds.VAR_KEYWORD for one in parameters)
     named = [one for one in parameters if one.kind is not kinds.VAR_KEYWORD]
     required = tuple(one.name for one in named if one.default is kinds.empty)

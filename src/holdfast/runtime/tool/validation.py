@@ -266,8 +266,8 @@ def _schema(value: object, place: str, depth: int) -> dict[str, object]:
     for word, said in schema.items():
         if word not in _CHECKED and word not in _TELLING:
             raise Misuse(
-                f"{place}: {word!r} is a limit that Holdfast does not check",
-                hint="docs/reference/schemas.md lists the words; check the rest in the tool",
+                f"{place}: Holdfast does not check the keyword {word!r}",
+                hint="docs/reference/schemas.md lists the keywords; check the rest in the tool",
             )
         fits, wanted = _CHECKED.get(word, _ANYTHING)
         if not fits(said):

@@ -114,9 +114,9 @@ def read_mark(folder: Path, name: str, *, number: str) -> HighWater:
     try:
         fields = cast("dict[str, object]", json.loads(raw))
         if fields["format"] != FORMAT:
-            raise ValueError(f"format {fields['format']!r} is not known")
+            raise ValueError(f"its format is {fields['format']!r}; this Holdfast reads {FORMAT}")
         if fields["journal_id"] != folder.name:
-            raise ValueError(f"it belongs to journal {fields['journal_id']!r}")
+            raise ValueError(f"it belongs to another journal, {fields['journal_id']!r}")
         return HighWater(whole_number(fields["incarnation"]), whole_number(fields[number]))
     except (ValueError, KeyError, TypeError, RecursionError, InvariantViolated) as error:
         raise HighWaterDamaged(f"{folder / name} cannot be read: {error}") from error
@@ -124,7 +124,7 @@ def read_mark(folder: Path, name: str, *, number: str) -> HighWater:
 
 def whole_number(value: object) -> int:
     if type(value) is not int:
-        raise TypeError(f"{value!r} is not a number")
+        raise TypeError(f"{value!r} is not a whole number")
     return value
 
 

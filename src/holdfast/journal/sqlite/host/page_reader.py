@@ -189,7 +189,7 @@ class DeadPage:
             return Begun()
         if flag != CLEAR:
             return Unreadable("the slot's flag is damaged")
-        return NotBegun() if self.same_boot else Unreadable("the machine was restarted since")
+        return NotBegun() if self.same_boot else Unreadable("the machine was restarted after the attempt")
 
 
 def read_slot(folder: Path, session_id: str, slot: int, tag: bytes, *, boot_id: str) -> Begun | NotBegun | Unreadable:
@@ -203,7 +203,7 @@ def read_dead_page(folder: Path, session_id: str, *, boot_id: str) -> DeadPage |
     try:
         fd = open_private(page_path(folder, session_id), os.O_RDONLY)
     except FileNotFoundError:
-        return Unreadable("the session has no page")
+        return Unreadable("the session has no flag page")
     except HoldfastError as error:
         return Unreadable(error.message)
     try:

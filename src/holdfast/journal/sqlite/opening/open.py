@@ -149,7 +149,7 @@ def _explained(error: apsw.Error, folder: Path) -> HoldfastError:
     if not isinstance(error, apsw.CantOpenError) or not os.access(folder, os.W_OK):
         return translated(error)
     if not _has_room(folder):
-        return JournalFull("no space left for the journal's log")
+        return JournalFull("no space left for the journal's -wal file")
     return JournalBusy(f"the journal in {folder} could not be opened just now: {error}")
 
 
@@ -393,7 +393,7 @@ def check_schema(db: Db) -> None:
         raise unreadable(error) from error
     for name, definition in _shipped().items():
         if found.get(name) != definition:
-            raise JournalDamaged(f"the definition of {name} in the journal was changed")
+            raise JournalDamaged(f"the journal's table or index {name} has another definition than Holdfast gave it")
 
 
 @functools.cache

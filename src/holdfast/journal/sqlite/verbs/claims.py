@@ -89,7 +89,9 @@ class Candidate:
             db, task_id=self.task_id, seq=self.seq, head=self.head, last=self.last, sealer=self.sealer
         )
         if self.view.epoch != self.epoch:
-            raise JournalDamaged(f"task {self.task_id}: the row says epoch {self.epoch}, its records {self.view.epoch}")
+            raise JournalDamaged(
+                f"task {self.task_id}: its row has epoch {self.epoch}, its records have {self.view.epoch}"
+            )
 
 
 _CANDIDATE = "t, task_id, state, epoch, seq, head, last, session, due_ms, crashes, key_id, data_key"

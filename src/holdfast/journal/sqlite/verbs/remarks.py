@@ -111,9 +111,9 @@ def find_damage(db: Db, wraps: KeyWraps) -> list[str]:
         try:
             _open(row, wraps, before=before)
             if before is None and row[0] == 1 and row[5] != _first(db):
-                raise JournalDamaged("remark 1 does not follow this journal's beginning")
+                raise JournalDamaged("remark 1 belongs to another journal")
             if before is None and row[0] - 1 > written(db):
-                raise JournalDamaged(f"remark {row[0]}: one before it is missing")
+                raise JournalDamaged(f"remark {row[0]}: an earlier remark is missing")
         except (HoldfastError, ValueError, TypeError) as error:
             findings.append(str(error))
         before = (row[0], row[6])
@@ -132,7 +132,7 @@ def _open(row: Row, wraps: KeyWraps, *, before: tuple[int, bytes] | None) -> Kep
         if wanted != link:
             raise JournalDamaged(f"remark {number} was changed")
         if before is not None and before != (number - 1, prev):
-            raise JournalDamaged(f"remark {number} does not follow {before[0]}: one is missing")
+            raise JournalDamaged(f"remark {number} follows remark {before[0]}: a remark is missing")
         remark = _decode(wraps.payload(key_id).open(body, _place(number, remark_id)))
         return KeptRemark(number=number, remark=remark, at_ms=at_ms, link=link)
     except BAD_COLUMN as error:

@@ -55,7 +55,7 @@ def _put_blob(txn: Txn, content: bytes, use: int | None, wraps: KeyWraps, digest
 
 def get_blob(db: Db, digest: str, wraps: KeyWraps, digest_key: bytes) -> bytes:
     if not _DIGEST.fullmatch(digest):
-        raise BadReference(f"{digest!r} is not a blob digest", hint="it has 64 hex digits")
+        raise BadReference(f"{digest!r} is not a blob digest", hint="a blob digest has 64 hex digits")
     raw = bytes.fromhex(digest)
     row = db.execute("SELECT key_id, body FROM blob WHERE digest = ?", (raw,)).fetchone()
     if row is None:
