@@ -317,7 +317,7 @@ def test_what_an_agent_is_made_of_is_checked(pay: Any) -> None:
 
 async def test_a_request_goes_into_no_conversation(lab: Lab) -> None:
     async with lab.open(ada := agent_of(Fake(says("Hello!")))) as hf:
-        with pytest.raises(Misuse, match="a conversation starts without a request"):
+        with pytest.raises(Misuse, match="give a request or a conversation, not both"):
             await hf.submit(ada, request="Hello", conversation="c")
         with pytest.raises(Misuse, match="must be text"):
             await hf.submit(ada, request=7)

@@ -215,12 +215,12 @@ async def test_a_change_between_crash_and_resume_is_reported_and_follows_the_pol
         async with lab.open(other) as second:
             handle = second.task(handle.id)
             if policy == "park":
-                with pytest.raises(TaskParked, match=f"its {' and '.join(words)} changed"):
+                with pytest.raises(TaskParked, match=f"the task's {' and '.join(words)} changed after it began"):
                     await handle.result(20)
                 assert len(await seen()) == 1
                 await second.retry(handle.id)
             if case in ("tool renamed", "tool removed"):
-                with pytest.raises(TaskParked, match="the agent has no such tool any more"):
+                with pytest.raises(TaskParked, match="The agent no longer has this tool"):
                     await handle.result(20)
             else:
                 assert await handle.result(20) == "Paid once, I am told."

@@ -18,7 +18,7 @@ def _frame(body: bytes) -> bytes:
 FINDINGS: dict[str, tuple[str, bytes]] = {
     "an answer whose JSON holds text that is not UTF-8": ("answer-body", b'["\xc2 "]'),
     "an answer that is nested too deeply": ("answer-body", DEEP),
-    "a query parameter with a lone surrogate": (
+    "a query parameter has a lone surrogate": (
         "requests",
         part(b"GET") + part(b"http://far.end/") + b"\1" + part(b"q") + part(b"\xff") + b"\0",
     ),

@@ -384,7 +384,7 @@ async def test_a_far_end_that_speaks_first_gets_nothing(greeting: bytes) -> None
         slow = Slow(
             effect=KEYED, effect_key=KEY, task_id=TASK, ordinal="4", time_left_s=lambda: 9.0, on_first_byte=pytest.fail
         )
-        with pytest.raises(NotSent, match="sent something before it was asked"):
+        with pytest.raises(NotSent, match="sent data before it got a request"):
             await slow.post(end.url)
 
 
@@ -466,7 +466,7 @@ async def test_a_second_effect_request_is_refused_and_not_called_unsent(effect: 
     async with far_end() as end:
         bound = client(effect)
         await bound.post(end.url)
-        with pytest.raises(HttpUnknown, match="second effect request"):
+        with pytest.raises(HttpUnknown, match="only one effect request"):
             await bound.post(end.url)
     assert len(end.requests) == 1
 

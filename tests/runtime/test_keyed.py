@@ -57,7 +57,7 @@ async def test_past_its_window_without_a_lookup_a_person_is_asked(lab: Lab) -> N
     tool = Scripted(keyed(), hang, "paid")
     task_id = await left_in_doubt(lab, tool)
     async with lab.open(one_step(tool), clock=SkewedClock(25 * HOUR_MS)) as hf:
-        with pytest.raises(TaskParked, match="key window has closed"):
+        with pytest.raises(TaskParked, match="key window has ended"):
             await hf.task(task_id).result(10)
     assert len(tool.calls) == 1
 

@@ -82,7 +82,7 @@ async def test_a_scope_with_a_tool_that_nobody_knows_is_parked_and_told(
     other = Scripted(KEYED, name="other")
     async with lab.open(tools=[other.tool]) as hf:
         handle = hf.task(task_id)
-        with pytest.raises(TaskParked, match="No worker here knows the tool send"):
+        with pytest.raises(TaskParked, match="No worker here has the tool send"):
             await handle.result(20)
         (notice,) = await hf.journal.pending_notices(limit=10)
         assert (notice.kind, notice.ordinal) == ("parked", "@send-1")

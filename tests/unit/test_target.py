@@ -103,7 +103,7 @@ def test_what_was_typed_in_cannot_be_found(monkeypatch: pytest.MonkeyPatch) -> N
     typed = ModuleType("__main__")
     exec("def go(): return 5", typed.__dict__)  # noqa: S102 - stands for an interactive session
     monkeypatch.setitem(sys.modules, "__main__", typed)
-    with pytest.raises(ToolNotImportable, match="typed in"):
+    with pytest.raises(ToolNotImportable, match="is not defined in a file"):
         locate(typed.go)
 
 

@@ -390,7 +390,7 @@ def test_records_come_one_after_the_other() -> None:
 
 
 def test_a_task_is_accepted_once() -> None:
-    with pytest.raises(JournalDamaged, match="accepted twice"):
+    with pytest.raises(JournalDamaged, match="a second record `accepted`"):
         Told().accept().accept()
 
 
