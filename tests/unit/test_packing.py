@@ -42,5 +42,5 @@ def test_text_becomes_smaller_and_noise_stays() -> None:
     ],
 )
 def test_what_nobody_packed_is_refused(raw: bytes) -> None:
-    with pytest.raises(ValueError, match="a payload (cannot be unpacked|is cut off)"):
+    with pytest.raises(ValueError, match=r"a payload (cannot be unpacked|is cut off)"):
         unpacked(raw)
