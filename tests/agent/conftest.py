@@ -65,7 +65,7 @@ SCRIPT = Script(
         calls("needs a yes", call("transfer", {"cents": 5})),
         calls("beside a slow one", call("slow", {}), call("transfer", {"cents": 5})),
         calls("moved 5", text="Moved."),
-        calls("a person has refused", text="Then not."),
+        calls("a person refused", text="Then not."),
         calls("not allowed", text="The gate says no."),
         calls("fails", call("broken", {})),
         calls("RuntimeError", text="It is broken."),

@@ -280,7 +280,9 @@ async def test_an_open_call_whose_tool_is_gone_is_settled_like_every_other(
         look_dead(first)
         async with lab.open(changed(agent, pays, GONE[case])) as second:
             handle = second.task(handle.id)
-            with pytest.raises(TaskParked, match="The call is open") as parked:
+            with pytest.raises(
+                TaskParked, match=r"was it done\? The (agent no longer has this tool|step is recorded as)"
+            ) as parked:
                 await handle.result(20)
             assert parked.value.ordinal == "2.1.1"
             if how == "cancel":

@@ -270,7 +270,7 @@ def test_a_tool_whose_arguments_cannot_be_checked_is_refused() -> None:
 
 
 def test_no_tool_can_pass_for_one_of_the_runtime() -> None:
-    with pytest.raises(Misuse, match="does not start with @"):
+    with pytest.raises(Misuse, match="must not start with @"):
         holdfast.tool(name="@ask")(lambda: None)
 
 

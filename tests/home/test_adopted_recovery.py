@@ -108,7 +108,7 @@ async def test_what_was_newest_is_newest_after_a_recovery_and_what_is_not_there_
     assert {".env", "agents/main/agent/auth-profiles.json"} <= {one.path for one in restored.notes}
     show_loss(restored, said=True)
     told = capsys.readouterr().err
-    assert "not made: outlink: a link that points outside" in told
+    assert "link not restored: outlink points outside" in told
     assert "note of the snapshot: .env: left out: an unencrypted secret, by its name" in told
     assert "this host's own keys" not in told
 

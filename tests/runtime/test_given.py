@@ -54,7 +54,7 @@ async def test_another_account_at_a_known_place_is_another_call(lab: Lab) -> Non
 
 def test_what_a_tool_gives_cannot_be_passed() -> None:
     tool = Scripted(holdfast.Unrepeatable(), given={"account": "a"}).tool
-    with pytest.raises(Misuse, match="given by the tool"):
+    with pytest.raises(Misuse, match="do not pass 'account': the tool sets it itself"):
         tool.check_args({"account": "b"})
 
     def plain(amount: int) -> int:

@@ -259,7 +259,7 @@ def test_arguments_that_the_tool_gives_itself_are_not_told() -> None:
     tool = holdfast.tool(given={"account": "acct_1"})(pay)
     assert tool.schema["parameters"]["properties"] == {"cents": WHOLE}
     assert tool.schema["parameters"]["required"] == ["cents"]
-    with pytest.raises(Misuse, match="no caller may pass 'account'"):
+    with pytest.raises(Misuse, match="no argument 'account' that a caller may pass"):
         holdfast.tool(
             given={"account": "acct_1"},
             parameters={"type": "object", "properties": {"cents": WHOLE, "account": TEXT}, "required": ["cents"]},
@@ -316,10 +316,13 @@ def test_a_schema_by_hand_takes_the_place_of_the_hints() -> None:
 
 REFUSED: list[tuple[Any, str]] = [
     ({"type": "string"}, 'type "object"'),
-    ({"type": "object", "properties": {"no": {}}, "required": ["to"]}, "no caller may pass 'no'"),
-    ({"type": "object", "properties": {"to": {}}}, "requires 'to'"),
+    ({"type": "object", "properties": {"no": {}}, "required": ["to"]}, "no argument 'no' that a caller may pass"),
+    ({"type": "object", "properties": {"to": {}}}, "list 'to' under `required`"),
     ({"type": "object", "patternProperties": {}}, "Holdfast does not check the keyword 'patternProperties'"),
-    ({"type": "object", "properties": {"to": {"pattern": "a*"}}}, "properties.to: 'pattern'"),
+    (
+        {"type": "object", "properties": {"to": {"pattern": "a*"}}},
+        "properties.to: Holdfast does not check the keyword 'pattern'",
+    ),
     ({"type": "object", "properties": {"to": {"$ref": "#"}}}, "Holdfast does not check the keyword '$ref'"),
     ({"type": "object", "properties": {"to": {"type": "text"}}}, "to.type: must be among"),
     ({"type": "object", "properties": {"to": {"type": []}}}, "to.type: must be among"),

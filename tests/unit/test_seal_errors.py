@@ -11,9 +11,9 @@ from holdfast.journal.seal import DataKeySealer
 @pytest.mark.parametrize(
     ("place", "shown"),
     [
-        (b"notice\0parked/1/2", "at notice parked/1/2 does"),
-        (b"task\0\xff\x1b[2J", "at task ff1b5b324a does"),
-        (b"inbox\x000f3a\0\0cancel", "at inbox 0f3a cancel does"),
+        (b"notice\0parked/1/2", "at notice parked/1/2: it"),
+        (b"task\0\xff\x1b[2J", "at task ff1b5b324a: it"),
+        (b"inbox\x000f3a\0\0cancel", "at inbox 0f3a cancel: it"),
     ],
 )
 def test_the_place_is_shown(place: bytes, shown: str) -> None:

@@ -385,7 +385,7 @@ def test_a_step_without_events_has_no_state_and_is_left_alone_by_a_restore() -> 
 def test_records_come_one_after_the_other() -> None:
     told = Told().accept().claim()
     for seq in (1, 3):
-        with pytest.raises(JournalDamaged, match="one is missing"):
+        with pytest.raises(JournalDamaged, match="a record is missing"):
             told.add(RecordKind.NOTE, {"what": "now"}, ordinal="1", seq=seq)
 
 
@@ -425,7 +425,7 @@ def test_nobody_writes_under_another_epoch(kind: RecordKind, epoch: int) -> None
 def test_a_record_that_says_too_little_is_damage(kind: RecordKind, body: dict[str, Any]) -> None:
     told = Told().accept().claim()
     epoch = EPOCH + (kind is RecordKind.CLAIMED)
-    with pytest.raises(JournalDamaged, match="cannot be understood"):
+    with pytest.raises(JournalDamaged, match="is malformed"):
         told.add(kind, body, ordinal="9", events=(Event.PLAN,), epoch=epoch)
 
 
