@@ -337,7 +337,9 @@ def _fold_note(view: TaskView, record: Record) -> None:
 
 def _fold_claim(view: TaskView, record: Record) -> None:
     if record.epoch <= view.epoch:
-        raise JournalDamaged(f"task {view.task_id}: epoch {record.epoch} follows epoch {view.epoch}, which is not lower")
+        raise JournalDamaged(
+            f"task {view.task_id}: epoch {record.epoch} follows epoch {view.epoch}, which is not lower"
+        )
     by = bodies.ClaimedBy.read(record.body)
     view.claims[record.epoch] = Claim(record.epoch, by.session, by.boot, record.boot_ms, record.at_ms, by.worker)
     if view.epoch and not view.rested and view.finished is None:

@@ -104,4 +104,8 @@ def _accept(writer: TaskWriter, changed: list[str], *, park: bool, report: Repor
     """Report it. Raises Suspended where a person has to accept it first."""
     report(changed)
     if park and not any(item.kind is InboxKind.RETRY for item in writer.inbox):
-        raise Suspended(NeedsPerson(f"changed: the task's {' and '.join(changed)} changed after it began; retry the task to continue"))
+        raise Suspended(
+            NeedsPerson(
+                f"changed: the task's {' and '.join(changed)} changed after it began; retry the task to continue"
+            )
+        )
