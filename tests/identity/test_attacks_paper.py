@@ -108,12 +108,12 @@ def test_row_21_every_edited_field_of_the_slots_is_refused_at_once(tmp_path: Pat
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
-        ("passes", 2, "weaker"),
-        ("memory_kib", 65_535, "weaker"),
-        ("lanes", 0, "weaker"),
-        ("passes", 13, "more work"),
-        ("memory_kib", 100 * 2**20, "more work"),
-        ("lanes", 17, "more work"),
+        ("passes", 2, "too weak"),
+        ("memory_kib", 65_535, "too weak"),
+        ("lanes", 0, "too weak"),
+        ("passes", 13, "too expensive"),
+        ("memory_kib", 100 * 2**20, "too expensive"),
+        ("lanes", 17, "too expensive"),
     ],
 )
 def test_row_21_other_work_is_refused_before_any_is_done(

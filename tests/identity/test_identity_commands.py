@@ -107,7 +107,7 @@ def test_rotate_evict_and_retire_by_command(hf: Commands) -> None:
         stdin=" ".join(["zoo"] * 24),
         code=2,
     )
-    assert "not the words of this agent" in wrong.err
+    assert "these words do not belong to this agent" in wrong.err
     assert head("retire", *paper, stdin=words) == (2, 0, "retired")
 
 
@@ -223,7 +223,7 @@ def test_words_do_not_go_to_a_file_that_a_second_run_empties_or_that_others_read
 
 def test_what_opens_a_vault_does_not_lie_in_the_agents_folder(hf: Commands) -> None:
     done = init("ada", "--second", "s", "--unlock-file", "ada/u1", "--second-unlock-file", "u2", code=2)
-    assert "would go into every backup" in done.stderr
+    assert "every backup would contain it" in done.stderr
 
 
 def test_a_damaged_identity_file_stops_no_act(hf: Commands) -> None:

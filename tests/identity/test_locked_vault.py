@@ -76,7 +76,7 @@ def test_it_names_what_was_tried_and_how_to_open_it(home: Path, capsys: pytest.C
     unlock.touch(mode=0o600)
     unlock.write_text("00" * 32)
     assert main(["backup", "now", "--home", str(home)]) == EXIT_JOURNAL
-    assert f"the file {unlock} holds another key" in capsys.readouterr().err
+    assert f"the file {unlock} has another key" in capsys.readouterr().err
 
 
 def test_a_worker_says_it_while_it_waits(home: Path) -> None:

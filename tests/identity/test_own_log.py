@@ -79,7 +79,7 @@ def test_damage_is_refused_and_mended(home: Path) -> None:
         with pytest.raises(LogDamaged):
             read_own_log(home, SODIUM)
     (home / LOG).write_bytes(first)  # rolled back: the receipts know of more
-    with pytest.raises(LogDamaged, match="none of its records"):
+    with pytest.raises(LogDamaged, match="does not belong to any record"):
         read_own_log(home, SODIUM)
     rewrite_own_log(home, log)
     assert read_own_log(home, SODIUM) == log

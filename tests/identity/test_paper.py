@@ -212,10 +212,10 @@ def test_any_text_is_refused_or_read(text: str) -> None:
 
 
 def test_more_than_a_code_or_a_page_holds_is_refused(card: Card) -> None:
-    with pytest.raises(BadSheet, match="than fits into a code"):
+    with pytest.raises(BadSheet, match="too long for a QR code"):
         card_pdf(replace(card, records=tuple(record(n) for n in range(9))))
     relays = tuple(f"https://relay-{n}.example.org/path" for n in range(90))
-    with pytest.raises(BadSheet, match="than fits on a page"):
+    with pytest.raises(BadSheet, match="too long for one page"):
         card_pdf(replace(card, relays=relays))
 
 

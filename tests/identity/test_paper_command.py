@@ -174,7 +174,7 @@ def test_a_paper_outlives_its_recovery_and_says_when_it_was_replaced(home: Home,
     successor = new_phrase(SeededEntropy(7))
     home.recover(successor)
     assert fit_phrase(home.session(), words_of(successor)).phrase == successor
-    with pytest.raises(BadSheet, match="replaced: the recovery of generation 2"):
+    with pytest.raises(BadSheet, match="no longer valid: the recovery of generation 2"):
         fit_phrase(home.session(), words_of(phrase))
 
 
@@ -192,7 +192,7 @@ def test_sheets_are_listed_stale_and_revoked(home: Home, hf: Commands, phrase: P
     mark_verified(session, [1], date="2020-01-01")
     assert states(home) == ["stale", "not verified"]
     said = hf("paper", "verify", "--words-fd", "0", stdin=words_of(phrase), code=2)
-    assert "there are several such sheets: 1, 2" in said.err
+    assert "the register has several sheets with these words: 1, 2" in said.err
     hf("paper", "verify", "--sheet", "2", "--words-fd", "0", stdin=words_of(phrase))
     hf("paper", "revoke", "1", code=2)  # nobody confirms
     done = hf("paper", "revoke", "1", "--yes")

@@ -63,7 +63,7 @@ def test_what_is_no_phrase_is_refused_by_place_and_never_shown(phrase: Phrase) -
         ([*words, "zoo"], "25 were given"),
         ([*words[:4], "qqqq", *words[5:]], "word 5 is not in the word list"),
         ([words[0][:3] + "zz", *words[1:22], "?", "xyzzy"], "words 1, 23, 24 are not"),
-        ([words[0], *words[:0:-1]], "one is wrong, or two are swapped"),
+        ([words[0], *words[:0:-1]], "one word is wrong, or two are swapped"),
     ):
         with pytest.raises(BadPhrase, match=said) as caught:
             read_phrase(" ".join(typed))
@@ -117,13 +117,13 @@ def test_two_wrong_words_are_refused_never_another_phrase(places: tuple[int, int
     words = list(phrase.words)
     for place in places:
         words[place] = "zoo"
-    with pytest.raises(BadPhrase, match="not even with one mistake"):
+    with pytest.raises(BadPhrase, match="do not belong to this agent, even if one of them is wrong"):
         repair(" ".join(words), lambda one: _recovery_key(one) == public)
 
 
 def test_a_repair_that_fits_twice_is_refused(phrase: Phrase) -> None:
     words = [*phrase.words[:6], "zoo", *phrase.words[7:]]
-    with pytest.raises(BadPhrase, match="phrases are within one mistake"):
+    with pytest.raises(BadPhrase, match="phrases differ from them by one mistake"):
         repair(" ".join(words), lambda _: True)
 
 

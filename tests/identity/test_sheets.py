@@ -73,7 +73,7 @@ def test_the_register_has_a_limit_and_says_what_is_not_there() -> None:
     full = full.printed(sheet(SHEETS_MAX))
     with pytest.raises(BadInput, match="has 1,000 sheets; Holdfast accepts at most 1,000"):
         full.printed(sheet(SHEETS_MAX + 1))
-    with pytest.raises(BadInput, match="there is no sheet 7"):
+    with pytest.raises(BadInput, match="the register has no sheet 7"):
         SheetRegister().get(7)
     with pytest.raises(BadInput, match="is not a date"):
         SheetRegister().printed(sheet(1)).verified(1, date="yesterday")

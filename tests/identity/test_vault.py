@@ -110,7 +110,7 @@ def test_a_passphrase_opens_however_it_is_composed_and_another_does_not(
         open_vault(tmp_path / "vault")
     assert str(tmp_path / "vault") in locked.value.message
     assert f"the file {tmp_path / 'unlock'} is missing" in locked.value.message
-    assert "it needs its passphrase, and there is no terminal to ask on" in locked.value.message
+    assert "its passphrase is needed, and there is no terminal to ask for it" in locked.value.message
     assert f"mount or restore {tmp_path / 'unlock'}; or type the passphrase" in locked.value.hint
 
 
@@ -120,14 +120,14 @@ def test_work_outside_the_limits_is_refused_before_any_is_done(tmp_path: Path, p
     file = tmp_path / "vault" / "slots.json"
     good = file.read_text()
     for field, value, said in (
-        ("passes", 2, "weaker"),
-        ("memory_kib", 65_535, "weaker"),
-        ("lanes", 0, "weaker"),
-        ("passes", 17, "more work"),
-        ("memory_kib", 100 << 20, "more work"),
-        ("lanes", 1 << 20, "more work"),
-        ("memory_kib", -1, "weaker"),
-        ("passes", 13, "more work"),
+        ("passes", 2, "too weak"),
+        ("memory_kib", 65_535, "too weak"),
+        ("lanes", 0, "too weak"),
+        ("passes", 17, "too expensive"),
+        ("memory_kib", 100 << 20, "too expensive"),
+        ("lanes", 1 << 20, "too expensive"),
+        ("memory_kib", -1, "too weak"),
+        ("passes", 13, "too expensive"),
     ):
         file.write_text(good)
         edit(file, lambda all_, f=field, v=value: all_["slots"][1]["work"].update({f: v}))
@@ -137,7 +137,7 @@ def test_work_outside_the_limits_is_refused_before_any_is_done(tmp_path: Path, p
         ):
             open_vault(tmp_path / "vault", ask=lambda: PASSPHRASE)
     (tmp_path / "b").mkdir(0o700)
-    with pytest.raises(VaultDamaged, match="weaker"):
+    with pytest.raises(VaultDamaged, match="too weak"):
         made(tmp_path / "b", phrase, passphrase_key(PASSPHRASE, Argon2Work(passes=1)))
 
 
@@ -191,7 +191,7 @@ def test_a_mounted_file_opens_without_a_person_and_is_judged_by_its_target(tmp_p
     mounted.chmod(0o400)
     mounted.chmod(0o600)
     mounted.write_text("not a key")
-    with pytest.raises(VaultLocked, match="does not hold an unlock key") as caught:
+    with pytest.raises(VaultLocked, match="does not contain an unlock key") as caught:
         open_vault(tmp_path / "vault")
     assert "not a key" not in str(caught.value)
     mounted.unlink()

@@ -168,12 +168,12 @@ def load_home(folder: Path) -> AgentHome:
     check_private_folder(folder)
     name = str(read_fields(path).get("agent", ""))
     if not name:
-        raise NotAnAgent(f"{path} names no agent", hint='add a line such as `agent = "ada"`')
+        raise NotAnAgent(f"{path} does not name an agent", hint='add a line such as `agent = "ada"`')
     home = AgentHome(folder=folder, name=name, settings=read_agent_settings(path))
     if home.state not in (folder, folder.parent):
         raise BadSettings(
-            f"{path}: [adopted] folder is {home.state}, which does not hold {folder}",
-            hint='for an adopted agent it is ".."',
+            f"{path}: [adopted] folder is {home.state}, which does not contain {folder}",
+            hint='for an adopted agent, set it to ".."',
         )
     return home
 

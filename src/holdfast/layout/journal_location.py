@@ -12,11 +12,11 @@ def journal_path(text: str | os.PathLike[str]) -> Path:
     name = os.fspath(text)
     if name.startswith(("postgres://", "postgresql://")):
         raise BadInput(
-            "the PostgreSQL journal is not part of this version",
-            hint="give the path of a file; the journal in a file needs no server",
+            "this version of Holdfast has no PostgreSQL journal",
+            hint="give the path of a journal file; it needs no server",
         )
     if not name or "\0" in name:
-        raise BadInput(f"{name!r} is not a path")
+        raise BadInput(f"{name!r} is not a valid path")
     try:
         name.encode()
     except UnicodeEncodeError:

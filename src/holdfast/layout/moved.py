@@ -63,9 +63,9 @@ def parse_mark(raw: bytes, *, where: Path) -> MovedMark:
     try:
         mark = msgspec.json.decode(raw, type=MovedMark)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise MovedAway(f"{where} cannot be read: {error}") from None
+        raise MovedAway(f"Holdfast cannot read {where}: {error}") from None
     if mark.format != FORMAT or mark.state not in (MOVING, MOVED):
-        raise MovedAway(f"{where} has another format")
+        raise MovedAway(f"{where} has a format or state that this Holdfast does not know")
     return mark
 
 
@@ -104,10 +104,10 @@ def check_not_moved(instance: Path) -> None:
         return
     if mark.state == MOVING:
         raise MovedAway(
-            f"this agent is being moved to another host: {instance.parent}",
-            hint="`holdfast migrate export` continues, `holdfast migrate cancel` stops the move",
+            f"the agent in {instance.parent} is being moved to another host",
+            hint="run `holdfast migrate export` to continue the move, or `holdfast migrate cancel` to stop it",
         )
     raise MovedAway(
         f"the agent in {instance.parent} was moved to another host; its package is {mark.package}",
-        hint="run `holdfast migrate import` there; `holdfast migrate cancel` takes it back if no host has imported it",
+        hint="run `holdfast migrate import` there; if no host imported it, run `holdfast migrate cancel` here",
     )

@@ -110,7 +110,7 @@ def _parsed(path: Path) -> dict[str, Any]:  # Any: TOML, checked by whoever take
     try:
         return tomllib.loads(_read(path).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadSettings(f"{path} is not TOML: {error}") from error
+        raise BadSettings(f"{path} is not valid TOML: {error}") from error
 
 
 def _take(path: Path, fields: dict[str, object], section: str, key: str, value: object) -> None:
@@ -124,7 +124,7 @@ def _take(path: Path, fields: dict[str, object], section: str, key: str, value: 
 
 
 def _value(path: Path, where: str, value: object, kind: type) -> object:
-    wrong = BadSettings(f"{path}: {where} is {value!r}; it takes {_KINDS[kind]}")
+    wrong = BadSettings(f"{path}: {where} is {value!r}; it must be {_KINDS[kind]}")
     if kind is tuple:
         words = cast("list[object]", value) if isinstance(value, list) else []
         if not words or not all(_is_text(word) for word in words):
@@ -159,7 +159,7 @@ def _unknown(path: Path, where: str, name: str, names: object) -> BadSettings:
 
     known = [str(one) for one in cast("list[str]", names)]
     near = get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}? " if near else f"known here: {', '.join(known)}; "
+    hint = f"did you mean {near[0]}? " if near else f"the settings here are: {', '.join(known)}; "
     return BadSettings(f"{path}: {where} is not a setting", hint=hint + "see docs/reference/settings.md")
 
 
@@ -187,7 +187,7 @@ def _check(path: Path, found: os.stat_result) -> None:
         raise WrongOwner(f"{path} belongs to user {found.st_uid}, who could change which programs Holdfast runs")
     if found.st_mode & 0o022:
         raise ModeTooWide(
-            f"{path} can be changed by others (mode {stat.S_IMODE(found.st_mode):04o})", hint=f"`chmod go-w {path}`"
+            f"other users can change {path} (mode {stat.S_IMODE(found.st_mode):04o})", hint=f"run `chmod go-w {path}`"
         )
     if found.st_size > FILE_BYTES_MAX:
         raise BadSettings(f"{path} has more than {FILE_BYTES_MAX:,} bytes")

@@ -206,7 +206,7 @@ def _check_file(path: Path, found: os.stat_result) -> None:
     if found.st_uid != os.geteuid():
         raise WrongOwner(f"{path} belongs to user {found.st_uid}, but Holdfast runs as user {os.geteuid()}")
     if found.st_size > FILE_BYTES_MAX:
-        raise TooLarge(f"{path} has {found.st_size:,} bytes; memory files have at most {FILE_BYTES_MAX:,}")
+        raise TooLarge(f"{path} has {found.st_size:,} bytes; at most {FILE_BYTES_MAX:,} are allowed in a memory file")
 
 
 def _lease(fd: int) -> bool:

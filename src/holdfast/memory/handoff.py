@@ -115,14 +115,14 @@ def parse(text: str) -> Handoff:
     """What the text says. Raises BadInput where it is not a hand-off as `render` writes it."""
     head = _HEAD.match(text) if len(text) <= TEXT_CHARS_MAX else None
     if head is None:
-        raise BadInput("this is not a hand-off that Holdfast wrote")
+        raise BadInput("the text is not a hand-off that Holdfast wrote")
     try:
         at = datetime.strptime(head["at"], "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=UTC)
     except ValueError:
-        raise BadInput("the hand-off does not say when it was written") from None
+        raise BadInput("the hand-off does not have a valid time in its first lines") from None
     intro, *parts = _TITLE.split(text[head.end() :])
     if parts[::2] != [title for _, title in SECTIONS]:
-        raise BadInput("the hand-off does not have its four sections")
+        raise BadInput("the hand-off does not have exactly its four sections")
     found: dict[str, tuple[str, ...]] = {}
     for (name, _), body in zip(SECTIONS, parts[1::2], strict=True):
         lines = tuple(line[2:] for line in body.split("\n") if line.startswith("- "))

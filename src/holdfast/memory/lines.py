@@ -252,7 +252,7 @@ def is_day(text: str) -> bool:
 
 def check_day(text: str) -> str:
     if not is_day(text):
-        raise BadInput(f"{text!r} is not a day", hint="days are written 2026-11-15")
+        raise BadInput(f"{text!r} is not a valid day", hint="write a day as 2026-11-15")
     return text
 
 

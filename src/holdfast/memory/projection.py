@@ -201,7 +201,7 @@ class _Pass:
                 return merged
             merged, expected = again, data
             time.sleep(min(ROUND_WAIT_MAX_S, ROUND_WAIT_S * number))
-        raise MemoryFileBusy(f"{self._path} changes each time Holdfast writes it: another program saves it")
+        raise MemoryFileBusy(f"another program changes {self._path} each time Holdfast writes it")
 
     def _note_added(self, merged: Sequence[str], before: Sequence[str]) -> None:
         """Remember which lines this write brought in: who loaded the file before has not seen
@@ -365,7 +365,7 @@ def _write(place: MemoryPlace, day: str, lines: Sequence[str], now_ms: int) -> W
     try:
         return write_file(place, path, lines, heading=head, now_ms=now_ms)
     except OSError as error:
-        raise MemoryFileBusy(f"{path} could not be written: {error}") from error
+        raise MemoryFileBusy(f"Holdfast could not write {path}: {error}") from error
 
 
 def _keep_report(place: MemoryPlace, told: Sequence[Written]) -> None:

@@ -119,7 +119,7 @@ def _check_folder(folder: Path) -> int:
     try:
         status = folder.stat()
     except FileNotFoundError:
-        raise NotAnAgent(f"there is no folder {folder}", hint="name the agent's folder") from None
+        raise NotAnAgent(f"there is no folder {folder}", hint="give the path of the agent's folder") from None
     if not stat.S_ISDIR(status.st_mode):
         raise WrongKind(f"{folder} is not a folder")
     check_place(folder)
@@ -130,8 +130,8 @@ def _check_folder(folder: Path) -> int:
         )
     if os.path.lexists(folder / NAME):
         raise AgentExists(
-            f"{folder} is already a folder of Holdfast (it has {NAME})",
-            hint="`holdfast init NAME --home FOLDER` gives it an identity",
+            f"{folder} is already a Holdfast agent: it has {NAME}",
+            hint="run `holdfast init NAME --home FOLDER` to give it an identity",
         )
     return stat.S_IMODE(status.st_mode)
 
@@ -144,7 +144,7 @@ def _check_home(home: Path) -> bool:
     if os.path.lexists(home / NAME):
         return True
     if any(home.iterdir()):
-        raise AgentExists(f"{home} already exists and is not Holdfast's", hint="move or rename it")
+        raise AgentExists(f"{home} already exists, and Holdfast did not make it", hint="move or rename it")
     return False
 
 

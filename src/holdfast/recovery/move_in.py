@@ -240,7 +240,7 @@ class _Arrival:
         try:
             log = read_own_log(snapshot.state, means.port)
         except (LogMissing, LogDamaged) as error:
-            raise MoveRefused(f"the package has no key log: {error.message}") from None
+            raise MoveRefused(f"the package has no valid key log: {error.message}") from None
         fault = find_fault_in_head(head, log, port=means.port)
         if fault is not None:
             raise MoveRefused(f"the head of the package is not valid: {fault.message}")
@@ -251,7 +251,7 @@ class _Arrival:
             raise MoveRefused("the package has no journal")
         mark, said = read_mark(snapshot.state / "journal.db"), record.journal
         if (mark.id, mark.sequence, mark.incarnation) != (said.id, said.sequence, said.incarnation):
-            raise BackupDamaged("the journal in the package does not end where its head says")
+            raise BackupDamaged("the journal in the package does not match its head: its id or its last record differs")
         return said
 
     def _check_newer(self, ready: ReadyImport) -> None:
@@ -262,18 +262,18 @@ class _Arrival:
             here = load_home(self.target)
         except NotAnAgent:
             if any(self.target.iterdir()):
-                raise BadInput(f"{self.target} exists and is not an agent") from None
+                raise BadInput(f"{self.target} is not empty, and there is no agent in it") from None
             return
         known = [one.record for one in HeadFile(here.heads_file).read().heads]
         same = [one for one in known if one.id == ready.id]
         if known and not same:
-            raise MoveRefused(f"{self.target} is another agent")
+            raise MoveRefused(f"there is another agent in {self.target}")
         if os.path.lexists(here.journal):
             mark = find_mark(here.instance)
             if mark is None or mark.state != MOVED:
                 raise MoveRefused(
                     f"there is an agent in {self.target} that was not exported",
-                    hint="the package was already imported here; otherwise give another folder with --home",
+                    hint="if you already imported it here, you are done; if not, give another folder with --home",
                 )
         if any(one.rank >= ready.rank for one in same if one.archive != ready.archive):
             raise MoveRefused(f"{self.target} has a newer snapshot than the package")
@@ -320,7 +320,7 @@ class _Arrival:
                 return await lease.take(lambda: self._keys(state)), True
         except (AgentElsewhere, AgentQuarantined) as error:
             raise MoveRefused(
-                f"cannot take the lease: {error.message}",
+                f"Holdfast cannot take the lease for this agent: {error.message}",
                 hint="the move was cancelled, or the package was imported elsewhere: check there "
                 "first, then try `holdfast migrate import` again",
             ) from error
@@ -368,7 +368,7 @@ async def cancel_move(home: AgentHome, means: MoveMeans, *, sure: bool) -> MoveC
             raise MoveRefused(
                 "this machine cannot know whether the package was imported elsewhere",
                 hint="destroy the package, make sure that the agent runs nowhere else, then run "
-                "`holdfast migrate cancel --nobody-has-it`; open tasks are then in doubt",
+                "`holdfast migrate cancel --nobody-has-it`; open tasks then become suspect",
             )
         incarnation, suspect = await _taken_back(home, means, mark.incarnation)
     package = Path(mark.package)

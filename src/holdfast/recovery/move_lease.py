@@ -77,7 +77,7 @@ class MoveLease:
             except BlockingIOError:
                 if self._clock.boot_ms() > ends:
                     os.close(fd)
-                    raise AgentElsewhere("a process of this folder still holds the lease") from None
+                    raise AgentElsewhere("another process that uses this folder still holds the lease") from None
             await asyncio.sleep(ASK_AGAIN_S)
         self._lock_fd = fd
         return self
@@ -126,7 +126,7 @@ class MoveLease:
         refusal = self._arbiter.yield_to(line.encode())
         if refusal is not None:
             raise MoveRefused(
-                f"the arbiter did not let this agent give up its lease: {refusal.message}",
+                f"the arbiter did not accept that this agent gives up its lease: {refusal.message}",
                 hint="run `holdfast migrate cancel` to undo the move",
             )
 
@@ -137,11 +137,11 @@ class MoveLease:
             return
         if seen.e > incarnation or seen.inst == key:
             raise MoveRefused(
-                f"incarnation {seen.e} was granted since: the package was imported elsewhere, or the move was cancelled"
+                f"the package was imported elsewhere, or the move was cancelled: incarnation {seen.e} is granted"
             )
         if seen.yielded_to != key:
             raise MoveRefused(
-                "the lease was not given to this package",
+                "the old host did not hand its lease to this package",
                 hint="run `holdfast migrate export` again on the old host to finish the move",
             )
 
@@ -158,7 +158,7 @@ class MoveLease:
         instance, _ = self._file.open(self._speaker.log().position)
         if seen.inst != instance.key:
             raise MoveRefused(
-                f"incarnation {seen.e} was granted since: the package was imported; this copy of the "
+                f"the package was imported: the arbiter granted incarnation {seen.e}, so this copy of the "
                 "agent is no longer the newest"
             )
         return True

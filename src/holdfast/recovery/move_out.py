@@ -94,16 +94,16 @@ class MoveOut:
         if home.state != home.folder:
             # A package is Holdfast's own folder: the agent's own files would stay behind unseen.
             raise MoveRefused(
-                f"the agent in {home.state} was adopted: a package would not hold its own files",
-                hint="stop it, run `holdfast backup now`, then `holdfast recover` on the other host",
+                f"the agent in {home.state} was adopted: a package would not contain its own files",
+                hint="stop the agent, run `holdfast backup now`, then `holdfast recover` on the other host",
             )
         if home.folder == package or home.folder in package.parents:
             raise BadInput(f"{package} is in the agent's folder", hint="choose another path")
         if not os.path.lexists(home.journal):
             journal_at(home.journal, instance=home.instance).check_not_lost()
             raise NotAJournal(
-                f"{home.name} has no journal yet: it never ran, so there is nothing to hand over",
-                hint="`holdfast backup now`, then `holdfast recover` on the other host",
+                f"{home.name} has no journal yet: it never ran, so there is nothing to move",
+                hint="run `holdfast backup now`, then `holdfast recover` on the other host",
             )
         ensure_private_folder(home.instance)
         with alone(home.instance / "backup"):
@@ -111,7 +111,9 @@ class MoveOut:
             if mark is not None and mark.state == MOVED:
                 return self._finished(mark, package)
             if os.path.lexists(package):
-                raise BadInput(f"{package} already exists", hint="choose another name: existing files are kept")
+                raise BadInput(
+                    f"{package} already exists", hint="choose another name: Holdfast does not overwrite files"
+                )
             write_mark(home.instance, MovedMark(state=MOVING, package=str(package), at=self._now()))
             done, mark = await self._leave(package)
             self._finish(mark)
@@ -148,7 +150,7 @@ class MoveOut:
         head = self._sealed(staged, key)
         mark_of = head.record.journal
         if mark_of is None:
-            raise SnapshotFailed(f"{home.journal} is not in the snapshot")
+            raise SnapshotFailed(f"the snapshot does not contain {home.journal}")
         yielded = ""
         if lease is not None:
             yielded = lease.yield_line(
@@ -193,7 +195,7 @@ class MoveOut:
         if not os.path.lexists(here) or digest_of_file(here) != mark.part_sha256:
             raise MovedAway(
                 f"the agent was exported, but its package is no longer at {package}",
-                hint="put it back, or run `holdfast migrate cancel`",
+                hint="put the package back, or run `holdfast migrate cancel`",
             )
         if mark.yielded:
             lease = MoveLease.of(self._home, self._speaker, self._means)
@@ -224,7 +226,7 @@ class MoveOut:
         except JournalBusy as error:
             raise JournalBusy(
                 error.message,
-                hint="stop the programs that have it open and run `holdfast migrate export` again, "
+                hint="stop the programs that have the journal open and run `holdfast migrate export` again, "
                 "or run `holdfast migrate cancel` to keep the agent here",
             ) from None
 

@@ -108,21 +108,21 @@ def read_cover(plain: BinaryIO, *, where: Path) -> Cover:
     try:
         return msgspec.json.decode(line, type=Cover)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise MoveRefused(f"{where}: its cover cannot be read: {error}") from None
+        raise MoveRefused(f"Holdfast cannot read the second line (the cover) of {where}: {error}") from None
 
 
 def head_of(cover: Cover) -> Signed[Head]:
     try:
         return parse_head(cover.head.encode())
     except BadRecord as error:
-        raise MoveRefused(f"the package has no head: {error.message}") from None
+        raise MoveRefused(f"the package has no valid head: {error.message}") from None
 
 
 def key_of(cover: Cover) -> KeyPair:
     try:
         return KeyPair(SecretBytes(bytes.fromhex(cover.seed)))
     except Exception:  # noqa: BLE001 - its text could show the seed
-        raise MoveRefused("the package has no key for the instance that takes over") from None
+        raise MoveRefused("the package has no valid key for the new instance") from None
 
 
 def digest_of_file(path: Path) -> str:
@@ -147,7 +147,7 @@ def _unseal(source: BinaryIO, plain: BinaryIO, identity: AgeIdentity, package: P
         age.decrypt_io(source, plain, [age.x25519.Identity.from_str(identity.reveal())])
     except age.DecryptError as error:
         if "No matching keys" in str(error):
-            raise VaultLocked(f"{package} was not sealed for this vault") from None
+            raise VaultLocked(f"this vault does not open {package}: it was sealed for another vault") from None
         raise _changed(package) from None
     except OSError as error:
         if error.errno is not None:

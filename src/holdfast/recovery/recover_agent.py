@@ -157,7 +157,7 @@ def find_obstacle(
         return none_to_restore(survey.overview, Wish(at=survey.at))
     if survey.unplaced and not accept_older:
         return LogMissing(
-            f"{survey.unplaced[0]}: newer snapshots may be missed",
+            f"{survey.unplaced[0]}: there may be newer snapshots that this key log cannot verify",
             hint="give the newer log with --log FILE, --witness DIR or --card FILE; if there is none, "
             "--accept-older restores what this log can verify",
         )
@@ -220,8 +220,8 @@ def _find_done(log: KeyLog, vault: Path, *, again: bool) -> NotNow | None:
     if not finished or again or exists(vault):
         return None
     return NotNow(
-        f"{log.id} was already recovered, at {log.position}, to keys that are not here",
-        hint="if that machine is lost too, or not yours, --again locks it out",
+        f"{log.id} was already recovered (at {log.position}), but its new keys are not here",
+        hint="use the machine that has the new keys; if it is lost or not yours, give --again to lock it out",
     )
 
 
@@ -237,7 +237,7 @@ def _check_vaults(target: RecoveryTarget) -> None:
             open_by(folder, keys).wipe()
         except VaultLocked as error:
             raise VaultLocked(
-                f"{folder} holds a vault that does not open with the keys given",
+                f"the given keys do not open the vault in {folder}",
                 hint="choose new folders with --vault and --second: the words create new keys",
             ) from error
 
@@ -306,7 +306,7 @@ def _is_there(chosen: Signed[Head], target: RecoveryTarget) -> bool:
     if whole and not target.again:
         raise NotNow(
             f"{target.folder} was already restored from this snapshot and has its keys",
-            hint="start it; to restore again, give --again",
+            hint="start the agent; to restore it again, give --again",
         )
     return not whole
 

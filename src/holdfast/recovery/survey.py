@@ -117,7 +117,7 @@ async def survey_evidence(
     logs = await read_logs(copies, open_witnesses(evidence.witnesses, port=port), port=port)
     if not logs:
         raise LogMissing(
-            "none of the places holds the log of an agent",
+            "none of the places has the key log of an agent",
             hint="give the public card with --card FILE, or a witness with --witness DIR",
         )
     with ExitStack() as stack:
@@ -190,8 +190,8 @@ def _open_escrow(sources: FoundPlaces, log: KeyLog, paper: PaperKeys) -> tuple[E
             opened.append((known, -number, escrow, source.escrow))
     if not opened:
         raise VaultLocked(
-            "these words or shares open no escrow.age next to a place",
-            hint="try another place; without it neither the backup nor the journal can be read",
+            "these words or shares do not open the escrow.age of any given place",
+            hint="try another place; without escrow.age Holdfast can read neither the backup nor the journal",
         )
     _, _, escrow, raw = max(opened, key=lambda one: one[:2])
     return escrow, raw
@@ -210,7 +210,9 @@ def _log_of_vault(vault: Vault, logs: Sequence[KeyLog]) -> KeyLog:
             except HoldfastError:
                 continue
             return log
-    raise BadInput("the vault does not hold the keys of any of these agents", hint="give the right place or vault")
+    raise BadInput(
+        "the vault does not hold the keys of any of these agents", hint="give another place, or another vault"
+    )
 
 
 def _agent_of(source: FoundPlace) -> str | None:

@@ -86,7 +86,7 @@ def test_words_that_name_nothing(hf: Commands, name: str) -> None:
         (("submit", "app.py:only", "x", "--timeout", "-1"), "--timeout"),
         (("submit", "app.py:only", "x", "--timeout", "nan"), "--timeout"),
         (("doctor", "--journal", ""), "--journal is empty"),
-        (("doctor", "--journal", "postgresql://db/agents"), "not part of this version"),
+        (("doctor", "--journal", "postgresql://db/agents"), "has no PostgreSQL journal"),
     ],
 )
 def test_wrong_words(hf: Commands, words: tuple[str, ...], said: str) -> None:

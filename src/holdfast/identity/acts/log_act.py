@@ -183,7 +183,7 @@ def settle(keys: KeySet, log: KeyLog) -> None:
         keys.settle(op=key_bytes(named.members[0]))
     except VaultDamaged as error:
         raise KeysReplaced(
-            f"{log.id}: the log names an operational key at {log.position} that is not in this vault"
+            f"{log.id}: this vault does not have the operational key that the key log names at {log.position}"
         ) from error
 
 
@@ -198,7 +198,7 @@ def _raise_not_final(log: KeyLog, signed: Signed[Record], receipts: int, refused
     position = signed.record.position
     held = log.find(position)
     if held is None:
-        raise InvariantViolated("a record left the log while it was published", detail=log.id)
+        raise InvariantViolated("a record disappeared from the key log while Holdfast published it", detail=log.id)
     why = "; ".join(f"{place}: {reason}" for place, reason in refused.items())
     why = f" ({why})" if why else ""
     if held.digest != signed.digest:
@@ -229,7 +229,9 @@ async def rotate_identity(
     session.prepare(_rotation(session.log, keys, why=why, wit=wit))
     signed = session.find_pending()
     if signed is None or staged != keys.find_pending():
-        raise KeysReplaced(f"{session.log.id}: another process changed the staged keys")
+        raise KeysReplaced(
+            f"{session.log.id}: another process changed the keys that Holdfast prepared for this rotation"
+        )
     return await session.finish(signed, keys)
 
 
@@ -239,7 +241,9 @@ def check_active(log: KeyLog) -> None:
         case LogStanding.ACTIVE:
             return
         case LogStanding.RETIRED:
-            raise NotNow(f"{log.id} is retired", hint="a retired identity never acts again")
+            raise NotNow(
+                f"{log.id} is retired", hint="a retired identity stays retired; `holdfast init NAME` makes a new agent"
+            )
         case LogStanding.LOCKED:
             raise NotNow(
                 f"{log.id} is locked by the recovery at {log.position}",
@@ -247,8 +251,8 @@ def check_active(log: KeyLog) -> None:
             )
         case LogStanding.CONTESTED:
             raise NotNow(
-                f"{log.id} is contested: two records at one position, neither of them final",
-                hint="`holdfast identity evict --paper` settles it",
+                f"{log.id} is contested: the key log has two records at one position, and neither is final",
+                hint="run `holdfast identity evict --paper` to settle it",
             )
 
 
@@ -264,7 +268,7 @@ def _rotation(log: KeyLog, keys: KeySet, *, why: RotationReason, wit: Keys | Non
     staged = keys.find_pending()
     head = log.head.record
     if staged is None or not isinstance(head, Inception | Rotation):
-        raise VaultDamaged("no staged keys to rotate to")
+        raise VaultDamaged("the vault has no prepared keys for this rotation")
     following = keys.current().next
     if key_digest(key_text(following)) not in head.nxt.members:
         raise KeysReplaced(f"{log.id}: the log names another next key than the one in the vault")

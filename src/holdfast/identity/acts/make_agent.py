@@ -138,7 +138,7 @@ def check_plan(plan: AgentPlan) -> None:
     for key in (*plan.keys, *plan.second_keys):
         if key.kind == "file" and plan.folder in Path(key.source).parents:
             raise BadInput(
-                f"{key.source} is in the agent's folder: it would go into every backup",
+                f"{key.source} is in the agent's folder: every backup would contain it",
                 hint="keep the key that opens a vault outside the agent's folder",
             )
     path = plan.folder / "holdfast.toml"
@@ -146,7 +146,7 @@ def check_plan(plan: AgentPlan) -> None:
         settings = read_agent_settings(path).identity
         if settings.vault and settings != plan.settings() and exists(Path(settings.vault)):
             raise AgentExists(
-                f"{plan.folder} has its vault in {settings.vault}",
+                f"the agent in {plan.folder} already has a vault in {settings.vault}",
                 hint="to finish an interrupted set-up, give the same paths as before",
             )
     if find_whole(plan.folder):
@@ -168,7 +168,7 @@ def _refuse_used(home: AgentHome, port: Signatures) -> None:
     log = find_own_log(home.folder, port)
     if log is not None and (len(list(log.entries())) > 1 or log.head.receipts):
         raise VaultMissing(
-            f"{home.folder} has the log of {log.id}, but its vault is not in {home.vault}",
+            f"{home.folder} has the key log of {log.id}, but there is no vault in {home.vault}",
             hint="mount the vault; if it is lost, run `holdfast identity recover`",
         )
 
@@ -231,7 +231,7 @@ async def _finish(home: AgentHome, vault: Vault, reached: OpenWitnesses, port: S
     log = find_own_log(home.folder, port)
     named = None if log is None else log.operational
     if log is None or named is None:
-        raise KeysReplaced(f"the log in {home.folder} names no key that may act")
+        raise KeysReplaced(f"the key log in {home.folder} names no valid operational key")
     get_op(vault, key_bytes(named.members[0])).wipe()
     point_keys(home.keys_file, vault)
     session = LogSession(home=home, port=port, reached=reached, log=log)

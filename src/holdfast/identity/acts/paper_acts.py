@@ -40,13 +40,13 @@ def matches(log: KeyLog, paper: PaperKeys) -> bool:
 def check_paper(log: KeyLog, paper: PaperKeys) -> None:
     """Refuse a paper that cannot act for this log now, and say why."""
     if log.standing is LogStanding.RETIRED:
-        raise NotNow(f"{log.id} is retired", hint="a retired identity cannot be restored")
+        raise NotNow(f"{log.id} is retired", hint="nothing can recover a retired identity")
     found = paper_fit(paper, log)
     if found.fit is PaperState.OTHER:
-        raise BadPhrase(f"these words do not belong to {log.id}", hint="is it the sheet of another agent?")
+        raise BadPhrase(f"these words do not belong to {log.id}", hint="use the sheet of this agent")
     if found.fit is PaperState.REPLACED:
         raise BadPhrase(
-            f"these words were replaced in the recovery of generation {found.generation}", hint="use the newer sheet"
+            f"the recovery of generation {found.generation} replaced these words", hint="use the newer sheet"
         )
 
 
@@ -118,7 +118,7 @@ def find_phrase(
     if shares:
         phrase = combine(shares)
         if not fits(phrase):
-            raise BadPhrase("these shares belong to another agent, or the sheet has a passphrase")
+            raise BadPhrase("these shares belong to another agent, or their sheets have a passphrase")
         return phrase, ""
     repaired = repair(words, fits)
     return repaired.phrase, repaired.change

@@ -99,7 +99,7 @@ def fit_shares(session: PaperSession, shares: Sequence[Share], passphrase: str =
     if found.fit is PaperState.OTHER:
         raise BadPhrase(
             "these shares are complete, but belong to another agent",
-            hint="compare the id on the sheets; did the sheets have a passphrase?",
+            hint="compare the id on the sheets; if the sheets have a passphrase, give it too",
         )
     _refuse_powerless(found)
     return FittedWords(phrase=phrase, shares=tuple(shares))
@@ -109,8 +109,8 @@ def check_same_agent(session: PaperSession, secret: ScannedSecret) -> None:
     """Raises BadSheet where a code names another agent than this one."""
     if not session.log.id.startswith(secret.id_start):
         raise BadSheet(
-            f"this sheet is of the agent {secret.id_start}..., not of {session.log.id}",
-            hint="give the agent's folder with --home",
+            f"this sheet belongs to agent {secret.id_start}..., not to {session.log.id}",
+            hint="give the folder of that agent with --home",
         )
 
 
@@ -159,7 +159,7 @@ def sheets_read(session: PaperSession, words: FittedWords, number: int | None) -
         numbers = [one.number for one in found if one is not None]
         if len(numbers) != len(words.shares):
             raise BadInput(
-                "these shares are right, but no printed sheet of them is registered",
+                "these shares are correct, but the register has no printed sheets of them",
                 hint="print them with `holdfast paper print --shares`",
             )
         return numbers
@@ -172,11 +172,11 @@ def sheets_read(session: PaperSession, words: FittedWords, number: int | None) -
         return sheets
     if not sheets:
         raise BadInput(
-            "the words are right, but no printed sheet of them is registered",
+            "the words are correct, but the register has no printed sheet of them",
             hint="print one with `holdfast paper print`",
         )
     named = ", ".join(map(str, sheets))
-    raise BadInput(f"there are several such sheets: {named}", hint="say which one with --sheet NUMBER")
+    raise BadInput(f"the register has several sheets with these words: {named}", hint="choose one with --sheet NUMBER")
 
 
 def mark_verified(session: PaperSession, numbers: Sequence[int], *, date: str) -> SheetRegister:
@@ -214,8 +214,8 @@ def _fitting(session: PaperSession, phrase: Phrase, passphrase: str) -> PaperFit
 def _refuse_powerless(found: PaperFit) -> None:
     if found.fit is PaperState.REPLACED:
         raise BadSheet(
-            f"this sheet was replaced: the recovery of generation {found.generation} names other words",
-            hint="destroy it and use the newer sheet (`holdfast paper list`)",
+            f"this sheet is no longer valid: the recovery of generation {found.generation} replaced its words",
+            hint="destroy this sheet and use the newer one; `holdfast paper list` shows its number",
         )
     if found.fit is PaperState.RETIRED:
         raise BadSheet("the identity is retired: no sheet can recover it", hint="a retired identity cannot be restored")
@@ -223,10 +223,10 @@ def _refuse_powerless(found: PaperFit) -> None:
 
 def _check_holders(holders: Sequence[str], total: int) -> None:
     if len(holders) > total:
-        raise BadInput(f"{len(holders)} holders for {total} sheets")
+        raise BadInput(f"you gave {len(holders)} holders for {total} sheets; give at most one for each sheet")
     for one in holders:
         if not one.isprintable() or len(one) > HOLDER_CHARS_MAX:
-            raise BadInput(f"a holder's name has {HOLDER_CHARS_MAX} characters at most, in one line")
+            raise BadInput(f"a holder's name must be one line of at most {HOLDER_CHARS_MAX} characters")
 
 
 def _entry(sheet: Sheet) -> PrintedSheet:

@@ -124,7 +124,8 @@ async def recover_identity(
     found = await read_logs(_copies(order, port), reached, port=port)
     if not found:
         raise LogMissing(
-            "none of the sources has the log of an agent", hint="give --card FILE, --log kel.jsonl, or --witness DIR"
+            "Holdfast found no key log in the given files, folders and witnesses",
+            hint="give --card FILE, --log kel.jsonl, or --witness DIR",
         )
     phrase, change = find_phrase([one.log for one in found], words=words, shares=shares, passphrase=order.passphrase)
     with phrase, PaperKeys(phrase, order.passphrase) as paper:
@@ -205,7 +206,7 @@ async def _recovered(
         point_keys(keys_file, vault)
         signed = session.find_pending()
         if signed is None:
-            raise VaultDamaged("the record that rotates to the new keys is missing")
+            raise VaultDamaged("the record of the rotation to the new keys is missing")
         return await session.finish(signed, KeySet(ops=vault, nexts=second))
 
 
@@ -307,8 +308,8 @@ def _check_not_done(order: RecoveryOrder, session: LogSession, here: bool) -> No
         if pending is not None and pending.digest == session.log.head.digest:
             return
         raise NotNow(
-            f"{session.log.id} was already recovered, at {session.log.position}, to keys that are not here",
-            hint="use the machine that has them; if that machine is lost or not yours, --again locks it out",
+            f"{session.log.id} was already recovered (at {session.log.position}), but its new keys are not here",
+            hint="use the machine that has the new keys; if it is lost or not yours, give --again to lock it out",
         )
 
 
@@ -320,7 +321,7 @@ def _check_witnesses(order: RecoveryOrder, session: LogSession) -> None:
     reached = [key for key in tier.members if key in session.reached.by_key]
     if len(reached) < tier.needed:
         raise NotNow(
-            f"only {len(reached)} of the {tier.needed} required witnesses can be reached",
+            f"Holdfast can reach only {len(reached)} of the {tier.needed} required witnesses",
             hint="give their folders with --witness; if they are lost for good, name new ones with --new-witness DIR",
         )
 

@@ -84,7 +84,7 @@ def extend_own_log(home_folder: Path, log: KeyLog, port: Signatures) -> KeyLog:
             _append(home_folder / name, lines)
         stored = find_own_log(home_folder, port)
     if stored is None or set(copy_of(stored).records) != set(new.records):
-        raise LogDamaged(f"{home_folder / LOG} holds records that this log does not")
+        raise LogDamaged(f"the records in {home_folder / LOG} differ from the key log that Holdfast wrote")
     return stored
 
 
@@ -126,7 +126,7 @@ def _whole(path: Path) -> tuple[int, list[Numbered]]:
     except FileNotFoundError:
         return 0, []
     if len(raw) > FILE_BYTES_MAX:
-        raise LogDamaged(f"{path}: too large to be a key log")
+        raise LogDamaged(f"{path} is larger than {FILE_BYTES_MAX:,} bytes, the limit for a key log")
     whole = raw[: raw.rfind(b"\n") + 1]
     return len(whole), list(enumerate(whole.split(b"\n")[:-1], 1))
 
@@ -146,8 +146,8 @@ def find_pending(home_folder: Path) -> Signed[Record] | None:
     except BadRecord as error:
         raise LogDamaged(
             f"{path}: {error.message}",
-            hint="it may have been sent: run `holdfast identity show --fetch` to ask the witnesses, "
-            "then remove the file: the record at the witnesses counts",
+            hint="the witnesses may already have this record: run `holdfast identity show --fetch` to get it, "
+            "then remove this file",
         ) from error
 
 
@@ -178,7 +178,7 @@ class FoundLog:
             after = accept(log, signed, port=port, asked=witnesses_to_ask(log, signed.record))
             if isinstance(after, Refusal):
                 raise BadSheet(
-                    f"the recovery of generation {g} is missing: {after.message}",
+                    f"the key log lacks the record of the recovery of generation {g}: {after.message}",
                     hint="give a copy of kel.jsonl from a backup, or a witness that holds the log",
                 )
             log = after

@@ -78,7 +78,7 @@ def identity_of(log: KeyLog, *, name: str, imported: ImportedKey | None = None) 
 def with_log(identity: Identity, log: KeyLog) -> Identity:
     """The same with what the log says now."""
     if identity.id != log.id:
-        raise LogDamaged(f"identity.json is of {identity.id}, the log of {log.id}")
+        raise LogDamaged(f"identity.json belongs to {identity.id}, but the key log belongs to {log.id}")
     now = identity_of(log, name=identity.name)
     # After the first record an imported key counts no more.
     imported = None if log.position > (0, 0) else identity.imported
@@ -132,11 +132,11 @@ def change_identity(path: Path, decide: Callable[[Identity], Identity]) -> Ident
 
 def _check(identity: Identity) -> None:
     if identity.format != FORMAT:
-        raise ValueError(f"the unknown format {identity.format}")
+        raise ValueError(f"it has format {identity.format}, not {FORMAT}")
     if parse_agent_id(identity.id) != identity.id:
-        raise ValueError("an id in capitals")
+        raise ValueError("its id is not in lower case")
     parse_digest(identity.head.digest)
     LogStanding(identity.standing)
     if max(map(len, (identity.handles, identity.relays, identity.witnesses.keys))) > LIST_MAX:
-        raise ValueError("too many handles, relays or witnesses")
+        raise ValueError(f"it has more than {LIST_MAX} handles, relays or witnesses")
     parse_register(msgspec.json.encode(identity.paper))

@@ -42,7 +42,7 @@ class KeyFile:
     def journal_key(self, key_id: int) -> bytes:
         key = self._journal_keys.get(key_id)
         if key is None:
-            raise KeysWrong(f"the key ring has no journal key {key_id}")
+            raise KeysWrong(f"the key file has no journal key {key_id}")
         return key
 
     def __repr__(self) -> str:
@@ -113,22 +113,22 @@ def _parsed(fields: Any) -> KeyFile:  # Any: JSON not yet checked
         journal_keys[_number(one["id"])] = _key(one["key"])
     current = _number(fields["current"])
     if current not in journal_keys:
-        raise ValueError("the current key is missing")
+        raise ValueError("the list of keys does not have the current key")
     return KeyFile(k_effect=_key(fields["k_effect"]), journal_keys=journal_keys, current=current)
 
 
 def _key(text: object) -> bytes:
     if not isinstance(text, str):
-        raise TypeError("a key is text")
+        raise TypeError("a key must be text")
     raw = bytes.fromhex(text)
     if len(raw) != KEY_BYTES:
-        raise ValueError("a key has 32 bytes")
+        raise ValueError("a key must have 32 bytes")
     return raw
 
 
 def _number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError("a key id is a positive number")
+        raise ValueError("a key id must be a positive whole number")
     return value
 
 

@@ -128,7 +128,7 @@ class SecretFile:
             before = self._contents.secrets.get(name)
             if before is not None and before.versions:
                 raise BadSecret(
-                    f"{handle(name)} is already set", hint=f"`holdfast secret rotate {name}` gives it a new value"
+                    f"{handle(name)} is already set", hint=f"run `holdfast secret rotate {name}` to give it a new value"
                 )
             return self._add(name, value, kept=())
 
@@ -172,8 +172,8 @@ class SecretFile:
         for one in values:
             if any(form in text for form in forms_of(one) for text in handles):
                 raise BadSecret(
-                    "the value of one secret is part of a secret's name",
-                    hint="choose another name: names are shown, values never are",
+                    "the name of a secret contains the value of a secret",
+                    hint="choose another name: Holdfast shows names, but never values",
                 )
 
     # the file
@@ -203,17 +203,17 @@ class SecretFile:
             return _EMPTY
         head = len(MAGIC) + KEY_ID_BYTES
         if not raw.startswith(MAGIC) or len(raw) < head + NONCE_BYTES:
-            raise SecretsDamaged(f"{self._path} is not a file of secrets")
+            raise SecretsDamaged(f"{self._path} is not a secrets file of Holdfast")
         key_id = int.from_bytes(raw[len(MAGIC) : head], "big")
         try:
             plain = self._seal(key_id).decrypt(raw[head : head + NONCE_BYTES], raw[head + NONCE_BYTES :], raw[:head])
             contents = msgspec.json.decode(plain, type=_Contents)
         except (InvalidTag, msgspec.DecodeError):
             raise SecretsDamaged(
-                f"{self._path} cannot be decrypted: it was changed, or belongs to other keys"
+                f"{self._path} cannot be decrypted: the file was changed, or it was sealed with other keys"
             ) from None
         if contents.format != FORMAT:
-            raise SecretsDamaged(f"{self._path} has the unknown format {contents.format}")
+            raise SecretsDamaged(f"{self._path} has format {contents.format}; this Holdfast reads only format {FORMAT}")
         return contents
 
     def _write(self, contents: _Contents) -> None:
@@ -251,19 +251,19 @@ def check_value(name: str, value: str) -> None:
     """Refuse what could not be swapped back for certain. Never shows the value."""
     if len(value) < VALUE_CHARS_MIN:
         raise BadSecret(
-            f"the value of {handle(name)} has {len(value)} characters",
-            hint=f"use at least {VALUE_CHARS_MIN}: a shorter value would be found in ordinary text",
+            f"the value of {handle(name)} has {len(value)} characters; at least {VALUE_CHARS_MIN} are needed",
+            hint="use a longer value: ordinary text could contain this one by chance",
         )
     if len(set(value)) < 3:
         raise BadSecret(
             f"the value of {handle(name)} is one or two characters repeated",
-            hint="it would be found in ordinary text; did you mean another value?",
+            hint="use another value: ordinary text could contain this one by chance",
         )
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        raise BadSecret(f"the value of {handle(name)} is not text in UTF-8") from None
+        raise BadSecret(f"the value of {handle(name)} is not valid UTF-8 text") from None
     if size > VALUE_BYTES_MAX:
         raise BadSecret(f"the value of {handle(name)} has {size:,} bytes; the limit is {VALUE_BYTES_MAX:,}")
     if SCHEME in value or "\0" in value:
-        raise BadSecret(f"the value of {handle(name)} holds {SCHEME!r} or a NUL character")
+        raise BadSecret(f"the value of {handle(name)} contains {SCHEME!r} or a NUL character, which is not allowed")

@@ -49,7 +49,7 @@ def move_keys(path: Path, vault: Vault) -> None:
             return
         if not _covers(read_escrow(vault).keys, read_keys(path)):
             raise VaultDamaged(
-                f"the vault in {vault.folder} does not hold the keys of {path}",
+                f"the vault in {vault.folder} does not have the keys of {path}",
                 hint="create the vault with these keys; nothing was moved",
             )
         with destroying(path):
@@ -90,7 +90,7 @@ def open_ring(raw: bytes, *, where: Path, ask: Callable[[], str] | None = None) 
     folder, vault_id = _pointer(raw, where)
     vault = open_vault(folder, ask=ask or terminal_prompt())
     if vault.vault_id != vault_id:
-        raise KeysWrong(f"{folder} is not the vault that {where} names")
+        raise KeysWrong(f"the vault in {folder} is not the one that {where} names: its id differs")
     return VaultRing(vault)
 
 
@@ -100,7 +100,7 @@ def _pointer(raw: bytes, where: Path) -> tuple[Path, str]:
     if not isinstance(folder, str) or not isinstance(vault_id, str) or len(fields) != 3:
         raise KeysWrong(f"{where} is malformed")
     if not os.path.isabs(folder):
-        raise KeysWrong(f"{where} names a vault by a relative path")
+        raise KeysWrong(f"{where} names a vault with a relative path; it must be absolute")
     return Path(folder), vault_id
 
 

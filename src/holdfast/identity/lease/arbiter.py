@@ -219,7 +219,7 @@ def _secret(folder: Path) -> bytes:
     private_files.create_durably(path, os.urandom(SECRET_BYTES))
     found = private_files.read_private(path, SECRET_BYTES + 1)
     if len(found) != SECRET_BYTES:
-        raise ArbiterDamaged(f"{path} does not hold {SECRET_BYTES} bytes")
+        raise ArbiterDamaged(f"{path} does not have exactly {SECRET_BYTES} bytes")
     return found
 
 
@@ -261,5 +261,5 @@ def _unpacked(found: _File, id_: AgentId) -> ArbiterState:
 
 def _seen(pairs: tuple[tuple[int, str], ...]) -> tuple[tuple[int, Digest], ...]:
     if len(pairs) > WINDOW or list(pairs) != sorted(pairs):
-        raise ValueError("a chain that is too long or out of order")
+        raise ValueError("it has a chain that is too long or out of order")
     return tuple((number, parse_digest(digest)) for number, digest in pairs)

@@ -123,7 +123,7 @@ class InstanceFile:
     def keep(self, instance: Instance) -> None:
         """Durable on return."""
         if self._key is None or self._key.public != instance.key:
-            raise InstanceDamaged("the instance has no key")
+            raise InstanceDamaged("Holdfast has not opened the key of this instance")
         position = instance.frozen
         whole = _File(
             format=FORMAT,
@@ -143,7 +143,7 @@ class InstanceFile:
     @property
     def signer(self) -> KeyPair:
         if self._key is None:
-            raise InstanceDamaged("the instance was not opened")
+            raise InstanceDamaged("Holdfast has not opened this instance")
         return self._key
 
     def wipe(self) -> None:
@@ -184,9 +184,9 @@ def host_digest(clock: Clock) -> Digest:
 def _parsed(found: _File) -> tuple[Instance, SecretBytes]:
     seed = SecretBytes(bytes.fromhex(found.seed))
     if found.format != FORMAT or KeyPair(SecretBytes(seed.reveal())).public != found.public:
-        raise ValueError("another format, or a key that is not its own")
+        raise ValueError("it has another format, or its public key does not match its seed")
     if min(found.e, found.counter, *(number for _, number in found.before), 0) < 0:
-        raise ValueError("a number below zero")
+        raise ValueError("it has a number below zero")
     parse_digest(found.site.machine)
     instance = Instance(
         id=parse_agent_id(found.id),
@@ -357,7 +357,7 @@ class LeaseHolder:
     def _get(self) -> Instance:
         instance = self.file.instance
         if instance is None:
-            raise NotNow("the instance was not opened")
+            raise NotNow("Holdfast has not opened this instance")
         return instance
 
 

@@ -256,11 +256,11 @@ class PdfPage:
         import segno
 
         if len(text) > CODE_CHARS_MAX:
-            raise BadSheet("there is more to print than fits into a code")
+            raise BadSheet("the text is too long for a QR code")
         try:
             made = segno.make(text, error=level, micro=False, boost_error=False)
         except segno.DataOverflowError:
-            raise BadSheet("there is more to print than fits into a code") from None
+            raise BadSheet("the text is too long for a QR code") from None
         matrix = [list(row) for row in made.matrix]
         module = size / (len(matrix) + 2 * QUIET_MODULES)
         self._pdf.set_fill_color(0)
@@ -294,7 +294,7 @@ class PdfPage:
 
     def _check_fits(self) -> None:
         if self.y > 290:
-            raise BadSheet("there is more to print than fits on a page")
+            raise BadSheet("the text is too long for one page")
 
     def _font(self, size: float, *, bold: bool = False, font: str = "Helvetica") -> None:
         self._pdf.set_font(font, "B" if bold else "", size)

@@ -128,7 +128,7 @@ def read_secret(text: str) -> ScannedSecret:
     """
     found = set(_SECRET.findall(text[: 4 * CODE_CHARS_MAX]))
     if len(found) != 1:
-        count = "no code" if not found else f"{len(found)} different codes"
+        count = "no QR code" if not found else f"{len(found)} different QR codes"
         raise BadSheet(f"the input has {count} of a recovery sheet")
     kind, start, words = found.pop()
     if kind == PHRASE_CODE:
@@ -143,16 +143,16 @@ def read_card(text: str) -> tuple[bytes, ...]:
     """
     found = set(_CARD.findall(text[: 4 * CODE_CHARS_MAX]))
     if len(found) != 1:
-        raise BadSheet("the input has no code of a public card")
+        raise BadSheet("the input must have exactly one QR code of a public card")
     packed = found.pop()
     try:
         raw = base64.b32decode(packed + "=" * (-len(packed) % 8))
         reader = zlib.decompressobj()
         lines = reader.decompress(raw, CARD_BYTES_MAX)
     except (binascii.Error, zlib.error):
-        raise BadSheet("the code of the public card is damaged") from None
+        raise BadSheet("the QR code of the public card is damaged") from None
     if not reader.eof or reader.unused_data or not lines:
-        raise BadSheet("the code of the public card is damaged or too large")
+        raise BadSheet("the QR code of the public card is damaged or too large")
     return tuple(lines.split(b"\n"))
 
 

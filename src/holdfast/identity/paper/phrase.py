@@ -47,7 +47,7 @@ class WordList:
         self._numbers = {word: number for number, word in enumerate(self.words)}
         self._by_prefix = {word[:PREFIX_CHARS]: word for word in self.words}
         if len(self._by_prefix) != len(self.words):
-            raise ValueError("four letters do not name one word of this list")
+            raise ValueError("two words of this list begin with the same four letters")
 
     def find(self, written: str) -> int | None:
         """The number of the word that is meant, or None."""
@@ -119,12 +119,12 @@ def read_phrase(text: str) -> Phrase:
     numbers = english().read(text)
     unknown = [place for place, number in enumerate(numbers, 1) if number is None]
     if len(numbers) != WORDS:
-        raise BadPhrase(f"a recovery phrase has {WORDS} words; {len(numbers)} were given")
+        raise BadPhrase(f"a recovery phrase has {WORDS} words; you gave {len(numbers)}")
     if unknown:
         raise BadPhrase(f"{places_text(unknown)} not in the word list")
     secret = find_secret([number for number in numbers if number is not None])
     if secret is None:
-        raise BadPhrase("the words do not fit together: one is wrong, or two are swapped")
+        raise BadPhrase("the checksum of the words is wrong: one word is wrong, or two are swapped")
     return Phrase(secret)
 
 
@@ -227,11 +227,11 @@ def repair(text: str, matches: Callable[[Phrase], bool]) -> Repaired:
                 break
     if not confirmed:
         raise BadPhrase(
-            "these are not the words of this agent, not even with one mistake",
-            hint="compare each word with the sheet; is it the sheet of this agent?",
+            "these words do not belong to this agent, even if one of them is wrong",
+            hint="compare each word with the sheet, and check that the sheet belongs to this agent",
         )
     if len(confirmed) > 1:
-        raise BadPhrase(f"{len(confirmed)} phrases are within one mistake of these words")
+        raise BadPhrase(f"Holdfast cannot repair these words: {len(confirmed)} phrases differ from them by one mistake")
     return confirmed[0]
 
 
@@ -253,9 +253,9 @@ def candidates(numbers: Sequence[int | None]) -> Iterator[Repaired]:
                 what = f"word {place + 1} was missing"
                 yield from _phrase([*known[:place], number, *known[place:]], what)
     elif len(numbers) != WORDS:
-        raise BadPhrase(f"a recovery phrase has {WORDS} words; {len(numbers)} were given")
+        raise BadPhrase(f"a recovery phrase has {WORDS} words; you gave {len(numbers)}")
     else:
-        raise BadPhrase(f"{len(unknown)} words are unreadable; at most one can be repaired")
+        raise BadPhrase(f"{len(unknown)} words are unreadable; Holdfast can repair at most one")
 
 
 def _swapped(known: list[int]) -> Iterator[Repaired]:

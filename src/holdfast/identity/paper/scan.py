@@ -73,4 +73,4 @@ def _run_raw(command: tuple[str, ...], given: bytes) -> bytes:
             close_fds=True,
         ).stdout
     except (subprocess.TimeoutExpired, OSError) as error:
-        raise BadInput(f"{command[0]} failed on the scanned page") from error
+        raise BadInput(f"{command[0]} could not read the scanned page") from error

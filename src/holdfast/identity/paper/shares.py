@@ -41,8 +41,8 @@ def split(phrase: Phrase, *, needed: int, total: int) -> list[Share]:
     """New shares of the phrase; shares of an earlier split stay valid among themselves."""
     if not 2 <= needed <= total <= TOTAL_MAX:
         raise BadInput(
-            f"a phrase cannot be split so that {needed} of {total} shares are needed",
-            hint=f"at least 2 must be needed, and at most {TOTAL_MAX} can be made",
+            f"a phrase cannot be split into {total} shares of which {needed} are needed",
+            hint=f"choose 2 to {TOTAL_MAX} shares in all; 2 or more of them must be needed",
         )
     made: list[str] = _slip39().generate_mnemonics(1, [(needed, total)], phrase.secret)[0]
     return [read_share(one, number=number) for number, one in enumerate(made, 1)]
@@ -52,7 +52,10 @@ def combine(texts: Sequence[str]) -> Phrase:
     """The phrase behind these shares. Raises BadShare."""
     secret = combine_secret(texts)
     if len(secret) != 32:
-        raise BadShare("these shares belong to another kind of secret", reason="other")
+        raise BadShare(
+            "these shares give {len(secret)} bytes instead of 32: they are not shares of a recovery phrase",
+            reason="other",
+        )
     return Phrase(secret)
 
 
@@ -97,9 +100,11 @@ def _recovered(groups: dict[int, list[Any]], passphrase: bytes) -> bytes:
         try:
             secrets.add(_slip39().combine_mnemonics(used, passphrase))
         except _slip39().MnemonicError:
-            raise BadShare("the shares do not fit together: one of them is false", reason="damaged") from None
+            raise BadShare(
+                "the shares do not belong together: at least one of them is wrong", reason="damaged"
+            ) from None
     if len(secrets) != 1:
-        raise BadShare("the shares do not agree: one of them is false", reason="damaged")
+        raise BadShare("the shares give different secrets: at least one of them is wrong", reason="damaged")
     return secrets.pop()
 
 
@@ -114,7 +119,7 @@ def _parsed(text: str, number: int) -> Any:
     try:
         share = import_module("shamir_mnemonic.share").Share.from_mnemonic(plain)
     except _slip39().MnemonicError:
-        count = f"; it has {len(numbers)} words" if len(numbers) != SHARE_WORDS else ""
+        count = f"; it has {len(numbers)} words instead of {SHARE_WORDS}" if len(numbers) != SHARE_WORDS else ""
         raise BadShare(f"share {number}: a word is wrong or missing{count}", reason="damaged", number=number) from None
     if share.iteration_exponent > EXPONENT_MAX:
         raise BadShare(
@@ -148,21 +153,23 @@ def _groups(parsed: Sequence[Any]) -> dict[int, list[Any]]:
         odd = found and one.group_parameters() != found[0].group_parameters()
         if odd or any(one.index == other.index for other in found):
             raise BadShare(
-                f"share {number} has the same number as another share, but other words", reason="mixed", number=number
+                f"share {number} has the same number as another share, but different words",
+                reason="mixed",
+                number=number,
             )
         if found and len(one.value) != len(found[0].value):
-            raise BadShare(f"share {number} has another length", reason="mixed", number=number)
+            raise BadShare(f"share {number} is longer or shorter than the other shares", reason="mixed", number=number)
         found.append(one)
     return groups
 
 
 def _refuse_few(groups: dict[int, list[Any]], group_threshold: int) -> None:
     if group_threshold > 1:
-        raise BadShare(f"{group_threshold} whole groups of shares are needed", reason="few")
+        raise BadShare(f"you must give all needed shares of {group_threshold} groups", reason="few")
     best = max(groups.values(), key=len)
     needed, given = best[0].member_threshold, len(best)
     raise BadShare(
-        f"{needed} different shares are needed; {given} {'was' if given == 1 else 'were'} given",
+        f"{needed} different shares are needed; you gave {given}",
         reason="few",
         hint=f"find sheets of document {best[0].identifier:04x}",
     )

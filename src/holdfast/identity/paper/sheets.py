@@ -81,7 +81,7 @@ class SheetRegister(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         for one in self.sheets:
             if one.number == number:
                 return one
-        raise BadInput(f"there is no sheet {number}")
+        raise BadInput(f"the register has no sheet {number}")
 
     def find_share(self, document: str, number: int) -> PrintedSheet | None:
         """The sheet of this share: those of one split are numbered in their order."""
@@ -126,7 +126,7 @@ def parse_register(raw: bytes) -> SheetRegister:
     except (msgspec.DecodeError, UnicodeError, RecursionError, BadInput):
         raise BadInput("the register of sheets is malformed") from None
     if found.format != 1:
-        raise BadInput(f"the register of sheets has the unknown format {found.format}")
+        raise BadInput(f"the register of sheets has format {found.format}; this Holdfast reads only format 1")
     return found
 
 

@@ -34,18 +34,18 @@ def decode(text: str, *, prefix: str, form: Form = Form.BECH32M) -> bytes:
     """The bytes of a text of this prefix and form; BadRecord where it is not one."""
     found, values, found_form = split(text)
     if found != prefix:
-        raise BadRecord(f"this text begins with {found!r}, not with {prefix!r}")
+        raise BadRecord(f"the text begins with {found!r}, not with {prefix!r}")
     if found_form is not form:
-        raise BadRecord(f"a {found_form.name.lower()} checksum where {form.name.lower()} is used")
+        raise BadRecord(f"the text has a {found_form.name.lower()} checksum instead of {form.name.lower()}")
     return bytes(regroup(values, 5, 8, pad=False))
 
 
 def join(prefix: str, values: bytes | list[int], *, form: Form) -> str:
     """The text of groups of five bits, with its checksum."""
     if not prefix or prefix != prefix.lower() or not all(33 <= ord(char) <= 126 for char in prefix):
-        raise BadRecord("a prefix is printable ASCII in lower case")
+        raise BadRecord("a prefix must be printable ASCII in lower case")
     if len(prefix) + 1 + len(values) + _CHECKSUM_CHARS > LENGTH_MAX:
-        raise BadRecord(f"longer than {LENGTH_MAX} characters")
+        raise BadRecord(f"the text is longer than {LENGTH_MAX} characters")
     rest = _polymod([*_expanded(prefix), *values, *([0] * _CHECKSUM_CHARS)]) ^ form
     checksum = [(rest >> 5 * (5 - place)) & 31 for place in range(_CHECKSUM_CHARS)]
     return f"{prefix}1{''.join(_CHARSET[value] for value in [*values, *checksum])}"
@@ -54,22 +54,22 @@ def join(prefix: str, values: bytes | list[int], *, form: Form) -> str:
 def split(text: str) -> tuple[str, list[int], Form]:
     """Prefix, groups of five bits and form of a text whose checksum holds."""
     if len(text) > LENGTH_MAX:
-        raise BadRecord(f"longer than {LENGTH_MAX} characters")
+        raise BadRecord(f"the text is longer than {LENGTH_MAX} characters")
     if not all(33 <= ord(char) <= 126 for char in text):
-        raise BadRecord("a character that is not printable ASCII")
+        raise BadRecord("the text has a character that is not printable ASCII")
     if text not in (text.lower(), text.upper()):
-        raise BadRecord("lower and upper case mixed")
+        raise BadRecord("the text mixes lower and upper case")
     prefix, one, tail = text.lower().rpartition("1")
     if not one or not prefix:
-        raise BadRecord("no prefix before the last 1")
+        raise BadRecord("the text has no prefix before its last 1")
     if len(tail) < _CHECKSUM_CHARS:
-        raise BadRecord("too short for a checksum")
+        raise BadRecord("the text is too short for a checksum")
     if not all(char in _VALUES for char in tail):
-        raise BadRecord("a character that this encoding does not use")
+        raise BadRecord("the text has a character that bech32 does not use")
     values = [_VALUES[char] for char in tail]
     rest = _polymod([*_expanded(prefix), *values])
     if rest not in (Form.BECH32, Form.BECH32M):
-        raise BadRecord("the checksum is wrong: mistyped or cut short")
+        raise BadRecord("the checksum is wrong: the text was mistyped or cut short")
     return prefix, values[:-_CHECKSUM_CHARS], Form(rest)
 
 
@@ -87,7 +87,7 @@ def regroup(values: bytes | list[int], size: int, to: int, *, pad: bool) -> list
     if pad and bits:
         groups.append((held << (to - bits)) & ((1 << to) - 1))
     elif not pad and (bits >= size or held):
-        raise BadRecord("bits left over after the last byte")
+        raise BadRecord("the text has bits left over after its last byte")
     return groups
 
 

@@ -32,13 +32,13 @@ _decode = msgspec.json.Decoder().decode
 def parse(raw: bytes, *, what: str = "record", bytes_max: int = RECORD_BYTES_MAX) -> Json:
     """The value of canonical bytes; BadRecord for everything else."""
     if len(raw) > bytes_max:
-        raise BadRecord(f"{what}: {len(raw):,} bytes; the limit is {bytes_max:,}")
+        raise BadRecord(f"{what}: it has {len(raw):,} bytes; at most {bytes_max:,} are allowed")
     try:
         value = cast("Json", _decode(raw))
     except (msgspec.DecodeError, RecursionError, UnicodeError, ValueError, OverflowError) as error:
-        raise BadRecord(f"{what}: not JSON: {error}") from None
+        raise BadRecord(f"{what}: it is not JSON: {error}") from None
     if encode(value, what=what, bytes_max=bytes_max) != raw:
-        raise BadRecord(f"{what}: not in canonical form")
+        raise BadRecord(f"{what}: it is not in canonical form")
     return value
 
 
@@ -47,7 +47,7 @@ def encode(value: Json, *, what: str = "record", bytes_max: int = RECORD_BYTES_M
     _check(value, what, 0)
     raw = canonical(value)
     if len(raw) > bytes_max:
-        raise BadRecord(f"{what}: {len(raw):,} bytes; the limit is {bytes_max:,}")
+        raise BadRecord(f"{what}: it has {len(raw):,} bytes; at most {bytes_max:,} are allowed")
     return raw
 
 
@@ -57,21 +57,21 @@ def _check(value: Json, what: str, depth: int) -> None:
         _check_text(cast(str, value), what)
     elif kind is int:
         if not -INT_MAX <= cast(int, value) <= INT_MAX:
-            raise BadRecord(f"{what}: a whole number beyond 2^53-1")
+            raise BadRecord(f"{what}: it has a whole number beyond 2^53-1")
     elif kind is bool:
         return
     elif depth >= DEPTH_MAX:
-        raise BadRecord(f"{what}: nested deeper than {DEPTH_MAX}")
+        raise BadRecord(f"{what}: it is nested deeper than {DEPTH_MAX} levels")
     elif kind is dict:
         for key, item in cast("dict[object, Json]", value).items():
             if type(key) is not str or not key.isascii():
-                raise BadRecord(f"{what}: a key that is not ASCII text")
+                raise BadRecord(f"{what}: it has a key that is not ASCII text")
             _check(item, what, depth + 1)
     elif kind is list:
         for item in cast("list[Json]", value):
             _check(item, what, depth + 1)
     else:
-        raise BadRecord(f"{what}: holds {_NAMES.get(kind, kind.__name__)}")
+        raise BadRecord(f"{what}: it contains {_NAMES.get(kind, kind.__name__)}")
 
 
 def _check_text(text: str, what: str) -> None:
@@ -80,9 +80,9 @@ def _check_text(text: str, what: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise BadRecord(f"{what}: text with a lone surrogate") from None
+        raise BadRecord(f"{what}: it has text with a lone surrogate") from None
     if not unicodedata.is_normalized("NFC", text):
-        raise BadRecord(f"{what}: text that is not in the normal form NFC")
+        raise BadRecord(f"{what}: it has text that is not in the normal form NFC")
 
 
 _NAMES: dict[type, str] = {float: "a number that is not whole", type(None): "null"}

@@ -46,11 +46,11 @@ def digest_text(hashed: bytes) -> Digest:
 
 def parse_digest(text: str) -> Digest:
     if len(text) != DIGEST_CHARS or text != text.lower():
-        raise BadRecord(f"a digest has {DIGEST_CHARS} characters in lower case")
+        raise BadRecord(f"a digest must have {DIGEST_CHARS} characters in lower case")
     if not _BASE32.fullmatch(text):
-        raise BadRecord("a digest with characters that base32 does not use")
+        raise BadRecord("a digest has a character that base32 does not use")
     if text[-1] not in "aq":  # 52 characters hold 260 bits, of which the last four are zero
-        raise BadRecord("a digest with bits left over at its end")
+        raise BadRecord("a digest has bits left over at its end")
     return Digest(text)
 
 
@@ -63,14 +63,14 @@ def agent_id(inception_body: bytes) -> AgentId:
 def parse_agent_id(text: str) -> AgentId:
     """The id as records write it; one in capitals, as codes on paper show it, is put right."""
     if len(bech32.decode(text, prefix=ID_PREFIX)) != hashlib.sha256().digest_size:
-        raise BadRecord(f"an id has {ID_CHARS} characters")
+        raise BadRecord(f"an id must have {ID_CHARS} characters")
     return AgentId(text.lower())
 
 
 def key_text(raw: bytes) -> PublicKey:
     """The multikey of 32 bytes."""
     if len(raw) != KEY_BYTES:
-        raise BadRecord(f"a public key has {KEY_BYTES} bytes")
+        raise BadRecord(f"a public key must have {KEY_BYTES} bytes")
     return PublicKey(f"z{_base58(_MULTICODEC_ED25519 + raw)}")
 
 
@@ -78,16 +78,16 @@ def key_text(raw: bytes) -> PublicKey:
 def key_bytes(text: str) -> bytes:
     """The 32 bytes of a multikey. Whether they are a good key, the verifier says."""
     if len(text) != _KEY_CHARS or text[0] != "z":
-        raise BadRecord(f"a public key is a multikey of {_KEY_CHARS} characters")
+        raise BadRecord(f"a public key must be a multikey of {_KEY_CHARS} characters")
     number = 0
     for char in text[1:]:
         value = _BASE58_VALUES.get(char)
         if value is None:
-            raise BadRecord("a public key with characters that base58 does not use")
+            raise BadRecord("a public key has a character that base58 does not use")
         number = number * 58 + value
     raw = number.to_bytes(len(text), "big").lstrip(b"\0")
     if len(raw) != KEY_BYTES + 2 or not raw.startswith(_MULTICODEC_ED25519):
-        raise BadRecord("a multikey that is not an Ed25519 key")
+        raise BadRecord("a multikey is not an Ed25519 key")
     return raw[2:]
 
 
@@ -112,9 +112,9 @@ def signature_bytes(text: str) -> bytes:
     try:
         raw = base64.b64decode(f"{text}==".encode("ascii"), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        raise BadRecord("a signature with characters that base64url does not use") from None
+        raise BadRecord("a signature has a character that base64url does not use") from None
     if signature_text(raw) != text:
-        raise BadRecord("a signature with bits left over at its end")
+        raise BadRecord("a signature has bits left over at its end")
     return raw
 
 

@@ -32,7 +32,7 @@ class Fields:
 
     def __init__(self, value: Json, what: str) -> None:
         if type(value) is not dict:
-            raise BadRecord(f"{what}: not an object")
+            raise BadRecord(f"{what}: it must be a JSON object")
         self._left = dict(cast("dict[str, Json]", value))
         self.what = what
 
@@ -55,15 +55,15 @@ class Fields:
     def text(self, name: str, *, chars_max: int = TEXT_CHARS_MAX, form: str = "") -> str:
         value = self.any(name)
         if type(value) is not str or not 0 < len(value) <= chars_max:
-            raise self.bad(name, f"not a text of 1 to {chars_max} characters")
+            raise self.bad(name, f"it must be a text of 1 to {chars_max} characters")
         if form and not re.fullmatch(form, value, re.ASCII):
-            raise self.bad(name, "not in the required form")
+            raise self.bad(name, "it is not in the required form")
         return value
 
     def whole(self, name: str, *, least: int = 0, most: int = INT_MAX) -> int:
         value = self.any(name)
         if type(value) is not int or not least <= value <= most:
-            raise self.bad(name, f"not a whole number from {least} to {most}")
+            raise self.bad(name, f"it must be a whole number from {least} to {most}")
         return value
 
     def choice(self, name: str, kinds: Callable[[str], T]) -> T:
@@ -80,7 +80,7 @@ class Fields:
         found = self.any(name)
         read = self._read(name, parse_agent_id, found)
         if read != found:
-            raise self.bad(name, "an id is written in lower case")
+            raise self.bad(name, "an id must be in lower case")
         return read
 
     def key(self, name: str) -> PublicKey:
@@ -98,21 +98,21 @@ class Fields:
     def members(self, name: str, *, least: int = 1, most: int = LIST_MAX) -> list[Json]:
         value = self.any(name)
         if type(value) is not list:
-            raise self.bad(name, "not a list")
+            raise self.bad(name, "it must be a list")
         items = cast("list[Json]", value)
         if not least <= len(items) <= most:
-            raise self.bad(name, f"has {len(items)} members, not {least} to {most}")
+            raise self.bad(name, f"it has {len(items)} members, not {least} to {most}")
         return items
 
     def distinct(self, name: str, read: Callable[[str], T]) -> tuple[T, ...]:
         found = tuple(self._read(name, read, item) for item in self.members(name))
         if len(set(found)) != len(found):
-            raise self.bad(name, "has one member twice")
+            raise self.bad(name, "it has the same member twice")
         return found
 
     def _read(self, name: str, read: Callable[[str], T], value: Json) -> T:
         if type(value) is not str:
-            raise self.bad(name, "not a text")
+            raise self.bad(name, "it must be a text")
         try:
             return read(value)
         except BadRecord as error:
@@ -205,7 +205,7 @@ def texts(form: str) -> Reader[tuple[str, ...]]:
         items = fields.members(name, least=0)
         found = tuple(Fields({name: item}, fields.what).text(name, form=form) for item in items)
         if len(set(found)) != len(found):
-            raise fields.bad(name, "has one member twice")
+            raise fields.bad(name, "it has the same member twice")
         return found
 
     return read

@@ -88,7 +88,7 @@ def _digests(keys: tuple[PublicKey, ...]) -> tuple[Digest, ...]:
 
 def _refuse_overlap(some: tuple[str, ...], others: tuple[str, ...]) -> None:
     if not set(some).isdisjoint(others):
-        raise BadRecord("record: one key in two classes; each class has powers of its own")
+        raise BadRecord("record: the same key is used for two purposes; each purpose needs a key of its own")
 
 
 @record
@@ -180,9 +180,9 @@ def parse_record(raw: bytes) -> Signed[Record]:
     kind = kind_of(fields)
     cls = _KINDS.get(kind)
     if cls is None:
-        raise BadRecord(f"record: {kind!r} does not belong in the key event log")
+        raise BadRecord(f"record: the key log has no records of kind {kind!r}")
     if cls is Rotation and "rec" in fields:
-        raise BadRecord("rot: rec: the recovery keys cannot be changed by a rotation")
+        raise BadRecord("rot: rec: a rotation cannot change the recovery keys")
     return as_read(fields, body, signatures, cls)
 
 

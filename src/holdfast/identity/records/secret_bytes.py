@@ -45,7 +45,7 @@ class SecretBytes(Wiped):
     def reveal(self) -> bytes:
         """A copy of the bytes, for the one call that needs them. Raises ValueError once wiped."""
         if not self._raw:
-            raise ValueError("this secret was wiped")
+            raise ValueError("Holdfast has already wiped this secret from memory")
         return bytes(self._raw)
 
     def wipe(self) -> None:

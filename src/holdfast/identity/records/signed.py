@@ -109,7 +109,7 @@ def open_line(raw: bytes) -> tuple[Fields, bytes, tuple[Signature, ...]]:
         raise BadRecord("line: sig: one key signed twice")
     fields = Fields(value, "record")
     if fields.whole("v") != VERSION:
-        raise BadRecord(f"record: a version other than {VERSION}")
+        raise BadRecord(f"record: its version is not {VERSION}")
     return fields, _body(raw), signatures
 
 
@@ -133,7 +133,7 @@ def _body(raw: bytes) -> bytes:
     `,"sig":[` are keys and signatures, in which there is no quotation mark."""
     body = raw[len(b'{"b":') : raw.rindex(b',"sig":[')]
     if len(body) > RECORD_BYTES_MAX:
-        raise BadRecord(f"record: {len(body):,} bytes; the limit is {RECORD_BYTES_MAX:,}")
+        raise BadRecord(f"record: it has {len(body):,} bytes; at most {RECORD_BYTES_MAX:,} are allowed")
     return body
 
 
@@ -180,6 +180,6 @@ def count_of(signed: Signed[object], keys: Collection[PublicKey]) -> int:
 
 def _signature(line: Fields, pair: Json) -> Signature:
     if type(pair) is not list or len(cast("list[Json]", pair)) != 2:
-        raise line.bad("sig", "not a pair of key and signature")
+        raise line.bad("sig", "it must be a list of pairs of a key and a signature")
     entry = Fields(dict(zip(("key", "signature"), cast("list[Json]", pair), strict=True)), "sig")
     return entry.key("key"), signature_bytes(entry.text("signature"))

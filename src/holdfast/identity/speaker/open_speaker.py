@@ -60,7 +60,7 @@ class VaultSpeaker:
         if not 0 < life_s <= LIFE_S_MAX:
             raise BadInput(f"a certificate must be valid for 1 to {LIFE_S_MAX} seconds, not {life_s}")
         if inst in keys.members or not self._port.is_good_key(_key(inst)):
-            raise BadInput(f"{inst} cannot be the key of an instance")
+            raise BadInput(f"{inst} is not a valid key for an instance")
         now = self._now()
         record = Certificate(**_at(log), inst=inst, role=role, e=incarnation, iat=now, exp=now + life_s, host=host)
         return self._signed(record, Family.CERT, keys, parse_certificate)
@@ -91,8 +91,8 @@ class VaultSpeaker:
         silent = find_inactive(log)
         keys = log.operational
         if silent is not None or keys is None:
-            why = "no key may act" if silent is None else silent.message
-            raise NotNow(f"{log.id}: {why}", hint="`holdfast identity show` says what is missing")
+            why = "the key log names no valid operational key" if silent is None else silent.message
+            raise NotNow(f"{log.id}: {why}", hint="run `holdfast identity show` to see why")
         return log, keys
 
     @contextmanager
@@ -110,7 +110,7 @@ class VaultSpeaker:
                     continue
             if len(found) < keys.needed:
                 raise KeysReplaced(
-                    f"{self._vault.folder} holds {len(found)} of the operational keys that the log names; "
+                    f"the vault {self._vault.folder} has {len(found)} of the operational keys that the key log names; "
                     f"{keys.needed} are needed"
                 )
             yield found
@@ -158,6 +158,6 @@ def open_speaker(home: AgentHome, clock: Clock, *, ask: Callable[[], str] | None
     if home.vault is None:
         raise BadSettings(
             f"{home.settings_file} names neither a signer nor a vault",
-            hint="`holdfast init` makes an identity; see docs/reference/settings.md",
+            hint="run `holdfast init` to make an identity; see docs/reference/settings.md",
         )
     return home_speaker(home.folder, open_vault(home.vault, ask=ask or terminal_prompt()), clock)

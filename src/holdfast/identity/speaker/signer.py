@@ -166,7 +166,7 @@ def parse_request(raw: bytes) -> tuple[str, Fields]:
     """The verb and its fields, to be taken one by one. Raises BadRecord."""
     fields = Fields(parse(raw, what="request", bytes_max=REQUEST_BYTES_MAX), "request")
     if fields.whole("v") != VERSION:
-        raise BadRecord(f"request: a version other than {VERSION}")
+        raise BadRecord(f"request: its version is not {VERSION}")
     return fields.text("do", chars_max=16), fields
 
 
@@ -183,13 +183,13 @@ def parse_answer(raw: bytes) -> tuple[dict[str, Any] | None, dict[str, str]]:
     try:
         found = msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-        raise BadRecord(f"answer: not JSON: {error}") from None
+        raise BadRecord(f"answer: it is not JSON: {error}") from None
     whole = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     ok, error = whole.get("ok"), whole.get("error")
     if isinstance(ok, dict):
         return cast("dict[str, Any]", ok), {}
     if not isinstance(error, dict):
-        raise BadRecord("answer: neither a result nor an error")
+        raise BadRecord("answer: it has neither a result nor an error")
     said = cast("dict[str, Any]", error)
     return None, {key: str(said.get(key, "")) for key in ("code", "message", "hint")}
 

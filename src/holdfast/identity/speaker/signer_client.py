@@ -54,16 +54,16 @@ class SignerClient:
         try:
             found, error = parse_answer(self._exchange(frame))
         except (OSError, EOFError) as trouble:
-            raise SignerUnavailable(f"the signer at {self.path}: {trouble}") from trouble
+            raise SignerUnavailable(f"Holdfast got no answer from the signer at {self.path}: {trouble}") from trouble
         except BadRecord as trouble:
-            raise SignerRefused(f"the signer at {self.path}: {trouble.message}") from trouble
+            raise SignerRefused(f"the signer at {self.path} sent an invalid answer: {trouble.message}") from trouble
         if found is not None:
             return found
         if error["code"] == TOO_MANY:
-            raise SignerUnavailable(f"the signer at {self.path}: {error['message']}")
+            raise SignerUnavailable(f"the signer at {self.path} refused the request: {error['message']}")
         kind = _KNOWN.get(error["code"])
         if kind is None:
-            raise SignerRefused(f"the signer says {error['code']}: {error['message']}")
+            raise SignerRefused(f"the signer refused the request ({error['code']}): {error['message']}")
         raise kind(error["message"], hint=error["hint"])
 
     def _exchange(self, frame: bytes) -> bytes:
@@ -74,7 +74,7 @@ class SignerClient:
                 link.sendall(frame)
             (size,) = LENGTH.unpack(_exactly(link, LENGTH.size))
             if size > ANSWER_BYTES_MAX:
-                raise EOFError(f"its answer has {size:,} bytes, more than the limit")
+                raise EOFError(f"its answer has {size:,} bytes; at most {ANSWER_BYTES_MAX:,} are allowed")
             return _exactly(link, size)
 
 
@@ -98,9 +98,9 @@ class SignerSpeaker:
         try:
             log = replay(enumerate(records, 1), enumerate(receipts, 1), port=self._port)
         except BadRecord as error:
-            raise SignerRefused(f"the signer's log: {error.message}") from error
+            raise SignerRefused(f"the signer sent an invalid key log: {error.message}") from error
         if log is None or (self._id is not None and log.id != self._id):
-            raise SignerRefused("the signer's log is empty, or of another agent")
+            raise SignerRefused("the signer's key log is empty, or belongs to another agent")
         return log
 
     def certify(
@@ -180,10 +180,10 @@ class SignerRing:
             keys = {int(one["id"]): key_of_hex(one["key"]) for one in listed}
             current = int(said["current"])
             if current not in keys:
-                raise ValueError("the current key is missing")
+                raise ValueError("the list of keys does not have the current key")
             return key_of_hex(said["k_effect"]), current, keys
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise SignerRefused("the signer sent something other than keys") from None
+            raise SignerRefused("the signer did not send valid keys") from None
 
     def __repr__(self) -> str:
         return f"SignerRing({str(self._client.path)!r})"
@@ -194,7 +194,7 @@ def _exactly(link: socket.socket, size: int) -> bytes:
     while len(raw) < size:
         part = link.recv(min(size - len(raw), 1 << 16))
         if not part:
-            raise EOFError("the answer was cut short")
+            raise EOFError("its answer was cut short")
         raw += part
     return bytes(raw)
 
@@ -202,14 +202,14 @@ def _exactly(link: socket.socket, size: int) -> bytes:
 def _lines(value: object) -> list[bytes]:
     items = cast("list[object]", value) if isinstance(value, list) else [value]
     if not all(isinstance(item, str) for item in items):
-        raise SignerRefused("the signer sent something other than lines")
+        raise SignerRefused("the signer did not send a list of lines")
     return [cast(str, item).encode() for item in items]
 
 
 def _read(parse: Callable[[str], T], value: object) -> T:
     if not isinstance(value, str):
-        raise SignerRefused("the signer sent something other than was asked for")
+        raise SignerRefused("the signer's answer does not have the text that Holdfast asked for")
     try:
         return parse(value)
     except BadRecord as error:
-        raise SignerRefused(f"the signer's answer: {error.message}") from error
+        raise SignerRefused(f"the signer's answer is not valid: {error.message}") from error

@@ -131,14 +131,12 @@ def _peer(writer: asyncio.StreamWriter) -> tuple[int, int]:
 def _bound(path: Path, *, group: int | None) -> socket.socket:
     """A listening socket at this path: 0600, or 0660 for a group."""
     if not hasattr(socket, "SO_PEERCRED"):
-        raise BadInput(
-            "this platform cannot tell which user is at the other end of a socket", hint="a signer runs on Linux"
-        )
+        raise BadInput("this system does not report which user connects to a socket", hint="run the signer on Linux")
     check_place(path.parent)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     for one in (path, fresh):
         if len(os.fsencode(one)) > PATH_BYTES_MAX:
-            raise BadInput(f"{one} is too long for a socket", hint="choose a shorter path")
+            raise BadInput(f"the path {one} is too long for a socket", hint="choose a shorter path")
     _check_free(path)
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -162,7 +160,7 @@ def _give_to_group(path: Path, group: int) -> None:
         os.chown(path, -1, group)
     except PermissionError:
         raise ReadOnly(
-            f"the socket cannot be assigned to group {group}", hint="make the signer's user a member of that group"
+            f"Holdfast cannot assign the socket to group {group}", hint="make the signer's user a member of that group"
         ) from None
     os.chmod(path, 0o660)  # the group is the agent's; each peer is checked besides
 
@@ -181,8 +179,8 @@ def _check_free(path: Path) -> None:
         except ConnectionRefusedError:
             return  # left by one that was killed: the rename takes its place
         except OSError as error:
-            raise ReadOnly(f"the socket {path} cannot be used: {error.strerror}") from error
-    raise NotNow(f"another signer answers at {path}", hint="stop it first")
+            raise ReadOnly(f"Holdfast cannot use the socket {path}: {error.strerror}") from error
+    raise NotNow(f"another signer already uses the socket {path}", hint="stop it first")
 
 
 __all__ = ["harden", "make_signer", "serve_signer"]

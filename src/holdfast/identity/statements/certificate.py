@@ -93,9 +93,9 @@ def find_inactive(log: KeyLog) -> Refusal | None:
         case LogStanding.ACTIVE:
             return None
         case LogStanding.LOCKED:
-            return Refusal(Reason.LOCKED, "recovered but not rotated yet: no key may act")
+            return Refusal(Reason.LOCKED, "the agent was recovered but its keys were not rotated yet: no key is valid")
         case LogStanding.CONTESTED:
-            return Refusal(Reason.CONTESTED, "two records at one position: no key may act")
+            return Refusal(Reason.CONTESTED, "the key log has two records at one position: no key is valid")
         case LogStanding.RETIRED:
             return Refusal(Reason.RETIRED, "the identity is retired")
 

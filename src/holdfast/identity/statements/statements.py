@@ -80,14 +80,14 @@ POLICY_MAX = 16
 def read_policy(fields: Fields, name: str = "policy") -> tuple[tuple[str, str | int | bool], ...]:
     value = fields.any(name)
     if not isinstance(value, dict):
-        raise fields.bad(name, "not an object")
+        raise fields.bad(name, "it must be a JSON object")
     found: list[tuple[str, str | int | bool]] = []
     for key, item in value.items():  # pyright: ignore[reportUnknownVariableType]
         if not isinstance(item, str | int | bool):
-            raise fields.bad(name, "a value that is not text, a whole number or true/false")
+            raise fields.bad(name, "every value must be text, a whole number, true or false")
         found.append((str(key), item))  # pyright: ignore[reportUnknownArgumentType]
     if len(found) > POLICY_MAX:
-        raise fields.bad(name, f"more than {POLICY_MAX} entries")
+        raise fields.bad(name, f"it has more than {POLICY_MAX} entries")
     return tuple(sorted(found, key=lambda pair: pair[0]))
 
 
@@ -191,7 +191,7 @@ def parse_head(raw: bytes) -> Signed[Head]:
     """The head of a line; BadRecord where it is none. Its signatures are not checked yet."""
     signed = read_line(raw, Head, "a backup head")
     if (signed.record.prev is None) != (signed.record.seq == 1):
-        raise BadRecord(f"{Head.KIND}: prev: every head but the first names the one before it")
+        raise BadRecord(f"{Head.KIND}: prev: every head except the first must name the previous head")
     return signed
 
 

@@ -41,7 +41,7 @@ class AgeIdentity(Wiped):
         try:
             return cls(SecretBytes(text.strip().encode()))
         except (ValueError, _pyrage().IdentityError):
-            raise BadInput("that is not an age identity") from None
+            raise BadInput("the text is not an age identity (AGE-SECRET-KEY-1...)") from None
 
     @classmethod
     def new(cls, entropy: Entropy) -> AgeIdentity:
@@ -133,7 +133,7 @@ def parse(raw: bytes) -> Header:
         raise VaultDamaged("an age file has no recipient")
     _check_known(stanzas)
     if len(raw) < reader.at + NONCE_BYTES + TAG_BYTES:
-        raise VaultDamaged("an age file ends too early")
+        raise VaultDamaged("an age file is cut short")
     return Header(tuple(stanzas), reader.at)
 
 
@@ -148,7 +148,7 @@ def check_recipients(header: Header) -> int:
         if stanza.kind == X25519:
             count += 1
         elif stanza.kind in REFUSED:
-            raise VaultDamaged(f"an age file has a recipient of kind {stanza.kind}, not X25519")
+            raise VaultDamaged(f"an age file has a recipient of kind {stanza.kind}; Holdfast accepts only X25519")
     return count
 
 
@@ -160,7 +160,7 @@ class _Lines:
     def next(self) -> bytes:
         end = self._raw.find(b"\n", self.at, HEADER_BYTES_MAX)
         if end < 0:
-            raise VaultDamaged("the header of an age file does not end")
+            raise VaultDamaged("the header of an age file has no end")
         line, self.at = self._raw[self.at : end], end + 1
         return line
 
@@ -215,13 +215,13 @@ FILE_BYTES_MAX = 32 * 1024 * 1024  # keys and passphrases; not a file store
 def seal(plain: bytes, recipients: Sequence[str]) -> bytes:
     """An age file (binary) that each of the recipients can open, and stock `age` too."""
     if not recipients or len(set(recipients)) != len(recipients):
-        raise BadInput("a file is sealed for one or more different recipients")
+        raise BadInput("Holdfast seals a file only for one or more different recipients")
     if not all(is_recipient(one) for one in recipients):
         raise BadInput("a recipient is not an X25519 recipient of age (age1...)")
     age = _pyrage()
     sealed: bytes = age.encrypt(plain, [age.x25519.Recipient.from_str(one) for one in recipients])
     if check_recipients(parse(sealed)) != len(recipients):
-        raise VaultDamaged("a file was sealed for another number of recipients than asked")
+        raise VaultDamaged("the sealed age file has the wrong number of recipients")
     return sealed
 
 
@@ -238,8 +238,8 @@ def open_sealed(raw: bytes, identity: AgeIdentity) -> bytes:
     except age.DecryptError as error:
         # The text is the library's and holds no secret; only this one tells the two cases apart.
         if "No matching keys" in str(error):
-            raise VaultLocked("an age file was not sealed for this key") from None
-        raise VaultDamaged("an age file was changed or is cut short") from None
+            raise VaultLocked("this key does not open the age file") from None
+        raise VaultDamaged("the age file was changed or is cut short") from None
 
 
 def _pyrage() -> Any:  # Any: the package has no types

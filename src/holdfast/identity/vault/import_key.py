@@ -48,18 +48,18 @@ def read_key_file(path: Path, ask: Callable[[], str] | None = None) -> Imported:
     else:
         imported = Imported(key=_seed(raw, path), kind=SEED)
     if len(set(imported.key.seed())) < _DISTINCT_MIN:
-        raise BadKeyFile(f"the key in {path} is not random")
+        raise BadKeyFile(f"the key in {path} is not random: it has too few different bytes")
     if not imported.key.signs_for(imported.key.public_bytes):
-        raise BadKeyFile(f"the key in {path} does not sign")
+        raise BadKeyFile(f"the key in {path} does not make valid signatures")
     return imported
 
 
 def _seed(raw: bytes, path: Path) -> KeyPair:
     if len(raw) not in (SEED_BYTES, 2 * SEED_BYTES):
-        raise BadKeyFile(f"{path} is neither an OpenSSH key nor a seed of 32 or 64 bytes; it has {len(raw)}")
+        raise BadKeyFile(f"{path} is neither an OpenSSH key nor a seed of 32 or 64 bytes: it has {len(raw)} bytes")
     key = KeyPair(SecretBytes(raw[:SEED_BYTES]))
     if len(raw) == 2 * SEED_BYTES and raw[SEED_BYTES:] != key.public_bytes:
-        raise BadKeyFile(f"the second half of {path} is not the public half of the first")
+        raise BadKeyFile(f"the last 32 bytes of {path} are not the public key of the first 32 bytes")
     return key
 
 
@@ -70,7 +70,7 @@ def _openssh(raw: bytes, path: Path, ask: Callable[[], str] | None) -> KeyPair:
             raise BadKeyFile(f"{path} is encrypted", hint="run the command at a terminal: it asks for the passphrase")
         key = _loaded(raw, path, ask().encode())
     if key is None:
-        raise BadKeyFile(f"the passphrase does not open {path}")
+        raise BadKeyFile(f"wrong passphrase for {path}")
     return key
 
 
@@ -86,7 +86,7 @@ def _loaded(raw: bytes, path: Path, passphrase: bytes | None) -> KeyPair | None:
             found = load_ssh_private_key(raw, passphrase)
     except UnsupportedAlgorithm as error:
         raise BadKeyFile(
-            f"{path} cannot be opened here: {error.args[0]}",
+            f"Holdfast cannot open {path}: {error.args[0]}",
             hint="remove the passphrase from a copy with `ssh-keygen -p -f COPY`, import the copy, then destroy it",
         ) from None
     except TypeError:

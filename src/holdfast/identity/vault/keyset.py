@@ -71,7 +71,7 @@ class KeySet:
         """The set that was last settled."""
         record = _record(self.ops, OP, _CURRENT)
         if record is None:
-            raise VaultDamaged("op.age holds no current key")
+            raise VaultDamaged("op.age has no current key")
         return _public(record)
 
     def find_pending(self) -> StagedKeys | None:
@@ -104,7 +104,7 @@ class KeySet:
                 self.ops.write(OP, {_CURRENT: pending})
             elif self.current().op != op:
                 raise VaultDamaged(
-                    f"the log names the operational key {op.hex()}, which is not in this vault",
+                    f"the key log names the operational key {op.hex()}, which is not in this vault",
                     hint="rotate or recover on the machine that has the key, or recover with the recovery sheet",
                 )
             settled = self.current()
@@ -139,7 +139,9 @@ class KeySet:
     def _try_out(self, keys: StagedKeys) -> None:
         with self.get_op(keys.op) as op, self.get_next(keys.next) as following:
             if not op.signs_for(keys.op) or not following.signs_for(keys.next):
-                raise VaultDamaged("a key that was read back does not sign")
+                raise VaultDamaged(
+                    "a new key does not make valid signatures after Holdfast read it back from the vault"
+                )
 
 
 def get_op(vault: Vault, public: bytes) -> KeyPair:
@@ -163,7 +165,7 @@ def _get(vault: Vault, name: str, public: bytes) -> KeyPair:
             key = KeyPair(SecretBytes(bytes.fromhex(record["seed"])))
             if key.public_bytes == public:
                 return key
-    raise VaultDamaged(f"{name}.age does not hold the key {public.hex()}")
+    raise VaultDamaged(f"{name}.age does not have the key {public.hex()}")
 
 
 def _record(vault: Vault, name: str, which: str) -> dict[str, Any] | None:
@@ -174,9 +176,9 @@ def _record(vault: Vault, name: str, which: str) -> dict[str, Any] | None:
         sizes = [len(bytes.fromhex(record[field])) for field in ("public", "seed")]
         sizes += [len(bytes.fromhex(record["next"]))] if name == OP else []
     except (KeyError, TypeError, ValueError):
-        raise VaultDamaged(f"{name}.age holds something other than keys") from None
+        raise VaultDamaged(f"{name}.age does not contain valid keys") from None
     if set(sizes) != {32}:
-        raise VaultDamaged(f"{name}.age holds keys of another length")
+        raise VaultDamaged(f"{name}.age contains a key that is not 32 bytes long")
     return record
 
 

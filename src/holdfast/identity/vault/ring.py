@@ -102,7 +102,7 @@ class VaultRing:
     def refresh(self) -> None:
         found = read_escrow(self._vault)
         if found.keys.k_effect != self._escrow.keys.k_effect:
-            raise VaultDamaged("the vault now holds the keys of another journal")
+            raise VaultDamaged("the vault now has the keys of another journal")
         self._escrow = found
 
     def add_journal_key(self, entropy: Entropy) -> int:
@@ -143,7 +143,7 @@ def store(vault: Vault, escrow: Escrow, *, also: Sequence[Path] = ()) -> None:
     """Write escrow.age to every place, read each back, then to the vault itself."""
     contents = contents_of(escrow)
     if _parsed(contents) != escrow:
-        raise BadInput("the contents of escrow.age cannot be kept as they are")
+        raise BadInput("escrow.age cannot store these contents: Holdfast would not read back the same")
     copies = [*also, *(Path(place) for place in escrow.places)]
     if not copies:
         raise BadInput(

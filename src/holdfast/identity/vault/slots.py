@@ -102,8 +102,8 @@ def passphrase_key(passphrase: str, work: Argon2Work | None = None) -> UnlockKey
     plain = unicodedata.normalize("NFKC", passphrase)
     if not PASSPHRASE_CHARS_MIN <= len(plain) <= PASSPHRASE_CHARS_MAX:
         raise BadInput(
-            f"a passphrase has {PASSPHRASE_CHARS_MIN} to {PASSPHRASE_CHARS_MAX:,} characters",
-            hint="six random words are a good one",
+            f"a passphrase must have {PASSPHRASE_CHARS_MIN} to {PASSPHRASE_CHARS_MAX:,} characters",
+            hint="use six random words, for example",
         )
     return UnlockKey("passphrase", SecretBytes(plain.encode()), work=work)
 
@@ -231,7 +231,7 @@ def _given(key: UnlockKey, where: Path) -> str:
 def _tried(slot: Slot, *, was_read: bool) -> str:
     """Why a slot did not open, where no key was given."""
     if slot.kind == "passphrase":
-        return "it needs its passphrase, and there is no terminal to ask on"
+        return "its passphrase is needed, and there is no terminal to ask for it"
     if slot.kind == "file":
         what = f"the file {slot.source}"
     else:
@@ -239,36 +239,36 @@ def _tried(slot: Slot, *, was_read: bool) -> str:
         if not folder:
             return f"systemd gave this process no credential {slot.source}"
         what = f"the credential {Path(folder) / slot.source}"
-    return f"{what} holds another key" if was_read else f"{what} is missing"
+    return f"{what} has another key" if was_read else f"{what} is missing"
 
 
 def check_closed(slot: Slot) -> None:
     """As check_slot, of one that is sealed."""
     check_slot(slot)
     if len(_raw(slot.sealed)) <= TAG_BYTES:
-        raise VaultDamaged("slots.json has a slot that seals nothing")
+        raise VaultDamaged("slots.json has a slot without a sealed key")
 
 
 def check_slot(slot: Slot) -> None:
     """Refuse what asks for too little work or for too much, before any is done."""
     known = slot.kind in RISKS
     if not known or (slot.work is None) == (slot.kind == "passphrase"):
-        raise VaultDamaged("slots.json has a slot of an unknown kind")
+        raise VaultDamaged("slots.json has a slot of an unknown kind, or with `work` that does not match its kind")
     if slot.kind == "file" and not os.path.isabs(slot.source):
         raise VaultDamaged("slots.json has a slot whose file path is not absolute")
     if slot.kind == "credential" and not _NAME.fullmatch(slot.source):
         raise VaultDamaged("slots.json has a slot whose credential name is invalid")
     for text, size in ((slot.salt, SALT_BYTES), (slot.nonce, NONCE_BYTES)):
         if len(_raw(text)) != size:
-            raise VaultDamaged("slots.json has a slot with a salt or nonce of another length")
+            raise VaultDamaged("slots.json has a slot with a salt or nonce of the wrong length")
     work = slot.work
     if work is None:
         return
     if work.passes < PASSES or work.memory_kib < MEMORY_KIB or work.lanes < 1:
-        raise VaultDamaged("slots.json asks for weaker protection than Holdfast accepts")
+        raise VaultDamaged("slots.json has a slot whose key derivation is too weak (passes, memory_kib or lanes)")
     too_much = work.passes * work.memory_kib > WORK_MAX
     if too_much or work.passes > PASSES_MAX or work.lanes > LANES_MAX:
-        raise VaultDamaged("slots.json asks for more work than Holdfast accepts")
+        raise VaultDamaged("slots.json has a slot whose key derivation is too expensive (passes, memory_kib or lanes)")
 
 
 def _derived(slot: Slot, key: UnlockKey) -> bytes:
@@ -308,8 +308,8 @@ def _unlock_secret(text: bytes, where: str) -> SecretBytes:
         raw = b""
     if len(bare) != 2 * KEY_BYTES or len(raw) != KEY_BYTES:
         raise VaultLocked(
-            f"{where} does not hold an unlock key",
-            hint="it must hold 64 hex digits; a passphrase is typed, not stored in a file",
+            f"{where} does not contain an unlock key",
+            hint="it must contain 64 hex digits; type a passphrase at the terminal instead",
         )
     return SecretBytes(raw)
 
@@ -322,9 +322,9 @@ def _raw(text: str) -> bytes:
     try:
         raw = base64.b64decode(text.encode("ascii"), validate=True)
     except (binascii.Error, UnicodeEncodeError):
-        raise VaultDamaged("slots.json holds malformed base64") from None
+        raise VaultDamaged("slots.json has malformed base64") from None
     if _text(raw) != text:  # the decoder lets further padding and stray last bits through
-        raise VaultDamaged("slots.json holds base64 that is not in its one proper form")
+        raise VaultDamaged("slots.json has base64 that is not in canonical form")
     return raw
 
 

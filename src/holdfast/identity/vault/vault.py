@@ -92,7 +92,7 @@ class Vault(Wiped):
         try:
             return self.unsealed(name, raw)
         except VaultLocked:
-            raise VaultDamaged(f"{path} was not sealed for this vault") from None
+            raise VaultDamaged(f"this vault does not open {path}: the file was sealed for another vault") from None
 
     def write(self, name: str, contents: Contents) -> None:
         """Replace a file durably. On return it was read back and holds exactly this."""
@@ -112,7 +112,7 @@ class Vault(Wiped):
         path = (folder or self.folder) / f"{name}.age"
         private_files.write_atomically(path, raw)
         if self.unsealed(name, read_mounted(path, bytes_max=FILE_BYTES_MAX)) != contents:
-            raise VaultDamaged(f"{path} does not hold the bytes that were just written to it")
+            raise VaultDamaged(f"{path} does not have the bytes that Holdfast just wrote to it")
 
     @contextmanager
     def turn(self) -> Generator[None]:
@@ -175,8 +175,8 @@ class Vault(Wiped):
             if open_slot(slot, key, vault_id=self.vault_id) is not None:
                 return replace(key, source=slot.source, work=slot.work)
         raise VaultLocked(
-            f"slot {slot.id} ({slot.kind}) of {self.folder} does not open",
-            hint="every slot must open for this: type its passphrase, mount its file, or remove the slot",
+            f"Holdfast cannot open slot {slot.id} ({slot.kind}) of {self.folder}",
+            hint="Holdfast must open every slot for this: type its passphrase, mount its file, or remove the slot",
         )
 
     def remove_slot(self, slot_id: str) -> None:
@@ -185,7 +185,7 @@ class Vault(Wiped):
             slots = self.list_slots()
             kept = tuple(slot for slot in slots if slot.id != slot_id)
             if len(kept) == len(slots) or not kept:
-                raise BadInput(f"slot {slot_id} does not exist, or is the only one")
+                raise BadInput(f"slot {slot_id} does not exist, or is the only slot of the vault")
             self._write_slots(kept, {})
 
     def wipe(self) -> None:
@@ -210,7 +210,7 @@ class Vault(Wiped):
         for slot in _read_slots(self.folder).slots:
             key = keys.get(slot.id)
             if key and open_slot(slot, key, vault_id=self.vault_id) != self._payload():
-                raise VaultDamaged(f"slot {slot.id} does not open after it was written")
+                raise VaultDamaged(f"Holdfast wrote slot {slot.id}, but cannot open it")
 
 
 def open_vault(folder: Path, *, ask: Callable[[], str] | None = None, given: UnlockKey | None = None) -> Vault:
@@ -224,7 +224,7 @@ def open_vault(folder: Path, *, ask: Callable[[], str] | None = None, given: Unl
     try:
         payload = msgspec.json.decode(raw, type=_Payload)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        raise VaultDamaged(f"a slot of {folder} holds something other than a key") from None
+        raise VaultDamaged(f"a slot of {folder} does not contain a vault key") from None
     identity = AgeIdentity.from_text(payload.identity)
     return Vault(folder, vault_id=found.vault, identity=identity, escrow=payload.escrow)
 
@@ -262,7 +262,7 @@ def building(
         VaultExists: something lies at its place; nothing was changed.
     """
     if not keys:
-        raise BadInput("a vault needs a slot")
+        raise BadInput("a vault needs at least one slot")
     if not is_recipient(escrow):
         raise BadInput("the escrow recipient is not an X25519 recipient of age (age1...)")
     check_free(folder)
@@ -295,7 +295,7 @@ def building(
 def check_free(folder: Path) -> None:
     private_files.check_place(folder)
     if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
-        raise VaultExists(f"{folder} already exists and is not empty")
+        raise VaultExists(f"{folder} already exists and is not an empty folder")
 
 
 def unfinished(folder: Path) -> Path:
@@ -356,5 +356,5 @@ def _read_slots(folder: Path) -> _SlotFile:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise VaultDamaged(f"{folder / SLOTS} is malformed") from None
     if found.format != FORMAT or not 0 < len(found.slots) <= SLOTS_MAX:
-        raise VaultDamaged(f"{folder / SLOTS} has an unknown format, or no slot")
+        raise VaultDamaged(f"{folder / SLOTS} has an unknown format, no slot, or more than {SLOTS_MAX} slots")
     return found

@@ -77,7 +77,7 @@ class FolderLogStore:
             if known is not None and known[0] == size:
                 return known
             if size > FILE_BYTES_MAX:
-                raise WitnessDamaged(f"{path}: {size:,} bytes is more than a witness writes")
+                raise WitnessDamaged(f"{path} has {size:,} bytes; a witness writes at most {FILE_BYTES_MAX:,}")
             with os.fdopen(os.dup(fd), "rb") as file:
                 raw = file.read(size)
         finally:
@@ -133,7 +133,7 @@ def witness_signer(folder: Path) -> KeyPair:
     private_files.create_durably(path, os.urandom(SEED_BYTES))
     seed = private_files.read_private(path, SEED_BYTES + 1)
     if len(seed) != SEED_BYTES:
-        raise WitnessDamaged(f"{path}: not a key of {SEED_BYTES} bytes")
+        raise WitnessDamaged(f"{path} is not a key: it must have {SEED_BYTES} bytes")
     return KeyPair(SecretBytes(seed))
 
 
@@ -146,7 +146,7 @@ def _replayed(raw: bytes, path: Path, port: Signatures) -> KeyLog:
     except BadRecord as error:
         raise WitnessDamaged(f"{path}: {error.message}") from error
     if log is None:
-        raise WitnessDamaged(f"{path}: holds no record")
+        raise WitnessDamaged(f"{path} has no record")
     return log
 
 
@@ -210,7 +210,7 @@ class WitnessService:
             return judged
         answer = judged.answer
         if isinstance(answer, Receipt):
-            raise InvariantViolated("a receipt was kept before it was signed", detail=id_)
+            raise InvariantViolated("Holdfast kept a receipt before the witness signed it", detail=id_)
         return answer if isinstance(answer, Refusal) else answer.line()
 
     async def fetch(self, id: AgentId) -> LogCopy | None:
