@@ -229,9 +229,7 @@ async def rotate_identity(
     session.prepare(_rotation(session.log, keys, why=why, wit=wit))
     signed = session.find_pending()
     if signed is None or staged != keys.find_pending():
-        raise KeysReplaced(
-            f"{session.log.id}: another process changed the keys that Holdfast prepared for this rotation"
-        )
+        raise KeysReplaced(f"{session.log.id}: another process changed the prepared keys")
     return await session.finish(signed, keys)
 
 
@@ -241,9 +239,7 @@ def check_active(log: KeyLog) -> None:
         case LogStanding.ACTIVE:
             return
         case LogStanding.RETIRED:
-            raise NotNow(
-                f"{log.id} is retired", hint="a retired identity stays retired; `holdfast init NAME` makes a new agent"
-            )
+            raise NotNow(f"{log.id} is retired", hint="a retired identity stays retired")
         case LogStanding.LOCKED:
             raise NotNow(
                 f"{log.id} is locked by the recovery at {log.position}",

@@ -131,9 +131,9 @@ def after_claim(
         return state, Refusal(Reason.MALFORMED, error.message)
     record = said.record
     if log is None or log.id != record.id:
-        return state, Refusal(Reason.NOT_BEGUN, "the arbiter does not know the log of this agent")
+        return state, Refusal(Reason.NOT_BEGUN, "the arbiter does not have the key log of this agent")
     if renewal is not (record.after_how is ClaimBasis.RENEW):
-        return state, Refusal(Reason.MALFORMED, "a renewal must be requested as a renewal")
+        return state, Refusal(Reason.MALFORMED, "the claim does not match the request: only one of them is a renewal")
     state = _with_head(on_this_boot(state, hearing), log, hearing)
     chain = state.chains.get(record.inst) or claims.new_chain(shown.digest)
     highest = 0 if state.lease is None else state.lease.e

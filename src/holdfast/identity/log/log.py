@@ -83,7 +83,7 @@ def accept(
     record = signed.record
     match record:
         case Inception():
-            return Refusal(Reason.OTHER_ID, "a second inception")
+            return Refusal(Reason.OTHER_ID, "the log already has another inception")
         case Rotation():
             return _rotated(log, signed, record, port=port, receipts=receipts)
         case Recovery() | Retirement():
@@ -108,7 +108,7 @@ def add_receipt(log: KeyLog, receipt: Signed[Receipt], *, port: Signatures) -> K
     if held is None or held.digest != said.d:
         item = log.find_evidence(said.d)
         if item is None:
-            return Refusal(Reason.NOT_HELD, "a receipt for a record that is not held")
+            return Refusal(Reason.NOT_HELD, "the log does not have the record of this receipt")
         held = item.entry
     fault = rules.find_fault_in_receipt(receipt, held, log.id, port)
     return fault or accept(log, held.signed, port=port, receipts=(receipt,))
@@ -138,10 +138,10 @@ def _rotated(
     log: KeyLog, signed: Signed[Record], record: Rotation, *, port: Signatures, receipts: Receipts
 ) -> KeyLog | Refusal:
     if record.g >= len(log.generations) or record.s > ROTATIONS_MAX:
-        return Refusal(Reason.GAP, "its generation or number is ahead of this log")
+        return Refusal(Reason.GAP, "the generation or rotation number of the record is too high for this log")
     generation = log.generations[record.g]
     if record.s > len(generation.rotations) + 1:
-        return Refusal(Reason.GAP, "the records before it are missing here")
+        return Refusal(Reason.GAP, "this log lacks the records before this one")
     before = generation.at(record.s - 1)
     fault = rules.find_fault_in_rotation(signed, record, before=before, tier=generation.tier, port=port)
     if fault is not None:
@@ -169,7 +169,7 @@ def _recovered(
     asked: frozenset[PublicKey],
 ) -> KeyLog | Refusal:
     if record.g > len(log.generations):
-        return Refusal(Reason.GAP, "the recoveries before it are missing here")
+        return Refusal(Reason.GAP, "this log lacks the recoveries before this record")
     before = log.generations[record.g - 1].tier
     fault = rules.find_fault_in_recovery(signed, record, before=before, port=port)
     if fault is not None:

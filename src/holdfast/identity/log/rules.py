@@ -34,11 +34,11 @@ def find_fault_in_rotation(
     if isinstance(previous, Retirement):
         return Refusal(Reason.RETIRED, "the identity is retired")
     if record.p != before.digest:
-        return Refusal(Reason.WRONG_PREVIOUS, f"names {record.p} as the record before it")
+        return Refusal(Reason.WRONG_PREVIOUS, f"its previous record {record.p} is not in this log")
     kept = tier.record.rec.members if isinstance(tier.record, Inception | Recovery) else ()
     shown = {*map(key_digest, record.op.members), *record.nxt.members}
     if not shown.isdisjoint(kept):
-        return Refusal(Reason.KEY_IN_TWO_CLASSES, "it installs a recovery key as another kind of key")
+        return Refusal(Reason.KEY_IN_TWO_CLASSES, "it uses a recovery key as another kind of key")
     return (
         find_not_committed(record.by, previous.nxt.members)
         or _find_bad_key((*record.by, *record.op.members, *_members(record.wit)), port)
@@ -56,7 +56,7 @@ def find_fault_in_recovery(
     if not isinstance(previous, Inception | Recovery):
         return Refusal(Reason.RETIRED, "the identity is retired")
     if record.rp != before.digest:
-        return Refusal(Reason.WRONG_PREVIOUS, f"names {record.rp} as the recovery record before it")
+        return Refusal(Reason.WRONG_PREVIOUS, f"its previous recovery {record.rp} is not in this log")
     return (
         find_not_committed(record.by, previous.rec.members)
         or _find_bad_key((*record.by, *_members(record.wit)), port)
@@ -76,20 +76,20 @@ def find_too_few(signed: Signed[object], keys: tuple[PublicKey, ...], needed: in
     count = count_of(signed, keys)
     if count >= needed:
         return None
-    return Refusal(Reason.TOO_FEW_SIGNATURES, f"signed by {count} {what} keys; {needed} are needed")
+    return Refusal(Reason.TOO_FEW_SIGNATURES, f"{count} {what} keys signed it; {needed} are needed")
 
 
 def find_fault_in_receipt(receipt: Signed[Receipt], entry: LogEntry, id_: str, port: Signatures) -> Refusal | None:
     """Whether the receipt vouches for this record of this agent, by one of its witnesses."""
     said = receipt.record
     if said.id != id_:
-        return Refusal(Reason.OTHER_ID, "a receipt for another agent")
+        return Refusal(Reason.OTHER_ID, "the receipt is for another agent")
     if (said.position, said.d) != (entry.position, entry.digest):
-        return Refusal(Reason.NOT_HELD, "a receipt for another record")
+        return Refusal(Reason.NOT_HELD, "the receipt is for another record")
     if not may_vouch(entry, said.wit):
         return Refusal(Reason.NOT_A_WITNESS, f"{said.wit} is not a witness of this record")
     if not receipt.signatures:
-        return Refusal(Reason.BAD_SIGNATURE, "a receipt without a signature")
+        return Refusal(Reason.BAD_SIGNATURE, "the receipt has no signature")
     return find_bad_signature(receipt, Family.RCPT, (said.wit,), port)
 
 
@@ -110,13 +110,13 @@ def find_other_id(signed: Signed[Record], id_: str, first: LogEntry) -> Refusal 
     """Whether the record is of another agent than the one whose log begins with `first`."""
     record = signed.record
     same = signed.digest == first.digest if isinstance(record, Inception) else record.id == id_
-    return None if same else Refusal(Reason.OTHER_ID, "a record of another agent")
+    return None if same else Refusal(Reason.OTHER_ID, "the record belongs to another agent")
 
 
 def _find_bad_key(keys: tuple[PublicKey, ...], port: Signatures) -> Refusal | None:
     for key in keys:
         if not port.is_good_key(key_bytes(key)):
-            return Refusal(Reason.BAD_KEY, f"{key} is of small order or not canonical")
+            return Refusal(Reason.BAD_KEY, f"the key {key} is weak (of small order) or not in canonical form")
     return None
 
 

@@ -53,8 +53,7 @@ def combine(texts: Sequence[str]) -> Phrase:
     secret = combine_secret(texts)
     if len(secret) != 32:
         raise BadShare(
-            "these shares give {len(secret)} bytes instead of 32: they are not shares of a recovery phrase",
-            reason="other",
+            f"these shares give {len(secret)} bytes instead of 32: they do not belong to a phrase", reason="other"
         )
     return Phrase(secret)
 
@@ -100,11 +99,9 @@ def _recovered(groups: dict[int, list[Any]], passphrase: bytes) -> bytes:
         try:
             secrets.add(_slip39().combine_mnemonics(used, passphrase))
         except _slip39().MnemonicError:
-            raise BadShare(
-                "the shares do not belong together: at least one of them is wrong", reason="damaged"
-            ) from None
+            raise BadShare("the shares do not belong together: at least one is wrong", reason="damaged") from None
     if len(secrets) != 1:
-        raise BadShare("the shares give different secrets: at least one of them is wrong", reason="damaged")
+        raise BadShare("the shares give different secrets: at least one is wrong", reason="damaged")
     return secrets.pop()
 
 
@@ -153,9 +150,7 @@ def _groups(parsed: Sequence[Any]) -> dict[int, list[Any]]:
         odd = found and one.group_parameters() != found[0].group_parameters()
         if odd or any(one.index == other.index for other in found):
             raise BadShare(
-                f"share {number} has the same number as another share, but different words",
-                reason="mixed",
-                number=number,
+                f"share {number} has the same number as another share, but other words", reason="mixed", number=number
             )
         if found and len(one.value) != len(found[0].value):
             raise BadShare(f"share {number} is longer or shorter than the other shares", reason="mixed", number=number)

@@ -167,7 +167,7 @@ def find_bad_signature(
     text = message(family, signed.body)
     for key, raw in signed.signatures:
         if key not in allowed:
-            return Refusal(Reason.BAD_SIGNATURE, f"signed by {key}, which may not sign it")
+            return Refusal(Reason.BAD_SIGNATURE, f"the key {key} signed it, but may not sign it")
         if not port.verifies(key_bytes(key), text, raw):
             return Refusal(Reason.BAD_SIGNATURE, f"the signature of {key} does not verify")
     return None

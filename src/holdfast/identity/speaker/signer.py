@@ -59,7 +59,7 @@ class SignerService:
     def answer(self, raw: bytes, *, user: int) -> tuple[str, bytes]:
         """The verb, for the log, and the frame that answers it. Raises nothing of ours."""
         if not self._may_ask(user):
-            return "", refusal(TOO_MANY, f"more than {A_SECOND:g} requests in a second")
+            return "", refusal(TOO_MANY, f"the signer got more than {A_SECOND:g} requests in a second")
         verb = ""
         try:
             verb, fields = parse_request(raw)

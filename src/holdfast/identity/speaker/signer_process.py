@@ -100,7 +100,7 @@ class _Served:
         while True:
             raw = await _request(reader)
             if raw is None:
-                writer.write(refusal(BadInput.code, f"a request has at most {REQUEST_BYTES_MAX:,} bytes"))
+                writer.write(refusal(BadInput.code, f"a request may have at most {REQUEST_BYTES_MAX:,} bytes"))
                 await writer.drain()
                 return
             verb, frame = self._signer.answer(raw, user=user)

@@ -84,7 +84,7 @@ def find_signing_entry(log: KeyLog, said: AtPosition, moment: ObserverState | No
     entry = log.find(position)
     if entry is not None and moment is not None and _in_grace(log, position, moment):
         return entry
-    return Refusal(Reason.OLD_KEYS, f"keys of {position} are no longer valid at {log.position}")
+    return Refusal(Reason.OLD_KEYS, f"the keys of {position} are no longer valid: the key log is at {log.position}")
 
 
 def find_inactive(log: KeyLog) -> Refusal | None:
@@ -104,7 +104,7 @@ def find_not_signed_by(signed: Signed[object], family: Family, entry: LogEntry, 
     """Whether enough of the operational keys of that record signed, and no one else."""
     record = entry.record
     if not isinstance(record, Inception | Rotation):
-        return Refusal(Reason.LOCKED, "that record installs no operational key")
+        return Refusal(Reason.LOCKED, "the key log names no operational key at that position")
     keys = record.op
     return find_bad_signature(signed, family, keys.members, port) or find_too_few(
         signed, keys.members, keys.needed, "operational"
@@ -123,21 +123,21 @@ def _in_grace(log: KeyLog, position: LogPosition, moment: ObserverState) -> bool
 
 def _find_fault_in_times(certificate: Certificate, now: int) -> Refusal | None:
     if not 0 < certificate.exp - certificate.iat <= LIFE_S_MAX:
-        return Refusal(Reason.TOO_LONG, f"a certificate lives {LIFE_S_MAX} s at most")
+        return Refusal(Reason.TOO_LONG, f"a certificate may be valid for at most {LIFE_S_MAX} s")
     if certificate.iat > now + SKEW_S:
-        return Refusal(Reason.TOO_EARLY, "issued in the future")
+        return Refusal(Reason.TOO_EARLY, "the certificate is dated in the future")
     if now >= certificate.exp:
-        return Refusal(Reason.EXPIRED, "expired")
+        return Refusal(Reason.EXPIRED, "the certificate has expired")
     return None
 
 
 def _find_old_incarnation(certificate: Certificate, highest: int) -> Refusal | None:
     if certificate.e >= highest:
         return None
-    return Refusal(Reason.OLD_INCARNATION, f"incarnation {certificate.e}; {highest} was already seen")
+    return Refusal(Reason.OLD_INCARNATION, f"its incarnation is {certificate.e}, but {highest} was already seen")
 
 
 def _find_bad_instance_key(certificate: Certificate, port: Signatures) -> Refusal | None:
     if port.is_good_key(key_bytes(certificate.inst)):
         return None
-    return Refusal(Reason.BAD_KEY, f"{certificate.inst} is of small order or not canonical")
+    return Refusal(Reason.BAD_KEY, f"the key {certificate.inst} is weak (of small order) or not in canonical form")

@@ -146,9 +146,9 @@ def yielded(held: AgentLease | None, said: Signed[LeaseYield], *, port: Signatur
     """The lease of this agent after its holder gave it to another instance."""
     record = said.record
     if held is None or held.e != record.e:
-        return Refusal(Reason.OLD_INCARNATION, f"incarnation {record.e} is not the one granted")
+        return Refusal(Reason.OLD_INCARNATION, f"incarnation {record.e} is not the granted one")
     if held.frozen:
-        return Refusal(Reason.FROZEN, "two copies of this instance's key were seen")
+        return Refusal(Reason.FROZEN, "the arbiter saw two copies of this instance's key")
     fault = find_bad_signature(said, Family.LEASE, (held.inst,), port)
     return fault or replace(held, yielded_to=record.to)
 
@@ -160,19 +160,19 @@ def _frozen(held: AgentLease | None, inst: PublicKey) -> AgentLease | None:
 def _find_unlike(said: LeaseClaim, certificate: Signed[Certificate], challenge: str) -> Refusal | None:
     shown = certificate.record
     if said.chal != challenge:
-        return Refusal(Reason.WRONG_CHALLENGE, "answers another challenge")
+        return Refusal(Reason.WRONG_CHALLENGE, "the claim answers another challenge")
     if (said.crt, said.inst, said.id) != (certificate.digest, shown.inst, shown.id):
-        return Refusal(Reason.WRONG_CERTIFICATE, "the certificate is not the one it names")
+        return Refusal(Reason.WRONG_CERTIFICATE, "the certificate is not the one that the claim names")
     if shown.role not in (Role.PRIMARY, Role.STANDBY):
-        return Refusal(Reason.WRONG_CERTIFICATE, f"a {shown.role.value} cannot become primary")
+        return Refusal(Reason.WRONG_CERTIFICATE, f"an instance with the role {shown.role.value} cannot become primary")
     if said.e < shown.e:
-        return Refusal(Reason.OLD_INCARNATION, f"claims {said.e} with a certificate for {shown.e}")
+        return Refusal(Reason.OLD_INCARNATION, f"it claims incarnation {said.e} with a certificate for {shown.e}")
     return None
 
 
 def _find_not_free(said: LeaseClaim, held: AgentLease | None, log: KeyLog, clock_ms: int) -> Refusal | None:
     if said.after_how is ClaimBasis.WAITING:
-        return Refusal(Reason.HELD, "it only waits and asks for no lease")
+        return Refusal(Reason.HELD, "the instance only announced that it waits; it did not ask for the lease")
     if said.after_how is ClaimBasis.RENEW:
         return _find_not_holder(said, held)
     if held is None:
@@ -181,7 +181,7 @@ def _find_not_free(said: LeaseClaim, held: AgentLease | None, log: KeyLog, clock
         return Refusal(Reason.OLD_INCARNATION, f"incarnation {held.e} was already granted")
     newer = log.position > held.position
     if held.frozen and not newer:
-        return Refusal(Reason.FROZEN, "two copies of the holder's key were seen: rotate first")
+        return Refusal(Reason.FROZEN, "two copies of the holder's key exist: run `holdfast identity rotate`")
     free = {
         ClaimBasis.EXPIRED: clock_ms >= held.until_ms,
         ClaimBasis.YIELD: held.yielded_to == said.inst,
@@ -189,17 +189,17 @@ def _find_not_free(said: LeaseClaim, held: AgentLease | None, log: KeyLog, clock
         ClaimBasis.RCV: log.position.g > held.position.g,
     }
     if said.after_e != held.e or not free[said.after_how]:
-        return Refusal(Reason.HELD, f"incarnation {held.e} is held")
+        return Refusal(Reason.HELD, f"another instance holds the lease of incarnation {held.e}")
     return None
 
 
 def _find_not_holder(said: LeaseClaim, held: AgentLease | None) -> Refusal | None:
     if held is None or (held.e, held.inst, held.e) != (said.e, said.inst, said.after_e):
-        return Refusal(Reason.OLD_INCARNATION, f"incarnation {said.e} is not this instance's")
+        return Refusal(Reason.OLD_INCARNATION, f"this instance does not hold incarnation {said.e}")
     if held.frozen:
-        return Refusal(Reason.FROZEN, "two copies of this instance's key were seen: rotate first")
+        return Refusal(Reason.FROZEN, "two copies of this key exist: run `holdfast identity rotate`")
     if held.yielded_to:
-        return Refusal(Reason.HELD, f"incarnation {held.e} was given to {held.yielded_to}")
+        return Refusal(Reason.HELD, f"this instance gave incarnation {held.e} to {held.yielded_to}")
     return None
 
 
@@ -226,12 +226,12 @@ def new_chain(certificate: Digest) -> MessageChain:
 def follow_chain(chain: MessageChain, *, counter: int, before: Digest, digest: Digest) -> MessageChain | Refusal:
     """The chain with the message; a frozen chain where it proves a second copy of the key."""
     if chain.frozen:
-        return Refusal(Reason.FROZEN, "two copies of this instance's key were seen")
+        return Refusal(Reason.FROZEN, "the arbiter saw two copies of this instance's key")
     known = dict(chain.seen)
     if counter in known:
         return chain if known[counter] == digest else frozen_chain(chain)
     if counter < chain.counter:
-        return Refusal(Reason.OLD_VERSION, f"counter {counter} after {chain.counter}")
+        return Refusal(Reason.OLD_VERSION, f"its counter is {counter}, below {chain.counter}")
     if known.get(counter - 1, before) != before:
         return frozen_chain(chain)
     return MessageChain(seen=(*chain.seen, (counter, digest))[-WINDOW:])

@@ -66,9 +66,9 @@ def find_fault_in_answer(
     if isinstance(entry, Refusal):
         return entry
     if answer.at > now + SKEW_S:
-        return Refusal(Reason.TOO_EARLY, "answered in the future")
+        return Refusal(Reason.TOO_EARLY, "the answer is dated in the future")
     if now - answer.at > LIFE_S:
-        return Refusal(Reason.EXPIRED, f"older than {LIFE_S} s")
+        return Refusal(Reason.EXPIRED, f"the answer is older than {LIFE_S} s")
     return find_not_signed_by(signed, Family.ANSWER, entry, port)
 
 
@@ -137,9 +137,9 @@ def judge_profile(
     if isinstance(entry, Refusal):
         return entry
     if now >= profile.exp:
-        return Refusal(Reason.EXPIRED, "expired")
+        return Refusal(Reason.EXPIRED, "the profile has expired")
     if held is not None and profile.rank <= held.record.rank:
-        return Refusal(Reason.OLD_VERSION, f"{profile.rank} does not follow {held.record.rank}")
+        return Refusal(Reason.OLD_VERSION, f"profile {profile.rank} is not newer than profile {held.record.rank}")
     return find_not_signed_by(signed, Family.PROF, entry, port) or signed
 
 
@@ -203,10 +203,10 @@ def find_fault_in_head(signed: Signed[Head], log: KeyLog, *, port: Signatures) -
     """Why the head does not count for this agent; None where it does."""
     head = signed.record
     if head.id != log.id:
-        return Refusal(Reason.OTHER_ID, "about another agent")
+        return Refusal(Reason.OTHER_ID, "it is about another agent")
     entry = log.find(head.position)
     if entry is None:
-        return Refusal(Reason.OLD_KEYS, f"signed at {head.position}, a position that the log does not have")
+        return Refusal(Reason.OLD_KEYS, f"it was signed at {head.position}, which the key log does not have")
     return find_not_signed_by(signed, Family.HEAD, entry, port)
 
 

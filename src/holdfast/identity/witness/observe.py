@@ -79,7 +79,9 @@ def observe(
         return Refusal(Reason.NOBODY_ANSWERED, "no source returned a log of this agent")
     operators = {answer.operator for answer in answers if alone[answer.source] is not None}
     if known is None and len(operators) < OPERATORS_MIN:
-        return Refusal(Reason.ONE_OPERATOR, f"the first look at an agent needs sources of {OPERATORS_MIN} operators")
+        return Refusal(
+            Reason.ONE_OPERATOR, f"the first look at an agent needs sources of at least {OPERATORS_MIN} operators"
+        )
     return _seen(log, alone)
 
 
@@ -123,10 +125,10 @@ def with_receipts(log: KeyLog, lines: Iterable[bytes], *, port: Signatures) -> K
 def find_roll_back(mark: LogMark, log: KeyLog) -> Refusal | None:
     """Whether the log is older than, or not the same as, what was seen before."""
     if log.position < mark.position:
-        return Refusal(Reason.ROLLED_BACK, f"the log is at {log.position}, but {mark.position} was seen before")
+        return Refusal(Reason.ROLLED_BACK, f"the key log is at {log.position}, but was seen at {mark.position}")
     held = log.find(mark.position)
     if held is not None and held.digest != mark.digest and is_final(log, mark.position):
-        return Refusal(Reason.FORK, f"another final record at {mark.position}")
+        return Refusal(Reason.FORK, f"the key log has another final record at {mark.position} than Holdfast saw before")
     return None
 
 

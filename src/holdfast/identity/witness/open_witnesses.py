@@ -197,4 +197,4 @@ async def _answer(asking: Awaitable[T]) -> T | Refusal:
         return await asyncio.wait_for(asking, ANSWER_S_MAX)
     except (HoldfastError, OSError, TimeoutError) as error:
         said = str(error) or type(error).__name__
-        return Refusal(Reason.NOBODY_ANSWERED, f"no answer: {said}")
+        return Refusal(Reason.NOBODY_ANSWERED, f"the witness gave no answer: {said}")

@@ -115,20 +115,20 @@ def _answer(log: KeyLog, signed: Signed[Record], key: PublicKey, now: int) -> Si
     if own is not None and own.record.d == signed.digest:
         return own
     if held is None or held.digest != signed.digest:
-        return Refusal(Reason.CONTESTED, "kept as evidence: the witness saw another record at this position first")
+        return Refusal(Reason.CONTESTED, "the witness saw another record at this position first")
     if own is not None:
-        return Refusal(Reason.CONTESTED, "kept, but this witness vouched for another record at this position")
+        return Refusal(Reason.CONTESTED, "this witness signed for another record at this position")
     if position.g < log.position.g:
-        return Refusal(Reason.OLD_KEYS, "a recovery has replaced its generation")
+        return Refusal(Reason.OLD_KEYS, "a recovery has replaced the generation of this record")
     return _vouch(log, held, key, now)
 
 
 def _vouch(log: KeyLog, held: LogEntry, key: PublicKey, now: int) -> Receipt | Refusal:
     if not rules.may_vouch(held, key):
-        return Refusal(Reason.NOT_A_WITNESS, "kept, but this record does not name this witness")
+        return Refusal(Reason.NOT_A_WITNESS, "the witness keeps the record, but the record does not name this witness")
     first = held.needs[:-1]  # of a rotation that names witnesses: those before it
     if first and key not in first[0].members and not rules.enough(first, held.receipts):
-        return Refusal(Reason.PREVIOUS_NOT_FINAL, "kept; the old witnesses must vouch for it first")
+        return Refusal(Reason.PREVIOUS_NOT_FINAL, "the old witnesses must sign their receipts first")
     g, s = held.position
     return Receipt(id=log.id, g=g, s=s, d=held.digest, wit=key, at=now)
 
@@ -144,5 +144,5 @@ def _find_too_many(log: KeyLog, signed: Signed[Record], key: PublicKey, now: int
     for most, span_s in limits:
         if sum(at > now - span_s for at in times) >= most:
             what = "rotations" if isinstance(signed.record, Rotation) else "recoveries"
-            return Refusal(Reason.TOO_MANY, f"{most} {what} in {span_s} s already")
+            return Refusal(Reason.TOO_MANY, f"the witness accepts at most {most} {what} in {span_s} s")
     return None
