@@ -260,10 +260,10 @@ async def test_an_engine_that_is_missing_or_too_old(tmp_path: Path, monkeypatch:
     assert "CVE-2023-36811" in caught.value.hint
     assert (await open_engine(ACCEPTS_OLD, base=tmp_path / "base")).label == "borg 1.2.4"
     old.write_text("#!/bin/sh\necho borg 2.0.0b25\n")
-    with pytest.raises(EngineTooOld, match="another format"):
+    with pytest.raises(EngineTooOld, match="a repository format that Holdfast does not support"):
         await open_engine(ACCEPTS_OLD, base=tmp_path / "base")
     old.write_text("#!/bin/sh\nexit 3\n")
-    with pytest.raises(EngineMissing, match="does not start"):
+    with pytest.raises(EngineMissing, match="does not name a version of Borg"):
         await open_engine(base=tmp_path / "base")
 
 

@@ -111,7 +111,7 @@ def test_keys_do_not_move_into_a_vault_that_lacks_them(tmp_path: Path, phrase: P
     asyncio.run(_make(home))
     before = (home / "keys.json").read_bytes()
     vault = vault_for(tmp_path, phrase, None)
-    with pytest.raises(VaultDamaged, match="does not hold the keys"):
+    with pytest.raises(VaultDamaged, match="does not have the keys"):
         move_keys(home / "keys.json", vault)
     assert (home / "keys.json").read_bytes() == before
 

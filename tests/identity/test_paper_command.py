@@ -182,7 +182,7 @@ def test_a_sheet_of_another_agent_is_named(home: Home, hf: Commands, tmp_path: P
     other = Home(tmp_path / "other", new_phrase(SeededEntropy(5)))
     sheet = print_sheets(other.session(), other.phrase, date="2026-11-15")[0]
     said = hf("paper", "verify", "--words-fd", "0", stdin=sheet.code, code=2)
-    assert f"of the agent {other.log.id[:8]}..." in said.err
+    assert f"belongs to agent {other.log.id[:8]}..." in said.err
 
 
 def test_sheets_are_listed_stale_and_revoked(home: Home, hf: Commands, phrase: Phrase) -> None:

@@ -59,8 +59,8 @@ def test_a_phrase_is_read_as_people_write_it(phrase: Phrase) -> None:
 def test_what_is_no_phrase_is_refused_by_place_and_never_shown(phrase: Phrase) -> None:
     words = list(phrase.words)
     for typed, said in (
-        (words[:23], "23 were given"),
-        ([*words, "zoo"], "25 were given"),
+        (words[:23], "you gave 23"),
+        ([*words, "zoo"], "you gave 25"),
         ([*words[:4], "qqqq", *words[5:]], "word 5 is not in the word list"),
         ([words[0][:3] + "zz", *words[1:22], "?", "xyzzy"], "words 1, 23, 24 are not"),
         ([words[0], *words[:0:-1]], "one word is wrong, or two are swapped"),

@@ -64,7 +64,7 @@ def test_the_new_words_have_all_the_power_and_the_old_ones_none(world: World) ->
     assert tuple(done.log.position) == (1, 1)
     session = open_paper(world.folder)
     assert fit_phrase(session, " ".join(NEW.words)).phrase == NEW
-    with pytest.raises(BadSheet, match="was replaced"):
+    with pytest.raises(BadSheet, match="this sheet is no longer valid"):
         fit_phrase(session, world.words[0])
     with open_by(world.vault, [UNLOCK]) as vault:
         kept = read_escrow(vault)
@@ -88,7 +88,7 @@ def test_a_run_that_was_cut_short_goes_on_with_the_same_new_words(world: World) 
     assert world.log().standing is LogStanding.LOCKED
     assert under_way(world)
     thief = World(world.root, home_name="thief")
-    with pytest.raises(BadPhrase, match="were replaced"):
+    with pytest.raises(BadPhrase, match="replaced these words"):
         thief.recover(world.words[0], witnesses=world.witnesses)
     with pytest.raises(BadPhrase, match="names different new words"):
         replaced(world, THIRD)

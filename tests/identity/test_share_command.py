@@ -41,7 +41,7 @@ def test_a_phrase_is_split_and_joined_by_pipes(hf: Commands, phrase: Phrase) -> 
         joined = hf("share", "combine", "--from-fd", "0", stdin="\n\n".join(pair))
         assert joined.out == words + "\n"
     few = hf("share", "combine", "--from-fd", "0", stdin=blocks[1], code=2)
-    assert "2 different shares are needed; 1 was given" in few.err
+    assert "2 different shares are needed; you gave 1" in few.err
     assert not leaked(blocks[1].split("\n")[1], few.err)
 
 
