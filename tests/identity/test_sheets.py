@@ -77,7 +77,7 @@ def test_the_register_has_a_limit_and_says_what_is_not_there() -> None:
         SheetRegister().get(7)
     with pytest.raises(BadInput, match="is not a date"):
         SheetRegister().printed(sheet(1)).verified(1, date="yesterday")
-    with pytest.raises(BadInput, match="unknown format 2"):
+    with pytest.raises(BadInput, match="has format 2; this Holdfast reads only format 1"):
         parse_register(b'{"format":2}')
     with pytest.raises(BadInput, match="malformed"):
         parse_register(b'{"sheets":[{"number":1,"date":"2026-01-01","generation":1,"verified":"soon"}]}')

@@ -202,10 +202,10 @@ def _raise_not_final(log: KeyLog, signed: Signed[Record], receipts: int, refused
     why = "; ".join(f"{place}: {reason}" for place, reason in refused.items())
     why = f" ({why})" if why else ""
     if held.digest != signed.digest:
-        none = ", and none there is final" if log.standing is LogStanding.CONTESTED else ""
-        raise KeysReplaced(f"{log.id}: another record is at {position}{none}{why}")
+        none = ", and no record there is final" if log.standing is LogStanding.CONTESTED else ""
+        raise KeysReplaced(f"{log.id}: the key log has another record at {position}{none}{why}")
     needed = max(keys.needed for keys in held.needs)
-    raise NotFinal(f"{receipts} of {needed} required witnesses signed a receipt for the record at {position}{why}")
+    raise NotFinal(f"only {receipts} of {needed} required witnesses signed a receipt for the record at {position}{why}")
 
 
 async def rotate_identity(
@@ -267,7 +267,7 @@ def _rotation(log: KeyLog, keys: KeySet, *, why: RotationReason, wit: Keys | Non
         raise VaultDamaged("the vault has no prepared keys for this rotation")
     following = keys.current().next
     if key_digest(key_text(following)) not in head.nxt.members:
-        raise KeysReplaced(f"{log.id}: the log names another next key than the one in the vault")
+        raise KeysReplaced(f"{log.id}: the next key in the vault is not the one that the key log names")
     nxt = drafts.committed((key_text(staged.next),))
     with keys.get_next(following) as by, keys.get_op(staged.op) as op:
         return drafts.rotation(log, by=(by,), op=(op,), nxt=nxt, why=why, wit=wit)

@@ -218,7 +218,9 @@ def _refuse_powerless(found: PaperFit) -> None:
             hint="destroy this sheet and use the newer one; `holdfast paper list` shows its number",
         )
     if found.fit is PaperState.RETIRED:
-        raise BadSheet("the identity is retired: no sheet can recover it", hint="a retired identity cannot be restored")
+        raise BadSheet(
+            "the identity is retired: no sheet can recover it", hint="nothing can recover a retired identity"
+        )
 
 
 def _check_holders(holders: Sequence[str], total: int) -> None:

@@ -153,7 +153,7 @@ def _rotated(
     if record.g < len(log.generations) - 1:
         return _with_evidence(log, entry, EvidenceKind.LATE)
     if log.is_contested:
-        return Refusal(Reason.CONTESTED, "two records at one position: only a recovery can settle it")
+        return Refusal(Reason.CONTESTED, "the log has two records at one position: only a recovery can settle this")
     if before.changes_witnesses and not before.final:
         return Refusal(Reason.PREVIOUS_NOT_FINAL, "the record before it names new witnesses and is not final yet")
     return _appended(log, entry)
@@ -205,7 +205,7 @@ def _settled(log: KeyLog, entry: LogEntry) -> KeyLog | Refusal:
 def _with_evidence(log: KeyLog, entry: LogEntry, kind: EvidenceKind) -> KeyLog | Refusal:
     there = sum(item.entry.position == entry.position for item in log.evidence)
     if there >= EVIDENCE_MAX:
-        said = f"{there} other records of this position are kept already; send this one with its receipts"
+        said = f"the log already keeps {there} other records of this position; send this record with its receipts"
         return Refusal(Reason.EVIDENCE_FULL, said)
     return replace(log, evidence=(*log.evidence, LogEvidence(entry=entry, kind=kind)))
 
@@ -282,7 +282,7 @@ def replay(records: Iterable[Numbered], receipts: Iterable[Numbered], *, port: S
         log = after
     counted = 0 if log is None else sum(len(entry.receipts) for entry in log.kept())
     if counted != sum(map(len, vouched.values())):
-        raise BadRecord("a receipt that is for none of its records")
+        raise BadRecord("a receipt does not belong to any record of this key log")
     return log
 
 

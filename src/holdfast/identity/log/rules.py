@@ -68,7 +68,7 @@ def find_fault_in_recovery(
 def find_not_committed(by: tuple[PublicKey, ...], committed: tuple[Digest, ...]) -> Refusal | None:
     for key in by:
         if key_digest(key) not in committed:
-            return Refusal(Reason.NOT_COMMITTED, f"no earlier record committed to {key}")
+            return Refusal(Reason.NOT_COMMITTED, f"the previous record has no digest of the key {key}")
     return None
 
 

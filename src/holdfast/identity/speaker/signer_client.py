@@ -167,7 +167,7 @@ class SignerRing:
         if key_id not in self._keys:
             k_effect, self.current_journal_key, self._keys = self._ask()  # another process may have added it
             if k_effect != self.k_effect:
-                raise KeysWrong("the signer now holds the keys of another journal")
+                raise KeysWrong("the signer now has the keys of another journal")
         key = self._keys.get(key_id)
         if key is None:
             raise KeysWrong(f"the signer has no journal key {key_id}")

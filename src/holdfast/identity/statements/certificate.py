@@ -75,7 +75,7 @@ def find_signing_entry(log: KeyLog, said: AtPosition, moment: ObserverState | No
     grace: only the head's keys do."""
     position = said.position
     if said.id != log.id:
-        return Refusal(Reason.OTHER_ID, "about another agent")
+        return Refusal(Reason.OTHER_ID, "it is about another agent")
     fault = find_inactive(log)
     if fault is not None:
         return fault

@@ -61,7 +61,7 @@ def find_fault_in_answer(
     """Why this is no answer of the agent to the challenge; None where it is one."""
     answer = signed.record
     if (answer.chal, answer.to) != (challenge, asker):
-        return Refusal(Reason.WRONG_CHALLENGE, "answers another challenge, or another asker")
+        return Refusal(Reason.WRONG_CHALLENGE, "it answers another challenge, or another asker")
     entry = find_signing_entry(log, answer)
     if isinstance(entry, Refusal):
         return entry

@@ -223,14 +223,14 @@ def _check_texts(texts: list[Any], count_max: int) -> None:
 
 def key_of_hex(text: object) -> bytes:
     if not isinstance(text, str):
-        raise TypeError("a key is text")
+        raise TypeError("a key must be text")
     raw = bytes.fromhex(text)
     if len(raw) != KEY_BYTES:
-        raise ValueError("a key has 32 bytes")
+        raise ValueError("a key must have 32 bytes")
     return raw
 
 
 def key_number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError("a key id is a positive number")
+        raise ValueError("a key id must be a positive whole number")
     return value

@@ -321,7 +321,7 @@ def clear_unfinished(folder: Path, second: Path) -> None:
     if same:
         private_files.check_private_folder(second)
         if _strangers(second):
-            raise VaultExists(f"{second} holds files that an unfinished set-up does not leave")
+            raise VaultExists(f"{second} has files that an unfinished set-up did not write")
         # By one rename, so that a kill in the middle of the removal leaves nothing half there.
         remove_unfinished(second)
         os.rename(second, unfinished(second))
