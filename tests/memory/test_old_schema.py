@@ -35,12 +35,9 @@ CLOCK = ManualClock()
 
 
 async def opened(folder: Path) -> SqliteJournal:
+    path, instance, entropy = folder / "journal.db", folder / "instance", SystemEntropy()
     return await opening.open_journal(
-        folder / "journal.db",
-        keys=FixedKeys(),
-        clock=CLOCK,
-        entropy=SystemEntropy(),
-        instance_folder=folder / "instance",
+        path, instance, FixedKeys(), CLOCK, entropy, create=True, network_fs=False, sync="FULL"
     )
 
 

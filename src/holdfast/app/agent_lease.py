@@ -216,11 +216,8 @@ class AgentLease:
 
     def _raise(self, e: int) -> None:
         if os.path.lexists(self._journal):
-            asyncio.run(
-                self._admin.raise_incarnation(
-                    to=e, keys=self._keys(), clock=self._clock, wait_s=min(self.life_s / 4, 5.0)
-                )
-            )
+            keys, wait_s = self._keys(), min(self.life_s / 4, 5.0)
+            asyncio.run(self._admin.raise_incarnation(to=e, keys=keys, clock=self._clock, wait_s=wait_s))
 
     def _reread(self, speaker: Speaker) -> KeyLog:
         """The log as the witnesses know it, where they can be reached; it may be ahead of ours."""

@@ -94,7 +94,7 @@ async def open_file_journal(
     create: bool = True,
     clock: Clock | None = None,
     entropy: Entropy | None = None,
-    allow_network_fs: bool = False,
+    network_fs: bool = False,
     synchronous: str = "FULL",
     moving: bool = False,
 ) -> tuple[Journal, KeyRing]:
@@ -113,15 +113,10 @@ async def open_file_journal(
         )
     if not path.parent.is_dir():
         raise NotAJournal(f"the folder {path.parent} does not exist", hint="make the folder first")
-    check_place(path, allow_network_fs=allow_network_fs)
+    check_place(path, allow_network_fs=network_fs)
     keys = load_or_create(path.parent / KEYS, journal_exists=exists, entropy=entropy)
     journal = await admin.open(
-        keys=keys,
-        clock=clock,
-        entropy=entropy,
-        create=create,
-        allow_network_fs=allow_network_fs,
-        synchronous=synchronous,
+        keys=keys, clock=clock, entropy=entropy, create=create, allow_network_fs=network_fs, synchronous=synchronous
     )
     await asyncio.sleep(0)
     if not moving:
@@ -178,20 +173,12 @@ async def wait_held(lease: AgentLease, *, notices: Notices | None, log: Log, pat
 
 
 async def open_as(
-    lease: AgentLease | None,
-    journal: Path,
-    *,
-    clock: Clock,
-    entropy: Entropy,
-    allow_network_fs: bool,
-    create: bool = True,
+    lease: AgentLease | None, journal: Path, *, clock: Clock, entropy: Entropy, network_fs: bool, create: bool = True
 ) -> tuple[Journal, KeyRing]:
     """The journal, under the incarnation of the lease."""
 
     async def opened() -> tuple[Journal, KeyRing]:
-        return await open_file_journal(
-            journal, clock=clock, entropy=entropy, create=create, allow_network_fs=allow_network_fs
-        )
+        return await open_file_journal(journal, clock=clock, entropy=entropy, create=create, network_fs=network_fs)
 
     found, keys = await opened()
     if lease is None:

@@ -120,7 +120,7 @@ async def examine(path: Path, *, settings: Settings, deep: bool) -> AsyncIterato
                 "(`holdfast worker APP`): it rewrites the journal to a new file",
             )
             return
-        journal, _ = await open_file_journal(path, create=False, allow_network_fs=settings.allow_network_fs)
+        journal, _ = await open_file_journal(path, create=False, network_fs=settings.allow_network_fs)
     except HoldfastError as error:
         yield _failed(error)
         return

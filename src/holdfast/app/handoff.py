@@ -94,13 +94,8 @@ async def read_answer(home: AgentHome) -> Answer:
 
 def write_foreign(home: AgentHome) -> Handoff:
     """The hand-off of an adopted agent without a journal, from its own files; handoff.md too."""
-    handoff = foreign_handoff(
-        home.state,
-        home.covering(),
-        agent=home.name,
-        agent_id=_IdReader(home.identity_file)(),
-        at_ms=SystemClock().wall_ms(),
-    )
+    id_, now_ms = _IdReader(home.identity_file)(), SystemClock().wall_ms()
+    handoff = foreign_handoff(home.state, home.covering(), agent=home.name, agent_id=id_, at_ms=now_ms)
     write_atomically(home.handoff_file, safe(render(handoff)).encode(), keep_mode=True)
     return handoff
 

@@ -12,17 +12,8 @@ import msgspec
 from msgspec import UNSET
 
 from holdfast.app.handle import TaskHandle
+from holdfast.core import ids
 from holdfast.core.clock import Clock, Entropy
-from holdfast.core.ids import (
-    TaskId,
-    effect_key_bytes,
-    fingerprint,
-    fingerprint_key,
-    parse_effect_key,
-    parse_task_id,
-    task_id_for_request,
-    task_id_from_bytes,
-)
 from holdfast.core.notices import contradiction_notice
 from holdfast.core.ordinal import parse_ordinal
 from holdfast.core.ports import KeyRing, Memory
@@ -97,7 +88,7 @@ class Holdfast:
         self.tasks = _by_name(tasks, TaskType, "task")
         self.tools = _by_name(tools, Tool, "tool")
         self._k_effect = keys.k_effect
-        self._fingerprint_key = fingerprint_key(keys.k_effect)
+        self._fingerprint_key = ids.fingerprint_key(keys.k_effect)
         self._keys = keys
         self.secrets = secrets
         self._clock = clock
@@ -140,7 +131,9 @@ class Holdfast:
             task_id=self._mint(name, request_id),
             name=name,
             args=kept,
-            args_fingerprint=fingerprint(self._fingerprint_key, tool=f"task {name}", canonical_args=canonical(kept)),
+            args_fingerprint=ids.fingerprint(
+                self._fingerprint_key, tool=f"task {name}", canonical_args=canonical(kept)
+            ),
             request_id=request_id,
         )
         found = await self.journal.submit(submission)
@@ -148,12 +141,12 @@ class Holdfast:
 
     def task(self, task_id: str) -> TaskHandle:
         """A handle on a task of this journal."""
-        return TaskHandle(self.journal, parse_task_id(task_id), check=self._check_alive)
+        return TaskHandle(self.journal, ids.parse_task_id(task_id), check=self._check_alive)
 
-    def _mint(self, name: str, request_id: str) -> TaskId:
+    def _mint(self, name: str, request_id: str) -> ids.TaskId:
         if not request_id:
-            return task_id_from_bytes(self._entropy.bytes(16))
-        return task_id_for_request(self._k_effect, agent=self.settings.agent, name=name, request_id=request_id)
+            return ids.task_id_from_bytes(self._entropy.bytes(16))
+        return ids.task_id_for_request(self._k_effect, agent=self.settings.agent, name=name, request_id=request_id)
 
     # facts and decisions
 
@@ -171,12 +164,12 @@ class Holdfast:
         Name it by effect key, or by task id and ordinal. Evidence that it happened closes an unknown
         or parked step as succeeded; evidence that it did not is shown to the person who decides."""
         if effect_key:
-            found = await self.journal.find_effect(effect_key_bytes(parse_effect_key(effect_key)))
+            found = await self.journal.find_effect(ids.effect_key_bytes(ids.parse_effect_key(effect_key)))
             if found is None:
                 raise StepNotFound(f"no step has the effect key {effect_key}")
             task, place = found
         else:
-            task, place = parse_task_id(task_id), parse_ordinal(ordinal)
+            task, place = ids.parse_task_id(task_id), parse_ordinal(ordinal)
         _, step = await get_step(self.journal, task, place)
         kept = checked(result, what="evidence")
         encode(kept, what="evidence")
@@ -186,7 +179,7 @@ class Holdfast:
         if (happened and denied) or (not happened and step.state is StepState.SUCCEEDED):
             await self._tell_contradiction(task, step, source)
 
-    async def _tell_contradiction(self, task: TaskId, step: StepView, source: str) -> None:
+    async def _tell_contradiction(self, task: ids.TaskId, step: StepView, source: str) -> None:
         """A closed record never changes; a person must know that the evidence contradicts it."""
         notice = contradiction_notice(
             task, step.ordinal, step.tool, step.state, source=source, now_ms=self.journal.now_ms()
@@ -201,7 +194,7 @@ class Holdfast:
         step = await self.check_settle(task_id, ordinal, decision, result=result)
         epoch = step.parked[0] if step.parked else 0
         given = DecisionGiven(decision, checked(result, what="result"), by, note, epoch)
-        await self._drop(parse_task_id(task_id), ordinal, InboxKind.DECISION, given.body())
+        await self._drop(ids.parse_task_id(task_id), ordinal, InboxKind.DECISION, given.body())
 
     async def check_settle(
         self, task_id: str, ordinal: str, decision: Decision, *, result: Any = None
@@ -209,7 +202,7 @@ class Holdfast:
         """The step, or what `settle` would raise; nothing is recorded."""
         if decision not in ("done", "run", "skip"):
             raise BadInput(f"{decision!r} is not a decision: use `done`, `run` or `skip`")
-        task = parse_task_id(task_id)
+        task = ids.parse_task_id(task_id)
         view, step = await get_step(self.journal, task, parse_ordinal(ordinal))
         if step.state is not StepState.PARKED:
             raise NotSettleable(f"task {task} step {ordinal} is {step.state}, not parked")
@@ -224,7 +217,7 @@ class Holdfast:
 
     async def approve(self, task_id: str, ordinal: str, *, granted: bool, by: str = "", note: str = "") -> None:
         """Answer the question that a task waits for."""
-        task = parse_task_id(task_id)
+        task = ids.parse_task_id(task_id)
         ordinal = parse_ordinal(ordinal)
         view = await self.journal.read_task(task)
         asked = view.notes.get(ordinal)
@@ -250,7 +243,7 @@ class Holdfast:
             )
         await self._drop(row.task_id, "", InboxKind.RETRY, {"by": by})
 
-    async def _drop(self, task: TaskId, ordinal: str, kind: InboxKind, body: Body) -> None:
+    async def _drop(self, task: ids.TaskId, ordinal: str, kind: InboxKind, body: Body) -> None:
         await self.drop(InboxItem(task_id=task, ordinal=ordinal, kind=kind, body=body))
 
     async def drop(self, item: InboxItem) -> None:
@@ -288,7 +281,9 @@ class Holdfast:
             finally:
                 engine.unwatch(writer, rested=not writer.fenced)
 
-    async def _claim_scope(self, engine: Engine, name: str, task_id: TaskId, given: asyncio.Future[Claimed]) -> Claimed:
+    async def _claim_scope(
+        self, engine: Engine, name: str, task_id: ids.TaskId, given: asyncio.Future[Claimed]
+    ) -> Claimed:
         """Claim it; or get it from our own engine, which may see it first."""
         loop = asyncio.get_running_loop()
         end = loop.time() + SCOPE_WAIT_S * self.settings.pace
@@ -316,7 +311,7 @@ class Holdfast:
             if given.done():
                 return given.result()
 
-    async def _open_scope(self, name: str) -> TaskId:
+    async def _open_scope(self, name: str) -> ids.TaskId:
         checked(name, what="scope name")
         self.secrets.check_input(name, what="the name of the scope")
         if not name or len(name) > REQUEST_ID_CHARS_MAX:
@@ -325,13 +320,13 @@ class Holdfast:
             task_id=self._mint(SCOPE_NAME, name),
             name=SCOPE_NAME,
             args={"scope": name},
-            args_fingerprint=fingerprint(self._fingerprint_key, tool=SCOPE_NAME, canonical_args=name.encode()),
+            args_fingerprint=ids.fingerprint(self._fingerprint_key, tool=SCOPE_NAME, canonical_args=name.encode()),
             request_id=name,
         )
         await self.journal.submit(submission)
         return submission.task_id
 
-    async def _wake_scope(self, task_id: TaskId) -> None:
+    async def _wake_scope(self, task_id: ids.TaskId) -> None:
         """A resting scope becomes claimable by a harmless drop."""
         row = await self.journal.find_task(task_id)
         if row is not None and row.state.value in ("waiting", "parked"):
@@ -401,7 +396,7 @@ def _by_name(items: Iterable[N], kind: type[N], what: str) -> dict[str, N]:
     return named
 
 
-async def get_step(journal: Journal, task: TaskId, ordinal: str) -> tuple[TaskView, StepView]:
+async def get_step(journal: Journal, task: ids.TaskId, ordinal: str) -> tuple[TaskView, StepView]:
     if await journal.find_task(task) is None:
         raise TaskNotFound(task)
     view = await journal.read_task(task)

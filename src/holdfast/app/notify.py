@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Sequence
 
 import msgspec
@@ -44,12 +45,7 @@ class CommandNotices:
         self._command = tuple(command)
 
     async def tell(self, notice: Notice) -> None:
-        process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
+        process = await asyncio.create_subprocess_exec(*self._command, stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL)
         try:
             async with asyncio.timeout(COMMAND_TIMEOUT_S):
                 await process.communicate(_encode(notice) + b"\n")

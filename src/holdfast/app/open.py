@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from holdfast.app.binder import acting, memory_beside, open_as, open_secrets, scratch_root, watching
 from holdfast.app.handoff import kept_handoff, refresh_handoff
@@ -25,9 +25,6 @@ from holdfast.runtime.engine.engine import Engine
 from holdfast.runtime.task.task import TaskType
 from holdfast.runtime.tool.child import in_child
 from holdfast.runtime.tool.tool import Tool, check_registered
-
-if TYPE_CHECKING:
-    pass
 
 
 @runtime_checkable
@@ -80,7 +77,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
         for tool in known:
             check_registered(tool)
         opened, keys = await open_as(
-            lease, path, clock=clock, entropy=entropy, create=create, allow_network_fs=settings.allow_network_fs
+            lease, path, clock=clock, entropy=entropy, create=create, network_fs=settings.allow_network_fs
         )
         try:
             secrets = open_secrets(path, keys=keys, clock=clock, entropy=entropy)

@@ -129,9 +129,7 @@ async def serve(order: Order, log: Log) -> None:
         lease = await stack.enter_async_context(
             acting(path, clock=clock, entropy=entropy, notices=notices, log=log, patient=True)
         )
-        journal, keys = await open_as(
-            lease, path, clock=clock, entropy=entropy, allow_network_fs=settings.allow_network_fs
-        )
+        journal, keys = await open_as(lease, path, clock=clock, entropy=entropy, network_fs=settings.allow_network_fs)
         stack.push_async_callback(journal.close)
         secrets = open_secrets(path, keys=keys, clock=clock, entropy=entropy)
         memory = await stack.enter_async_context(memory_beside(path, journal, secrets=secrets, log=log))

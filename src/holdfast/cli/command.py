@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
+    from holdfast.layout.agent_home import AgentHome
 
 WIDTH = 96  # of help texts
 
@@ -79,6 +80,13 @@ def over_journal(work: Work) -> Run:
         return run_opened(args, work)
 
     return run
+
+
+def home_of(args: argparse.Namespace) -> AgentHome:
+    """The agent of --home, else of $HOLDFAST_HOME, else of this folder."""
+    from holdfast.layout.agent_home import home_folder, load_home
+
+    return load_home(home_folder(args.home))
 
 
 class New(NamedTuple):

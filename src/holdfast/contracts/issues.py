@@ -16,19 +16,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.contracts.reading import (
-    Maker,
-    base_url,
-    conclude,
-    counted,
-    json_object,
-    json_objects,
-    limited,
-    oldest,
-    picked,
-    secret_name,
-    until_reset_s,
-)
+from holdfast.contracts import reading
 from holdfast.core import answers, values
 from holdfast.core.effect import Idempotent, Queryable, Read
 from holdfast.errors import Misuse, Refused
@@ -72,9 +60,9 @@ class Issues:
         """
         if not _REPOSITORY.fullmatch(repository):
             raise Misuse(f"{repository!r}: name the repository as owner/name")
-        given = {"where": f"{base_url(url)}/repos/{repository}", "token": token}
-        secrets = {"token": secret_name(token, what="token")}
-        make = Maker(name, given=given, secrets=secrets, http_only=True, timeout_s=timeout_s)
+        given = {"where": f"{reading.base_url(url)}/repos/{repository}", "token": token}
+        secrets = {"token": reading.secret_name(token, what="token")}
+        make = reading.Maker(name, given=given, secrets=secrets, http_only=True, timeout_s=timeout_s)
         effect = Queryable(max_delay_s=list_lag_s + 5)
         self.create = make(create, "create", effect, find=find_issue, needs_approval=needs_approval)
         self.comment = make(comment, "comment", effect, find=find_comment, needs_approval=needs_approval)
@@ -90,27 +78,27 @@ async def create(
     text = _marked(call, body, _digest(title, body, labels or []))
     fields = {"title": title, "body": text, **({"labels": labels} if labels else {})}
     response = await _write(call, "POST", f"{where}/issues", fields, token)
-    return picked(json_object(response), *_KEPT)
+    return reading.picked(reading.json_object(response), *_KEPT)
 
 
 async def comment(call: Call, *, issue: int, body: str, where: str, token: str) -> Fields:
     """Comment on an issue."""
     fields = {"body": _marked(call, body, _digest(issue, body))}
     url = f"{where}/issues/{_number(issue)}/comments"
-    return picked(json_object(await _write(call, "POST", url, fields, token)), *_KEPT)
+    return reading.picked(reading.json_object(await _write(call, "POST", url, fields, token)), *_KEPT)
 
 
 async def close(call: Call, *, issue: int, where: str, token: str) -> Fields:
     """Close an issue, if it is open."""
     url = f"{where}/issues/{_number(issue)}"
     response = await _write(call, "PATCH", url, {"state": "closed"}, token)
-    return picked(json_object(response), *_KEPT)
+    return reading.picked(reading.json_object(response), *_KEPT)
 
 
 async def get(call: Call, *, issue: int, where: str, token: str) -> Fields:
     """An issue as it is now."""
     response = await call.http.get(f"{where}/issues/{_number(issue)}", headers=_headers(token))
-    return picked(json_object(response), *_KEPT, "title", "body")
+    return reading.picked(reading.json_object(response), *_KEPT, "title", "body")
 
 
 def read_answer(response: Response) -> answers.Meaning | Refused:
@@ -120,7 +108,9 @@ def read_answer(response: Response) -> answers.Meaning | Refused:
         return answers.MeansDone()
     spent = headers.get("x-ratelimit-remaining") == "0"
     if status == 429 or (status == 403 and (spent or "retry-after" in headers)):
-        return limited(response, default_s=until_reset_s(response, default_s=LIMITED_S) if spent else LIMITED_S)
+        return reading.limited(
+            response, default_s=reading.until_reset_s(response, default_s=LIMITED_S) if spent else LIMITED_S
+        )
     if status in answers.REFUSALS or status == 422:
         return answers.MeansRefused()
     return answers.MeansUnknown(reason=f"{status} does not say whether it was done")
@@ -135,9 +125,9 @@ async def find_issue(call: Call, *, title: str, where: str, token: str, **args: 
     params = {"state": "all", "sort": "created", "direction": "desc", "per_page": str(PAGE)}
     for page in range(1, PAGES_MAX + 1):
         response = await call.http.get(f"{where}/issues", params={**params, "page": str(page)}, headers=_headers(token))
-        issues = json_objects(response.json())
+        issues = reading.json_objects(response.json())
         found |= {one["id"]: one for one in issues if _is_ours(call, one)}
-        bound = oldest(response, call.sent_ago_s)
+        bound = reading.oldest(response, call.sent_ago_s)
         last = _made_at(issues[-1]) if issues else None
         if len(issues) < PAGE or (bound is not None and last is not None and last < bound):
             return _answer(call, list(found.values()), digest)
@@ -147,13 +137,13 @@ async def find_issue(call: Call, *, title: str, where: str, token: str, **args: 
 async def find_comment(call: Call, *, issue: int, body: str, where: str, token: str) -> FindAnswer:
     about = f"{where}/issues/{_number(issue)}"
     seen = await call.http.get(about, headers=_headers(token))
-    bound = oldest(seen, call.sent_ago_s)
+    bound = reading.oldest(seen, call.sent_ago_s)
     since = {} if bound is None else {"since": datetime.fromtimestamp(bound, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
     found: dict[int, Fields] = {}
     for page in range(1, PAGES_MAX + 1):
         params = {**since, "per_page": str(PAGE), "page": str(page)}
         response = await call.http.get(f"{about}/comments", params=params, headers=_headers(token))
-        comments = json_objects(response.json())
+        comments = reading.json_objects(response.json())
         found |= {one["id"]: one for one in comments if _is_ours(call, one)}
         if len(comments) < PAGE:
             return _answer(call, list(found.values()), _digest(issue, body))
@@ -167,7 +157,7 @@ async def _search(call: Call, where: str, token: str, digest: str) -> FindAnswer
     root, _, repository = where.partition("/repos/")
     query = f'"{call.effect_key}" in:body repo:{repository}'
     response = await call.http.get(f"{root}/search/issues", params={"q": query}, headers=_headers(token))
-    found = [one for one in json_objects(json_object(response).get("items")) if _is_ours(call, one)]
+    found = [one for one in reading.json_objects(reading.json_object(response).get("items")) if _is_ours(call, one)]
     if not found:
         return Unsure(f"the lookup did not find it among the newest {PAGES_MAX * PAGE} issues, nor in the search")
     return _answer(call, found, digest)
@@ -176,7 +166,7 @@ async def _search(call: Call, where: str, token: str, digest: str) -> FindAnswer
 def _answer(call: Call, found: list[Fields], digest: str) -> FindAnswer:
     if len(found) == 1 and not _body(found[0]).endswith(_mark(call, digest)):
         return Unsure(f"{found[0].get('html_url')} was made with other arguments")
-    return counted([Found(picked(one, *_KEPT)) for one in found])
+    return reading.counted([Found(reading.picked(one, *_KEPT)) for one in found])
 
 
 # marks
@@ -210,7 +200,7 @@ def _digest(*parts: object) -> str:
 
 async def _write(call: Call, method: str, url: str, fields: Fields, token: str) -> Response:
     response = await call.http.request(method, url, json=fields, headers=_headers(token), check=False)
-    conclude(read_answer(response), response, where=f"{method} {url}")
+    reading.conclude(read_answer(response), response, where=f"{method} {url}")
     return response
 
 

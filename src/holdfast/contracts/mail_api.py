@@ -25,19 +25,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
-from holdfast.contracts.reading import (
-    Maker,
-    TakesEvidence,
-    base_url,
-    conclude,
-    counted,
-    json_object,
-    json_objects,
-    limited,
-    secret_name,
-    tell,
-    until_reset_s,
-)
+from holdfast.contracts import reading
 from holdfast.core import answers, values
 from holdfast.core.effect import Queryable, Unrepeatable
 from holdfast.errors import BadEvent, Misuse, Refused
@@ -83,9 +71,9 @@ class MailApi:
             name: the tool is called NAME_send.
         """
         effect = Queryable(max_delay_s=index_lag_s) if lookup else Unrepeatable()
-        secrets = {"key": secret_name(key, what="key")}
-        given = {"key": key, "url": base_url(url), "sender": _address(sender)}
-        make = Maker(name, given=given, secrets=secrets, http_only=True, timeout_s=timeout_s)
+        secrets = {"key": reading.secret_name(key, what="key")}
+        given = {"key": key, "url": reading.base_url(url), "sender": _address(sender)}
+        make = reading.Maker(name, given=given, secrets=secrets, http_only=True, timeout_s=timeout_s)
         self.send = make(send, "send", effect, find=find if lookup else None, needs_approval=needs_approval)
         self.tools = [self.send]
 
@@ -118,7 +106,7 @@ async def send(
     }
     where = f"{url}/v3/mail/send"
     response = await call.http.post(where, json=fields, headers=_headers(key), check=False)
-    conclude(read_answer(response), response, where=f"POST {where}")
+    reading.conclude(read_answer(response), response, where=f"POST {where}")
     return {"message_id": response.headers.get("x-message-id", ""), "status": "accepted"}
 
 
@@ -128,7 +116,7 @@ def read_answer(response: Response) -> answers.Meaning | Refused:
     if 200 <= status <= 299:
         return answers.MeansDone()
     if status == 429:
-        return limited(response, default_s=until_reset_s(response, default_s=LIMITED_S))
+        return reading.limited(response, default_s=reading.until_reset_s(response, default_s=LIMITED_S))
     if status in answers.REFUSALS:
         return answers.MeansRefused()
     return answers.MeansUnknown(reason=f"{status} does not say whether it was accepted")
@@ -140,9 +128,9 @@ async def find(call: Call, *, key: str, url: str, **args: Any) -> FindAnswer:
     response = await call.http.get(
         f"{url}/v3/messages", params={"query": query, "limit": str(FOUND_MAX)}, headers=_headers(key)
     )
-    messages = json_objects(json_object(response).get("messages"))
+    messages = reading.json_objects(reading.json_object(response).get("messages"))
     requests = dict.fromkeys(message_id(str(one.get("msg_id", ""))) for one in messages)
-    return counted([Found({"message_id": name, "status": "accepted"}) for name in requests])
+    return reading.counted([Found({"message_id": name, "status": "accepted"}) for name in requests])
 
 
 def _headers(key: str) -> dict[str, str]:
@@ -179,12 +167,12 @@ class MailEvents:
             raise Misuse("public_key: not a key on the curve P-256")
         self._key = key
 
-    async def take(self, hf: TakesEvidence, *, body: bytes, signature: str, timestamp: str) -> int:
+    async def take(self, hf: reading.TakesEvidence, *, body: bytes, signature: str, timestamp: str) -> int:
         """Check one batch of events and hand them on: how many effects of this journal it told of.
         Raises BadEvent where it is not the provider's."""
         self.check(body, signature=signature, timestamp=timestamp)
         told = [
-            await tell(hf, effect_key=key, result=result, source="mail webhook")
+            await reading.tell(hf, effect_key=key, result=result, source="mail webhook")
             for key, result in read_events(body).items()
         ]
         return sum(told)
@@ -202,7 +190,7 @@ class MailEvents:
 def read_events(body: bytes) -> dict[str, dict[str, Any]]:  # Any: JSON
     """Effect keys that this batch proves, each with what the tool would have returned."""
     try:
-        events = json_objects(values.decode(body))
+        events = reading.json_objects(values.decode(body))
     except (ValueError, RecursionError) as error:
         raise BadEvent("the message is not a batch of events") from error
     found: dict[str, dict[str, Any]] = {}

@@ -37,6 +37,7 @@ KEY_BYTES_MAX = 1024
 REFUSED = answers.REFUSALS | {301, 307}
 
 Place = dict[str, str]
+Content = str | None
 Result = dict[str, Any]  # Any: JSON
 
 
@@ -90,9 +91,9 @@ async def put(
     call: Call,
     *,
     key: str,
-    text: str | None = None,
-    data: str | None = None,
-    file: str | None = None,
+    text: Content = None,
+    data: Content = None,
+    file: Content = None,
     kind: str = "",
     place: Place,
 ) -> Result:
@@ -104,9 +105,9 @@ async def create(
     call: Call,
     *,
     key: str,
-    text: str | None = None,
-    data: str | None = None,
-    file: str | None = None,
+    text: Content = None,
+    data: Content = None,
+    file: Content = None,
     kind: str = "",
     place: Place,
 ) -> Result:
@@ -119,9 +120,9 @@ async def replace(
     *,
     key: str,
     etag: str,
-    text: str | None = None,
-    data: str | None = None,
-    file: str | None = None,
+    text: Content = None,
+    data: Content = None,
+    file: Content = None,
     kind: str = "",
     place: Place,
 ) -> Result:

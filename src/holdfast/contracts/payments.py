@@ -23,20 +23,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlencode
 
-from holdfast.contracts.reading import (
-    Maker,
-    TakesEvidence,
-    as_object,
-    base_url,
-    conclude,
-    counted,
-    json_object,
-    json_objects,
-    oldest,
-    picked,
-    secret_name,
-    tell,
-)
+from holdfast.contracts import reading
 from holdfast.core import answers, values
 from holdfast.core.effect import Keyed, Read
 from holdfast.errors import BadEvent, Misuse
@@ -97,9 +84,9 @@ class Payments:
             needs_approval: a person must grant each charge and refund.
         """
         effect = Keyed(window_s=window_s, fingerprint="checked", refusals_stored=True)
-        secrets = {"key": secret_name(key, what="key")}
-        given = {"key": key, "url": base_url(url), "version": version}
-        make = Maker(name, secrets=secrets, given=given, http_only=True)
+        secrets = {"key": reading.secret_name(key, what="key")}
+        given = {"key": key, "url": reading.base_url(url), "version": version}
+        make = reading.Maker(name, secrets=secrets, given=given, http_only=True)
         asks = {"timeout_s": timeout_s, "needs_approval": needs_approval}
         self.charge = make(charge, "charge", effect, find=find_charge, **asks)
         self.refund = make(refund, "refund", effect, find=find_refund, **asks)
@@ -145,7 +132,7 @@ async def refund(
 async def get(call: Call, *, payment: str, key: str, url: str, version: str) -> Fields:
     """How a payment stands now."""
     answer = await call.http.get(f"{url}/v1/payment_intents/{_id(payment)}", headers=_headers(key, version))
-    return picked(json_object(answer), *_KEPT)
+    return reading.picked(reading.json_object(answer), *_KEPT)
 
 
 def read_answer(response: Response) -> answers.Meaning:
@@ -153,7 +140,7 @@ def read_answer(response: Response) -> answers.Meaning:
     status, headers = response.status, response.headers
     if 200 <= status <= 299:
         return answers.MeansDone()
-    kind = as_object(json_object(response).get("error")).get("type")
+    kind = reading.as_object(reading.json_object(response).get("error")).get("type")
     if kind == "idempotency_error" and status != 409:
         return answers.MeansKeyReused()
     if status in (409, 429):
@@ -180,8 +167,11 @@ async def find_charge(call: Call, *, key: str, url: str, version: str, **args: A
         if one.get("status") in _REFUSED:
             return Unsure(f"payment {one.get('id')} exists, but its status is {one.get('status')}")
     own = {"key": key, "url": url, "version": version}
-    return counted(
-        [Found(picked(one, *_KEPT), args={**args, **own, **picked(one, "amount", "currency")}) for one in found]
+    return reading.counted(
+        [
+            Found(reading.picked(one, *_KEPT), args={**args, **own, **reading.picked(one, "amount", "currency")})
+            for one in found
+        ]
     )
 
 
@@ -191,7 +181,7 @@ async def find_refund(call: Call, *, payment: str, key: str, url: str, version: 
     async for page in _pages(call, f"{url}/v1/refunds", _headers(key, version), payment_intent=payment):
         found += _ours(call, page.objects)
         if page.last:
-            return counted([Found(picked(one, *_KEPT)) for one in found])
+            return reading.counted([Found(reading.picked(one, *_KEPT)) for one in found])
     return Unsure(f"payment {payment} has more than {PAGES_MAX * PAGE} refunds: the lookup did not read all")
 
 
@@ -200,7 +190,7 @@ async def _recent(call: Call, url: str, headers: dict[str, str]) -> list[Fields]
     found: list[Fields] = []
     async for page in _pages(call, f"{url}/v1/payment_intents", headers):
         found += _ours(call, page.objects)
-        bound = oldest(page.response, call.sent_ago_s)
+        bound = reading.oldest(page.response, call.sent_ago_s)
         if page.last or (bound is not None and _created(page.objects) < bound):
             return found
     return found or f"the lookup did not find it among the newest {PAGES_MAX * PAGE} payments"
@@ -209,11 +199,11 @@ async def _recent(call: Call, url: str, headers: dict[str, str]) -> list[Fields]
 async def _search(call: Call, url: str, headers: dict[str, str]) -> list[Fields]:
     params = {"query": f"metadata['{MARK}']:'{call.effect_key}'", "limit": str(PAGE)}
     response = await call.http.get(f"{url}/v1/payment_intents/search", params=params, headers=headers)
-    return _ours(call, json_objects(json_object(response).get("data")))
+    return _ours(call, reading.json_objects(reading.json_object(response).get("data")))
 
 
 def _ours(call: Call, objects: list[Fields]) -> list[Fields]:
-    return [one for one in objects if as_object(one.get("metadata")).get(MARK) == call.effect_key]
+    return [one for one in objects if reading.as_object(one.get("metadata")).get(MARK) == call.effect_key]
 
 
 def _created(objects: list[Fields]) -> float:
@@ -233,8 +223,8 @@ async def _pages(call: Call, url: str, headers: dict[str, str], **wanted: str) -
     params = {"limit": str(PAGE), **wanted}
     for _ in range(PAGES_MAX):
         response = await call.http.get(url, params=params, headers=headers)
-        page = json_object(response)
-        objects = json_objects(page.get("data"))
+        page = reading.json_object(response)
+        objects = reading.json_objects(page.get("data"))
         yield _Page(response, objects, not page.get("has_more"))
         if objects:
             params["starting_after"] = str(objects[-1].get("id"))
@@ -246,8 +236,8 @@ async def _pages(call: Call, url: str, headers: dict[str, str], **wanted: str) -
 async def _create(call: Call, url: str, body: bytes, *, key: str, version: str) -> Fields:
     headers = {**_headers(key, version), "Content-Type": "application/x-www-form-urlencoded"}
     response = await call.http.post(url, body=body, headers=headers, check=False)
-    conclude(read_answer(response), response, where=f"POST {url}")
-    return picked(json_object(response), *_KEPT)
+    reading.conclude(read_answer(response), response, where=f"POST {url}")
+    return reading.picked(reading.json_object(response), *_KEPT)
 
 
 def _headers(key: str, version: str) -> dict[str, str]:
@@ -260,7 +250,7 @@ def _body(call: Call, own: Fields, more: Fields | None = None) -> bytes:
     if clash:
         raise Misuse(f"pass {clash[0]!r} as an argument of the tool, not in `fields`")
     metadata = {
-        **as_object(more.pop("metadata", None)),
+        **reading.as_object(more.pop("metadata", None)),
         MARK: call.effect_key,
         "holdfast_step": f"{call.task_id}/{call.ordinal}",
     }
@@ -311,17 +301,19 @@ class PaymentEvents:
 
     def __init__(self, secret: str, *, tolerance_s: float = TOLERANCE_S) -> None:
         """`secret`: the handle of the endpoint's signing secret, `secret://NAME`."""
-        self._name = secret_name(secret, what="secret")
+        self._name = reading.secret_name(secret, what="secret")
         self._tolerance_s = tolerance_s
 
-    async def take(self, hf: TakesEvidence, *, body: bytes, signature: str) -> bool:
+    async def take(self, hf: reading.TakesEvidence, *, body: bytes, signature: str) -> bool:
         """Check one event and hand it on. True where it was about an effect of this journal.
         Raises BadEvent where it is not the provider's, SecretNotFound where none is set."""
         check_signature(
             body, signature, secret=hf.secrets.get_value(self._name), now=time.time(), tolerance_s=self._tolerance_s
         )
         effect_key, result = read_event(body)
-        return bool(effect_key) and await tell(hf, effect_key=effect_key, result=result, source="payment webhook")
+        return bool(effect_key) and await reading.tell(
+            hf, effect_key=effect_key, result=result, source="payment webhook"
+        )
 
 
 def check_signature(body: bytes, signature: str, *, secret: str, now: float, tolerance_s: float = TOLERANCE_S) -> None:
@@ -344,10 +336,10 @@ def read_event(body: bytes) -> tuple[str, dict[str, Any]]:  # Any: the provider'
     """The effect key it proves, or nothing; and what the tool would have returned."""
     try:
         event: Any = values.decode(body)
-        kind, about = event["type"], as_object(event["data"]["object"])
+        kind, about = event["type"], reading.as_object(event["data"]["object"])
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise BadEvent("the message is not an event of this provider") from error
-    mark = as_object(about.get("metadata")).get(MARK)
+    mark = reading.as_object(about.get("metadata")).get(MARK)
     if not isinstance(kind, str) or kind not in DONE or not isinstance(mark, str):
         return "", {}
-    return mark, picked(about, *_KEPT)
+    return mark, reading.picked(about, *_KEPT)

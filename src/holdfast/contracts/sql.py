@@ -42,6 +42,7 @@ _PASSING = frozenset(("OperationalError", "InterfaceError", "BusyError", "Locked
 
 # Any in this file: connections and cursors are of whatever driver, arguments and results JSON.
 Connect = Callable[..., Any]
+Function = Callable[..., Any]
 ParamStyle = Literal["qmark", "format", "pyformat", "numeric", "named"]
 
 
@@ -115,24 +116,19 @@ class Sql:
         return self._words.schema
 
     @overload
-    def tool(self, function: Callable[..., Any]) -> Tool[..., Any]: ...
+    def tool(self, function: Function) -> Tool[..., Any]: ...
 
     @overload
     def tool(
         self, function: None = None, *, name: str = ..., timeout_s: float = ..., needs_approval: bool = ...
-    ) -> Callable[[Callable[..., Any]], Tool[..., Any]]: ...
+    ) -> Callable[[Function], Tool[..., Any]]: ...
 
     def tool(
-        self,
-        function: Callable[..., Any] | None = None,
-        *,
-        name: str = "",
-        timeout_s: float = 60.0,
-        needs_approval: bool = False,
-    ) -> Tool[..., Any] | Callable[[Callable[..., Any]], Tool[..., Any]]:
+        self, function: Function | None = None, *, name: str = "", timeout_s: float = 60.0, needs_approval: bool = False
+    ) -> Tool[..., Any] | Callable[[Function], Tool[..., Any]]:
         """Register `def function(tx, ...)` as a tool: all that it does with `tx` happens once."""
 
-        def register(function: Callable[..., Any]) -> Tool[..., Any]:
+        def register(function: Function) -> Tool[..., Any]:
             title = name or function.__name__
             work = self._work(function, title)
             made: Tool[..., Any] = tool(
@@ -148,7 +144,7 @@ class Sql:
 
         return register if function is None else register(function)
 
-    def _work(self, function: Callable[..., Any], title: str) -> Callable[..., Any]:
+    def _work(self, function: Function, title: str) -> Callable[..., Any]:
         signature = inspect.signature(function)
         names = list(signature.parameters)
         if inspect.iscoroutinefunction(function) or names[:1] != ["tx"] or "dsn" in names:
@@ -173,9 +169,7 @@ class Sql:
         work.__annotations__ = {**hints, "call": Call, **({"dsn": str} if given else {})}
         return work
 
-    def _perform(
-        self, connection: Any, call: Call, title: str, function: Callable[..., Any], args: dict[str, Any]
-    ) -> Any:
+    def _perform(self, connection: Any, call: Call, title: str, function: Function, args: dict[str, Any]) -> Any:
         digest, words = _digest(args), self._words
         transaction = Transaction(connection, call, words)
         try:

@@ -81,12 +81,11 @@ class Report:
         return {"held": self.verdict.held, **verdict, **figures}
 
 
+Back = tuple[bool | None, bool | None]  # same identity, same memory; None where the scene was left out
+
+
 def judge(
-    wanted: Iterable[Wanted],
-    ledgers: Mapping[str, Page],
-    doubts: Doubts,
-    *,
-    back: tuple[bool | None, bool | None] = (None, None),
+    wanted: Iterable[Wanted], ledgers: Mapping[str, Page], doubts: Doubts, *, back: Back = (None, None)
 ) -> Verdict:
     """Count at the far ends; name every promise that did not hold.
     `back` says of an agent that came back whether it is the same and remembers."""

@@ -180,6 +180,9 @@ class Hold:
     seen: int = 0  # the number of the newest inbox item that the owner was given with it
 
 
+TaskNames = Collection[str] | None  # None: of any name
+
+
 class Claimed(msgspec.Struct, kw_only=True):
     hold: Hold
     view: TaskView
@@ -251,13 +254,7 @@ class Journal(Protocol):
         ...
 
     async def claim(
-        self,
-        session: Session,
-        *,
-        names: Collection[str] | None,
-        limit: int,
-        task_id: TaskId | None = None,
-        alone: bool = False,
+        self, session: Session, *, names: TaskNames, limit: int, task_id: TaskId | None = None, alone: bool = False
     ) -> list[Claimed]:
         """Take due, queued or orphaned tasks, oldest first, each under a new epoch. A task whose last two claims ended
         with the death of the process is handed out only with `alone=True`, so that a poisonous task can harm no other

@@ -194,14 +194,14 @@ def effect_line(view: TaskView, step: StepView, sessions: Mapping[str, SessionRo
     }
 
 
-def item_shape(item: InboxItem) -> Shape:
+def item_shape(one: InboxItem) -> Shape:
     """A fact from outside; unless applied, no worker has used it yet."""
     return {
-        "kind": item.kind.value,
-        "ordinal": item.ordinal,
-        "at": iso(item.at_ms),
-        "applied": item.applied,
-        "body": item.body,
+        "kind": one.kind.value,
+        "ordinal": one.ordinal,
+        "at": iso(one.at_ms),
+        "applied": one.applied,
+        "body": one.body,
     }
 
 

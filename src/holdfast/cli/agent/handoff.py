@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_options, new_command
+from holdfast.cli.command import Commands, add_options, home_of, new_command
 from holdfast.cli.screen.screen import print_json, talk
 
 if TYPE_CHECKING:
@@ -28,10 +28,9 @@ def run(args: argparse.Namespace) -> int:
 
     from holdfast.app.handoff import read_answer
     from holdfast.core.secret_handles import safe
-    from holdfast.layout.agent_home import home_folder, load_home
     from holdfast.memory.handoff import render
 
-    answer = asyncio.run(read_answer(load_home(home_folder(args.home))))
+    answer = asyncio.run(read_answer(home_of(args)))
     if args.json:
         _print_json(answer)
         return 0

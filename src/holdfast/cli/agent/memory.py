@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_flag, add_options, new_noun, new_verb
+from holdfast.cli.command import Commands, add_flag, add_options, home_of, new_noun, new_verb
 from holdfast.cli.screen.screen import one_line, print_json, print_table, shown, talk
 from holdfast.errors import BadInput
 
@@ -71,14 +71,12 @@ def run_add(args: argparse.Namespace) -> int:
     import asyncio
     import sys
 
-    import msgspec
-
     from holdfast.app.memory import add_line
 
     text = sys.stdin.read() if args.text == "-" else args.text
-    done = asyncio.run(add_line(_home(args), text=text, to=args.to, origin=args.origin))
+    done = asyncio.run(add_line(home_of(args), text=text, to=args.to, origin=args.origin))
     if args.json:
-        print_json(msgspec.to_builtins(done))
+        print_json(done)
         return 0
     if done.written:
         print(f"{done.file}: added ({done.id})")
@@ -93,16 +91,14 @@ def run_add(args: argparse.Namespace) -> int:
 def run_search(args: argparse.Namespace) -> int:
     import asyncio
 
-    import msgspec
-
     from holdfast.app.memory import search
 
     if args.limit < 1:
         raise BadInput("--limit must be at least 1")
     words = " ".join(args.words)
-    found = asyncio.run(search(_home(args), words, limit=args.limit, since=args.since))
+    found = asyncio.run(search(home_of(args), words, limit=args.limit, since=args.since))
     if args.json:
-        print_json({"lines": [_shape(one) for one in found.lines], "unread": msgspec.to_builtins(found.unread)})
+        print_json({"lines": [_shape(one) for one in found.lines], "unread": found.unread})
         return 0
     rows = [(f"{one.file}:{one.line or 'waits'}", one.day, one.origin, one_line(one.text)) for one in found.lines]
     where = " in the files that could be read" if found.unread else ""
@@ -116,8 +112,6 @@ def run_search(args: argparse.Namespace) -> int:
 
 
 def run_show(args: argparse.Namespace) -> int:
-    import msgspec
-
     from holdfast.core.clock import SystemClock
     from holdfast.core.secret_handles import safe
     from holdfast.layout.agent_home import MemoryPlace
@@ -126,7 +120,7 @@ def run_show(args: argparse.Namespace) -> int:
     from holdfast.memory.sidecar import read_reports
     from holdfast.memory.start_text import start_text
 
-    home = _home(args)
+    home = home_of(args)
     place = MemoryPlace(folder=home.folder)
     if args.start:
         tokens = home.settings.memory.tokens
@@ -147,7 +141,7 @@ def run_show(args: argparse.Namespace) -> int:
             for number, one in log.lines
         ]
         reports = [one for one in read_reports(place.report) if one.get("file") == str(name)]
-        gone = None if raw is not None else msgspec.to_builtins(_missing(home, str(name)))
+        gone = None if raw is not None else _missing(home, str(name))
         print_json({"file": str(name), "lines": lines, "torn": log.torn, "merges": reports, "gone": gone})
         return 0
     if raw is None:
@@ -183,12 +177,6 @@ def _report_missing(home: AgentHome, name: str) -> None:
     if gone.lost:
         talk(f"note: {name} is missing; Holdfast cannot write {gone.lost} of its lines again")
         talk(f"hint: `holdfast recover --file {name} --to FOLDER` restores it from a backup")
-
-
-def _home(args: argparse.Namespace) -> AgentHome:
-    from holdfast.layout.agent_home import home_folder, load_home
-
-    return load_home(home_folder(args.home))
 
 
 def _shape(one: Recalled) -> dict[str, object]:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.cli.backup.places import APPEND_ONLY, over_places, place_shape
-from holdfast.cli.command import Commands, add_flag, add_options, new_noun, new_verb
+from holdfast.cli.command import Commands, Run, add_flag, add_options, home_of, new_noun, new_verb
 from holdfast.cli.screen.screen import clock_time, finish, print_json, print_table, talk
 from holdfast.cli.signals import run_async
 from holdfast.errors import SnapshotsMissing
 
 if TYPE_CHECKING:
     from holdfast.backup.backups import Backups
-    from holdfast.backup.engine import Progress as ProgressPort
     from holdfast.backup.places.backup_places import BackupPlaces
     from holdfast.backup.report import ListReport, PlaceResult, PlaceShape
     from holdfast.backup.upkeep.prune import Pruned
+
+T = TypeVar("T")
 
 
 def add_parser(commands: Commands) -> None:
@@ -29,7 +30,7 @@ def add_parser(commands: Commands) -> None:
           holdfast backup list
           holdfast backup verify
         """)
-    parser = new_verb(verbs, "now", run_now).help("""make a snapshot in every place, and test it
+    parser = new_verb(verbs, "now", _in_loop(_now)).help("""make a snapshot in every place, and test it
 
         Make a snapshot of the agent in every place at once, and restore it for a test from each. The agent may
         continue to work. Each place has its own result; a place that fails does not stop the others.
@@ -46,7 +47,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("place", metavar="PLACE", nargs="*", help="only these places (default: all)")
     add_flag(parser, "--no-verify", "do not test it; it does not count as verified")
     add_options(parser, "--home", "--json")
-    parser = new_verb(verbs, "list", run_list).help("""which snapshots exist, where, and how old
+    parser = new_verb(verbs, "list", _in_loop(_list)).help("""which snapshots exist, where, and how old
 
         Look into every place: its newest snapshot, how far it is behind the newest one that any place knows of, and
         when a snapshot was last made and last verified there. Also finds a repository that was rolled back to an
@@ -64,7 +65,7 @@ def add_parser(commands: Commands) -> None:
         """)
     add_flag(parser, "--snapshots", "show every snapshot")
     add_options(parser, "--home", "--json")
-    parser = new_verb(verbs, "verify", run_verify).help("""restore a snapshot for a test
+    parser = new_verb(verbs, "verify", _in_loop(_verify)).help("""restore a snapshot for a test
 
         Restore the newest snapshot of every place into a scratch folder, without using anything stored on this
         machine. Compare all of it with the signed manifest, and check the journal in it. Does not change the agent.
@@ -100,7 +101,7 @@ def add_parser(commands: Commands) -> None:
     add_options(parser, "--dry-run")
     add_flag(parser, "--accept-missing", "continue although snapshots are missing: you know who removed them")
     add_options(parser, "--home", "--json")
-    parser = new_verb(verbs, "due", run_due).help("""back up to every place that is due
+    parser = new_verb(verbs, "due", _in_loop(_due)).help("""back up to every place that is due
 
         Back up to every place that is due, and send notices as [notices] says. For timers and cron. If a place
         failed, Holdfast tries it again soon, then less often. A disk that is not mounted raises no alarm until its
@@ -125,35 +126,25 @@ def add_parser(commands: Commands) -> None:
     add_options(parser, "--home", "--json")
 
 
-def run_now(args: argparse.Namespace) -> int:
-    import msgspec
-
-    from holdfast.cli.screen.progress import Progress
-
-    async def work() -> int:
-        with Progress() as news:
-            backups = await _opened(args, news)
-            report = await backups.now(args.place, check=not args.no_verify)
-        await _tell_warning(backups)
-        if args.json:
-            print_json(msgspec.to_builtins(report))
-            return _exit_code(report.places)
-        made = report.snapshot
-        talk(f"{made.archive}: {made.files:,} files, {made.bytes:,} bytes in {report.seconds:g} s")
-        for note in made.notes:
-            if not note.text.startswith("left out"):
-                talk(f"note: {note.path}: {note.text}")
-        rows = [
-            (one.place, _yes(one.made), _yes(one.verified), f"{one.stored_bytes:,}", _result(one))
-            for one in report.places
-        ]
-        print_table(("place", "made", "verified", "stored", "result"), rows, empty="there is no place", state="result")
-        _print_hints(report.places)
-        for one in report.warnings:
-            talk(f"WARNING: {one.message}\nhint: {one.hint}")
+async def _now(args: argparse.Namespace) -> int:
+    backups, report = await _in_backups(args, lambda backups: backups.now(args.place, check=not args.no_verify))
+    await _tell_warning(backups)
+    if args.json:
+        print_json(report)
         return _exit_code(report.places)
-
-    return run_async(work())
+    made = report.snapshot
+    talk(f"{made.archive}: {made.files:,} files, {made.bytes:,} bytes in {report.seconds:g} s")
+    for note in made.notes:
+        if not note.text.startswith("left out"):
+            talk(f"note: {note.path}: {note.text}")
+    rows = [
+        (one.place, _yes(one.made), _yes(one.verified), f"{one.stored_bytes:,}", _result(one)) for one in report.places
+    ]
+    print_table(("place", "made", "verified", "stored", "result"), rows, empty="there is no place", state="result")
+    _print_hints(report.places)
+    for one in report.warnings:
+        talk(f"WARNING: {one.message}\nhint: {one.hint}")
+    return _exit_code(report.places)
 
 
 async def _tell_warning(backups: Backups) -> None:
@@ -166,72 +157,58 @@ async def _tell_warning(backups: Backups) -> None:
     await notify_warning(backups.home, clock=SystemClock(), notices=notices)
 
 
-def run_list(args: argparse.Namespace) -> int:
-    import msgspec
-
+async def _list(args: argparse.Namespace) -> int:
     from holdfast.backup.report import list_report
-    from holdfast.cli.screen.progress import Progress
 
-    async def work() -> int:
-        with Progress() as news:
-            backups = await _opened(args, news)
-            found = await backups.look()
-        report = list_report(backups.home.name, found, backups.states())
-        if args.json:
-            print_json(msgspec.to_builtins(report))
-            return 0
-        _print_places(report)
-        if args.snapshots:
-            _print_snapshots(report)
-        for text in report.findings:
-            talk(f"warning: {text}")
-        for place in report.places:
-            for text in place.findings:
-                talk(f"warning: {place.place}: {text}")
-            if place.missing:
-                talk(f"WARNING: {place.place}: {place.message}")
-                talk(f"hint: {place.place}: {SnapshotsMissing.default_hint}")
-            if place.behind is not None:
-                talk(
-                    f"warning: {place.place} is behind the newest known snapshot: its repository "
-                    "was rolled back, or the last snapshot did not reach it"
-                )
+    backups, found = await _in_backups(args, lambda backups: backups.look())
+    report = list_report(backups.home.name, found, backups.states())
+    if args.json:
+        print_json(report)
         return 0
+    _print_places(report)
+    if args.snapshots:
+        _print_snapshots(report)
+    for text in report.findings:
+        talk(f"warning: {text}")
+    for place in report.places:
+        for text in place.findings:
+            talk(f"warning: {place.place}: {text}")
+        if place.missing:
+            talk(f"WARNING: {place.place}: {place.message}")
+            talk(f"hint: {place.place}: {SnapshotsMissing.default_hint}")
+        if place.behind is not None:
+            talk(
+                f"warning: {place.place} is behind the newest known snapshot: its repository "
+                "was rolled back, or the last snapshot did not reach it"
+            )
+    return 0
 
-    return run_async(work())
+
+async def _verify(args: argparse.Namespace) -> int:
+    _, report = await _in_backups(args, lambda backups: backups.verify(args.place, archive=args.snapshot))
+    if args.json:
+        print_json(report)
+        return _exit_code(report.places)
+    rows = [(one.place, one.archive, _yes(one.verified), f"{one.verify_s:.1f}", _result(one)) for one in report.places]
+    print_table(("place", "snapshot", "verified", "seconds", "result"), rows, empty="there is no place", state="result")
+    _print_hints(report.places)
+    for text in report.findings:
+        talk(f"warning: {text}")
+    return _exit_code(report.places)
 
 
-def run_verify(args: argparse.Namespace) -> int:
-    import msgspec
-
+async def _in_backups(args: argparse.Namespace, work: Callable[[Backups], Awaitable[T]]) -> tuple[Backups, T]:
+    """Open the backups and do this with them, showing progress."""
+    from holdfast.backup.backups import open_backups
     from holdfast.cli.screen.progress import Progress
 
-    async def work() -> int:
-        with Progress() as news:
-            backups = await _opened(args, news)
-            report = await backups.verify(args.place, archive=args.snapshot)
-        if args.json:
-            print_json(msgspec.to_builtins(report))
-            return _exit_code(report.places)
-        rows = [
-            (one.place, one.archive, _yes(one.verified), f"{one.verify_s:.1f}", _result(one)) for one in report.places
-        ]
-        print_table(
-            ("place", "snapshot", "verified", "seconds", "result"), rows, empty="there is no place", state="result"
-        )
-        _print_hints(report.places)
-        for text in report.findings:
-            talk(f"warning: {text}")
-        return _exit_code(report.places)
-
-    return run_async(work())
+    with Progress() as news:
+        backups = await open_backups(home_of(args), progress=news)
+        return backups, await work(backups)
 
 
-async def _opened(args: argparse.Namespace, news: ProgressPort) -> Backups:
-    from holdfast.backup.backups import open_backups
-    from holdfast.layout.agent_home import home_folder, load_home
-
-    return await open_backups(load_home(home_folder(args.home)), progress=news)
+def _in_loop(work: Callable[[argparse.Namespace], Coroutine[Any, Any, int]]) -> Run:  # Any: as run_async
+    return lambda args: run_async(work(args))
 
 
 def _print_places(report: ListReport) -> None:
@@ -331,21 +308,16 @@ async def _prune(places: BackupPlaces, args: argparse.Namespace) -> int:
     return errors[0][1].exit_code if errors else 0
 
 
-def run_due(args: argparse.Namespace) -> int:
-    return run_async(_due(args))
-
-
 async def _due(args: argparse.Namespace) -> int:
     from holdfast.app.notify import make_notices
     from holdfast.backup.places.backup_places import states_of
     from holdfast.backup.places.places import read_places
     from holdfast.backup.upkeep.scheduled import backup_of, parse_every, run_due
     from holdfast.core.clock import SystemClock
-    from holdfast.layout.agent_home import home_folder, load_home
     from holdfast.layout.settings import find_settings
 
     every_s = parse_every(args.every)
-    home = load_home(home_folder(args.home))
+    home = home_of(args)
     notices = make_notices(find_settings(home.journal))
     names = await run_due(home, backup_of(home), every_s=every_s, clock=SystemClock(), notices=notices)
     states = states_of(home)
@@ -356,9 +328,8 @@ async def _due(args: argparse.Namespace) -> int:
 
 def run_schedule(args: argparse.Namespace) -> int:
     from holdfast.backup.upkeep.scheduled import install, make_schedule, units_folder
-    from holdfast.layout.agent_home import home_folder, load_home
 
-    home = load_home(home_folder(args.home))
+    home = home_of(args)
     schedule = make_schedule(home.folder, agent=home.name, every=args.every)
     written = install(schedule, units_folder()) if args.install else ()
     if args.json:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, Run, add_flag, add_options, new_noun, new_verb
+from holdfast.cli.command import Commands, Run, add_flag, add_options, home_of, new_noun, new_verb
 from holdfast.cli.input.terminal import confirm
 from holdfast.cli.screen.screen import ago, finish, print_json, print_table, talk
 from holdfast.cli.signals import run_async
@@ -133,11 +133,9 @@ def over_places(work: Callable[[BackupPlaces, argparse.Namespace], Awaitable[int
     async def main(args: argparse.Namespace) -> int:
         from holdfast.backup.places.backup_places import open_places
         from holdfast.cli.screen.progress import Progress
-        from holdfast.layout.agent_home import home_folder, load_home
 
-        home = load_home(home_folder(args.home))
         with Progress() as news:
-            return await work(await open_places(home, progress=news), args)
+            return await work(await open_places(home_of(args), progress=news), args)
 
     return lambda args: run_async(main(args))
 
@@ -181,9 +179,8 @@ def run_list(args: argparse.Namespace) -> int:
     from holdfast.backup.places.place_state import PlaceState, missing_text, shown
     from holdfast.backup.places.places import read_places, shared_domains
     from holdfast.core.clock import SystemClock
-    from holdfast.layout.agent_home import home_folder, load_home
 
-    home = load_home(home_folder(args.home))
+    home = home_of(args)
     places = read_places(home.places_file)
     states = states_of(home).read()
     shared = shared_domains(places)

@@ -9,6 +9,7 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from holdfast.cli.command import home_of
 from holdfast.cli.identity.show import report
 from holdfast.cli.input.agent_places import default_place, path_of, second_place, witnesses_of
 from holdfast.cli.input.input_log import read_card_file, read_file, read_log_file
@@ -35,7 +36,7 @@ from holdfast.layout.moved import check_not_moved
 
 
 def run_rotate(args: argparse.Namespace) -> int:
-    home = load_home(home_folder(args.home))
+    home = home_of(args)
     why = RotationReason(args.why)
     end = "at once" if why is RotationReason.STOLEN else "within ten minutes"
     what = f"{home.name} gets new keys in {home.vault} and {home.second}; certificates of the old keys end {end}"
@@ -75,7 +76,7 @@ def opened_keys(home: AgentHome, args: argparse.Namespace) -> Generator[KeySet]:
 
 
 def run_evict(args: argparse.Namespace) -> int:
-    home = load_home(home_folder(args.home))
+    home = home_of(args)
     if not args.paper:
         if args.lock_only or args.words_fd is not None or args.new_witness:
             raise BadInput("--lock-only, --words-fd and --new-witness need --paper")
@@ -124,7 +125,7 @@ def _by_paper(home: AgentHome, args: argparse.Namespace, given: Given) -> ActRes
 
 
 def run_retire(args: argparse.Namespace) -> int:
-    home = load_home(home_folder(args.home))
+    home = home_of(args)
     heir = _heir(args.heir)
     log = read_own_log(home.folder, Sodium())
     if heir == log.id:

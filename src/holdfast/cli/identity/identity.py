@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from holdfast.cli.command import Commands, add_flag, add_list, add_options, imported, new_noun, new_verb
+from holdfast.cli.command import Commands, add_flag, add_list, add_options, home_of, imported, new_noun, new_verb
 from holdfast.cli.input.input_sheet import add_words_options
 from holdfast.cli.input.input_slots import add_slot_options
 from holdfast.errors import BadInput, BadSettings
@@ -195,10 +195,9 @@ def run_signer(args: argparse.Namespace) -> int:
     from holdfast.cli.input.input_slots import open_existing
     from holdfast.host.log import open_log
     from holdfast.identity.speaker.signer_process import harden, serve_signer
-    from holdfast.layout.agent_home import home_folder, load_home
 
     harden()
-    home = load_home(home_folder(args.home))
+    home = home_of(args)
     if home.vault is None:
         raise BadSettings(f"{home.settings_file} has no setting `vault`", hint="set it under [identity] in that file")
     allowed = [_user(text) for text in args.allow]

@@ -8,6 +8,7 @@ import datetime as dt
 import os
 from typing import TYPE_CHECKING, Any
 
+from holdfast.cli.command import home_of
 from holdfast.cli.input.agent_places import path_of
 from holdfast.cli.input.input_log import read_log_file
 from holdfast.cli.input.input_slots import open_existing
@@ -27,14 +28,14 @@ from holdfast.identity.speaker.open_speaker import VaultSpeaker
 from holdfast.identity.speaker.signer_client import SignerClient, SignerSpeaker
 from holdfast.identity.statements.statements import find_fault_in_answer, parse_answer
 from holdfast.identity.witness.open_witnesses import open_witnesses
-from holdfast.layout.agent_home import AgentHome, home_folder, load_home
+from holdfast.layout.agent_home import AgentHome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
 def run(args: argparse.Namespace) -> int:
-    home = load_home(home_folder(args.home))
+    home = home_of(args)
     silent: Mapping[str, str] = {}
     if args.fetch:
         silent = asyncio.run(fetch(home))
@@ -116,15 +117,9 @@ def report(home: AgentHome, done: ActResult, *, as_json: bool) -> None:
     if as_json:
         print_json(shape(home, done.log, read_identity(home.identity_file)))
         return
-    g, s = done.log.position
-    print_fields(
-        [
-            ("id", done.log.id),
-            ("standing", done.log.standing.value),
-            ("head", f"({g}, {s})"),
-            ("receipts", str(done.receipts)),
-        ]
-    )
+    log, (g, s) = done.log, done.log.position
+    head, receipts = f"({g}, {s})", str(done.receipts)
+    print_fields([("id", log.id), ("standing", log.standing.value), ("head", head), ("receipts", receipts)])
     for place, why in (done.refused or {}).items():
         talk(f"witness {place}: {why}")
 
@@ -161,7 +156,7 @@ def _lines(shown: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def run_answer(args: argparse.Namespace) -> int:
-    home = load_home(home_folder(args.home))
+    home = home_of(args)
     if home.signer is not None:
         signer = SignerSpeaker(SignerClient(home.signer))
         print(signer.answer(args.challenge, asker=args.asker).line().decode())

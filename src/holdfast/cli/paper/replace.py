@@ -7,6 +7,7 @@ import asyncio
 from contextlib import ExitStack
 from pathlib import Path
 
+from holdfast.cli.command import home_of
 from holdfast.cli.identity.show import report
 from holdfast.cli.input.input_sheet import read_given
 from holdfast.cli.input.input_slots import read_line
@@ -25,13 +26,13 @@ from holdfast.identity.paper.phrase import Phrase, new_phrase, read_phrase
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.vault.slots import UnlockKey, find_unattended, passphrase_key, ways_in
 from holdfast.identity.vault.vault import Vault, read_slots
-from holdfast.layout.agent_home import AgentHome, home_folder, load_home
+from holdfast.layout.agent_home import AgentHome
 
 ENTROPY = SystemEntropy()
 
 
 def run(args: argparse.Namespace) -> int:
-    home = load_home(home_folder(args.home))
+    home = home_of(args)
     what = f"{home.name} gets new recovery words; the old ones become invalid, and every running copy is evicted"
     confirm("replace", what, yes=args.yes)
     given = read_given(args)

@@ -15,8 +15,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
 from holdfast.backup.open_engine import open_engine
 from holdfast.backup.restore.restore_choice import Wish
 from holdfast.backup.restore.restore_home import restore_to
@@ -199,7 +197,7 @@ def _unpack(args: argparse.Namespace, survey: Survey, news: Progress) -> int:
     report = run_async(restore_to(to, survey.means(Sodium()), _wish(args, survey)))
     news.clear()
     if args.json:
-        print_json(msgspec.to_builtins(report))
+        print_json(report)
     else:
         show_loss(report, said=not args.file)
         print(to)
@@ -214,7 +212,7 @@ def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, s
         "home": str(done.home.folder),
         "evicted": done.evicted,
         "position": list(done.log.position),
-        "restored": None if restored is None else msgspec.to_builtins(restored),
+        "restored": restored,
         "incarnation": None if journal is None else journal.incarnation,
         "suspect_tasks": 0 if journal is None else journal.open_tasks,
         "places_left": list(done.left),

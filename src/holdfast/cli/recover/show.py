@@ -6,8 +6,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from holdfast.backup.restore.restore_home import RestoreReport
 from holdfast.cli.screen.screen import ago, one_line, talk
 from holdfast.core.clock import iso
@@ -193,10 +191,5 @@ def plan_json(survey: Survey, would: PlannedRecovery) -> dict[str, object] | Non
         "files": None,
     }
     if would.files is not None:
-        made |= {
-            "target": would.files.target,
-            "target_kept": False,
-            "identity": None,
-            "files": msgspec.to_builtins(would.files),
-        }
+        made |= {"target": would.files.target, "target_kept": False, "identity": None, "files": would.files}
     return made

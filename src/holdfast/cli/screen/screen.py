@@ -51,8 +51,10 @@ def one_line(text: str, *, chars_max: int = 100) -> str:
 
 
 def print_json(value: object) -> None:
-    """One JSON value, indented; control characters are escaped."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
+    """One JSON value, or a struct as one, indented; control characters are escaped."""
+    from msgspec import to_builtins
+
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=to_builtins)
     print(_LATE_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 

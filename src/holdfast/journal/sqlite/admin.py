@@ -89,13 +89,13 @@ class SqliteAdmin:
     ) -> Journal:
         return await open_journal(
             self._path,
-            keys=keys,
-            clock=clock,
-            entropy=entropy,
-            instance_folder=self._instance,
+            self._instance,
+            keys,
+            clock,
+            entropy,
             create=create,
-            allow_network_fs=allow_network_fs,
-            synchronous=synchronous,
+            network_fs=allow_network_fs,
+            sync=synchronous,
         )
 
     # looking

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import CoroutineType
@@ -18,30 +18,12 @@ from typing import Any, TypeVar, cast
 
 import apsw
 
-from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
 from holdfast.core.notices import Notice, task_damaged_notice
 from holdfast.core.waiting import wait_event
 from holdfast.errors import HoldfastError, InvariantViolated, JournalDamaged, LeaseLost, SessionLost, TaskNotFound
 from holdfast.host.sqlite import Db
-from holdfast.journal import rules
-from holdfast.journal.contract import (
-    Capabilities,
-    Change,
-    Claimed,
-    CommitOutcome,
-    Filter,
-    Hold,
-    InboxItem,
-    KeptRemark,
-    Remark,
-    Session,
-    SessionRow,
-    Statement,
-    Submission,
-    Submitted,
-    TaskRow,
-)
+from holdfast.journal import contract, rules
 from holdfast.journal.records import NewRecord, Record, TaskState, TaskView, fold
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.host.instance import Instance
@@ -61,29 +43,18 @@ POLL_S = 0.02  # how often another process's commits are looked for
 class SqliteJournal:
     """One open journal file; made by `opening.open_journal`."""
 
-    capabilities = Capabilities(durable=True, statements=True, shared=True, administered=True)
+    capabilities = contract.Capabilities(durable=True, statements=True, shared=True, administered=True)
 
     def __init__(
-        self,
-        *,
-        journal_id: str,
-        incarnation: int,
-        db: Db,
-        reader: Db,
-        clock: Clock,
-        entropy: Entropy,
-        wraps: KeyWraps,
-        digest_key: bytes,
-        instance: Instance,
-        path: Path,
+        self, instance: Instance, *, db: Db, reader: Db, wraps: KeyWraps, digest_key: bytes, path: Path
     ) -> None:
-        self.journal_id = journal_id
-        self.incarnation = incarnation
+        clock = instance.clock
+        self.journal_id, self.incarnation = instance.folder.name, instance.incarnation
         self._path = path
         self._db = db
         self._reader = reader
         self._clock = clock
-        self._entropy = entropy
+        self._entropy = instance.entropy
         self._time = SteadyTime(clock)
         self._wraps = wraps
         self._digest_key = digest_key
@@ -107,7 +78,7 @@ class SqliteJournal:
 
     # sessions
 
-    async def open_session(self, *, worker: str, ttl_ms: int) -> Session:
+    async def open_session(self, *, worker: str, ttl_ms: int) -> contract.Session:
         session_id = self._entropy.bytes(8).hex()
         page = self._instance.open_page(session_id)
         session = SqliteSession(
@@ -120,7 +91,7 @@ class SqliteJournal:
         session.deadline_boot_ms = rules.deadline_boot_ms(asked, ttl_ms)
         return session
 
-    async def renew(self, session: Session) -> None:
+    async def renew(self, session: contract.Session) -> None:
         own = _own(session)
         asked = self._clock.boot_ms()
         until = rules.lease_until_boot_ms(asked, own.ttl_ms)
@@ -130,7 +101,7 @@ class SqliteJournal:
             raise SessionLost("another process has declared this session dead")
         own.deadline_boot_ms = rules.deadline_boot_ms(asked, own.ttl_ms)
 
-    async def end_session(self, session: Session, *, orderly: bool = True) -> None:
+    async def end_session(self, session: contract.Session, *, orderly: bool = True) -> None:
         own = _own(session)
         if own.row and orderly:
             await self._writer.write(lambda txn: claims.end_session(txn, own.row))
@@ -140,7 +111,7 @@ class SqliteJournal:
 
     # tasks
 
-    async def submit(self, submission: Submission) -> Submitted:
+    async def submit(self, submission: contract.Submission) -> contract.Submitted:
         wrapped = self._wraps.new_data_key(task_id_bytes(submission.task_id))
         found = await self._writer.write(lambda txn: tasks.submit(txn, submission, wrapped))
         self._changed.set()
@@ -148,13 +119,13 @@ class SqliteJournal:
 
     async def claim(
         self,
-        session: Session,
+        session: contract.Session,
         *,
-        names: Collection[str] | None,
+        names: contract.TaskNames,
         limit: int,
         task_id: TaskId | None = None,
         alone: bool = False,
-    ) -> list[Claimed]:
+    ) -> list[contract.Claimed]:
         own = _own(session)
         now_ms = self.now_ms()
         dead = self._read(lambda db: find_dead_sessions(db, self._clock, self._instance, but=own.row))
@@ -181,12 +152,12 @@ class SqliteJournal:
 
     def append(
         self,
-        hold: Hold,
+        hold: contract.Hold,
         entries: Sequence[NewRecord],
         *,
-        change: Change | None = None,
+        change: contract.Change | None = None,
         applied: Sequence[int] = (),
-        statements: Sequence[Statement] = (),
+        statements: Sequence[contract.Statement] = (),
         begins: bool = False,
     ) -> CoroutineType[Any, Any, list[int]]:
         # Not a coroutine of its own around the writer's: every step passes here.
@@ -205,26 +176,26 @@ class SqliteJournal:
             self._set_holds(self._holds - 1)
             self._changed.set()
 
-    async def release(self, hold: Hold) -> None:
+    async def release(self, hold: contract.Hold) -> None:
         if await self._writer.write(lambda txn: claims.release(txn, hold)):
             self._set_holds(self._holds - 1)
             self._changed.set()
 
-    async def confirm(self, hold: Hold, *, seq: int) -> CommitOutcome:
+    async def confirm(self, hold: contract.Hold, *, seq: int) -> contract.CommitOutcome:
         try:
             found = await self._writer.write(lambda txn: tasks.confirm(txn, hold, seq))
         except LeaseLost:
-            return CommitOutcome.ABORTED
+            return contract.CommitOutcome.ABORTED
         except HoldfastError:
-            return CommitOutcome.UNKNOWN
-        return CommitOutcome.COMMITTED if found else CommitOutcome.ABORTED
+            return contract.CommitOutcome.UNKNOWN
+        return contract.CommitOutcome.COMMITTED if found else contract.CommitOutcome.ABORTED
 
-    async def drop(self, item: InboxItem) -> int:
+    async def drop(self, item: contract.InboxItem) -> int:
         number = await self._writer.write(lambda txn: inbox.drop(txn, item, self._wraps))
         self._changed.set()
         return number
 
-    async def read_inbox(self, *, after: int) -> list[InboxItem]:
+    async def read_inbox(self, *, after: int) -> list[contract.InboxItem]:
         return self._read(lambda db: inbox.read_after(db, after, self._wraps))
 
     def send_begun(self, *, session_id: str, boot_id: str, slot: int, tag: bytes) -> bool:
@@ -234,10 +205,10 @@ class SqliteJournal:
 
     # reading
 
-    async def find_task(self, task_id: TaskId) -> TaskRow | None:
+    async def find_task(self, task_id: TaskId) -> contract.TaskRow | None:
         raw = task_id_bytes(task_id)
 
-        def read(db: Db) -> TaskRow | None:
+        def read(db: Db) -> contract.TaskRow | None:
             row = db.execute(f"SELECT {TASK_COLUMNS} {TASK_FROM} WHERE t.task_id = ?", (raw,)).fetchone()
             return None if row is None else task_row(row)
 
@@ -278,10 +249,10 @@ class SqliteJournal:
 
         return self._read_at_once(read)
 
-    async def inbox_of(self, task_id: TaskId) -> list[InboxItem]:
+    async def inbox_of(self, task_id: TaskId) -> list[contract.InboxItem]:
         return self._read(lambda db: inbox.of_task(db, task_id, self._wraps))
 
-    async def list_tasks(self, filter: Filter) -> list[TaskRow]:
+    async def list_tasks(self, filter: contract.Filter) -> list[contract.TaskRow]:
         return self._read(lambda db: tasks.list_tasks(db, filter))
 
     async def count_tasks(self) -> dict[TaskState, int]:
@@ -291,7 +262,7 @@ class SqliteJournal:
 
         return self._read(read)
 
-    async def list_sessions(self) -> list[SessionRow]:
+    async def list_sessions(self) -> list[contract.SessionRow]:
         return self._read(lambda db: list_sessions(db, self._clock, self._instance))
 
     async def find_effect(self, effect_key: bytes) -> tuple[TaskId, str] | None:
@@ -336,12 +307,12 @@ class SqliteJournal:
 
     # remarks
 
-    async def add_remarks(self, given: Sequence[Remark], /) -> list[int]:
+    async def add_remarks(self, given: Sequence[contract.Remark], /) -> list[int]:
         numbers = await self._writer.write(lambda txn: remarks.add(txn, given, self._wraps))
         self._changed.set()
         return numbers
 
-    async def remarks_after(self, number: int, *, limit: int) -> list[KeptRemark]:
+    async def remarks_after(self, number: int, *, limit: int) -> list[contract.KeptRemark]:
         return self._read(lambda db: remarks.read_after(db, number, limit, self._wraps))
 
     async def find_remark_link(self, number: int) -> bytes | None:
@@ -458,7 +429,7 @@ class SqliteJournal:
             raise translated(error) from error
 
 
-def _own(session: Session) -> SqliteSession:
+def _own(session: contract.Session) -> SqliteSession:
     if not isinstance(session, SqliteSession):
         raise TypeError("the session belongs to another journal")
     return session

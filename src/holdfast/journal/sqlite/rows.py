@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import msgspec
@@ -29,15 +30,13 @@ COLUMNS = "n, seq, prev, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key,
 BAD_COLUMN = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
+@dataclass(slots=True, kw_only=True)
 class Tail:
     """The end of a task's chain while records are added to it."""
 
-    __slots__ = ("head", "last", "seq")
-
-    def __init__(self, *, seq: int, head: bytes, last: int) -> None:
-        self.seq = seq
-        self.head = head
-        self.last = last
+    seq: int
+    head: bytes
+    last: int
 
 
 def add_records(

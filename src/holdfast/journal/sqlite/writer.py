@@ -120,6 +120,9 @@ class Reserve(Protocol):
     def try_restore(self) -> bool: ...
 
 
+Act = Callable[[Txn], T]
+
+
 class _Op(msgspec.Struct, eq=False):
     act: Callable[[Txn], object]
     begins: bool
@@ -185,12 +188,7 @@ class Writer:
         self.commits = 0
 
     async def write(
-        self,
-        act: Callable[[Txn], T],
-        *,
-        begins: bool = False,
-        adds_only: bool = False,
-        then: Callable[[T], None] = _nothing,
+        self, act: Act[T], *, begins: bool = False, adds_only: bool = False, then: Callable[[T], None] = _nothing
     ) -> T:
         """Run the act in a transaction; on return it is durable.
 

@@ -109,11 +109,8 @@ class ModelService:
         if fault is not None and fault.kind in _STATUS_FAULTS:
             wait = fault.retry_after_s
             timed = fault.kind in (FaultKind.RATE_LIMIT, FaultKind.OVERLOADED) and wait is not None
-            return Outcome(
-                error=speaker.error(fault.kind, number),
-                fault=fault,
-                headers=(("Retry-After", str(wait)),) if timed else (),
-            )
+            headers = (("Retry-After", str(wait)),) if timed else ()
+            return Outcome(error=speaker.error(fault.kind, number), fault=fault, headers=headers)
         answer = find_answer(script, turn=asked.turn, last=asked.last)
         if fault is not None and fault.kind is FaultKind.EMPTY:
             answer = Answer()

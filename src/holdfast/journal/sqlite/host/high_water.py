@@ -43,15 +43,7 @@ from holdfast.errors import HighWaterDamaged, InvariantViolated, JournalOlderCop
 from holdfast.host.private_files import TEMPORARY_SUFFIX, open_private, sync_folder, write_atomically
 from holdfast.host.sqlite import Db, open_alone
 from holdfast.journal.admin import HighWater
-from holdfast.journal.sqlite.host.page_reader import (
-    SESSIONS,
-    is_alive,
-    is_foreign_format,
-    page_ids,
-    page_path,
-    parsed,
-    read_bytes,
-)
+from holdfast.journal.sqlite.host.page_reader import SESSIONS, is_done, page_ids, page_path, parsed, read_bytes
 from holdfast.journal.sqlite.host.use_lock import turn
 
 FORMAT = 1
@@ -78,7 +70,7 @@ def fold_marks(folder: Path, keep: Collection[str], *, at_ms: int) -> list[str]:
             return []
         _remove_leftovers(folder / SESSIONS)
         _remove_leftovers(folder)
-        dead = [one for one in page_ids(folder) if one not in keep and _is_done(folder, one)]
+        dead = [one for one in page_ids(folder) if one not in keep and is_done(folder, one)]
         marks = [mark for session_id in dead if (mark := find_mark(folder, session_id))]
         if marks:
             _store(folder, max(marks), at_ms=at_ms)
@@ -141,15 +133,6 @@ def _store(folder: Path, mark: HighWater, *, at_ms: int) -> None:
         return
     fields = {"format": FORMAT, "journal_id": folder.name, **asdict(mark), "at": at_ms}
     write_atomically(folder / _FILE, json.dumps(fields, indent=1).encode() + b"\n")
-
-
-def _is_done(folder: Path, session_id: str) -> bool:
-    """Dead, of our format, and not the only witness of a failed sync."""
-    if is_alive(folder, session_id):
-        return False
-    raw = read_bytes(folder, session_id)
-    image = parsed(raw, session_id=session_id)
-    return not is_foreign_format(raw) and not (image and image.stopped)
 
 
 def _remove_leftovers(folder: Path) -> None:

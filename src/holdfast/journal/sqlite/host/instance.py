@@ -23,15 +23,15 @@ class Instance:
     def __init__(self, folder: Path, *, clock: Clock, entropy: Entropy, incarnation: int, use: JournalUse) -> None:
         self.folder = folder
         self.reserve = Reserve(folder)
-        self._clock = clock
-        self._entropy = entropy
-        self._incarnation = incarnation
+        self.clock = clock
+        self.entropy = entropy
+        self.incarnation = incarnation
         self._use = use
         self._page: SessionPage | None = None
         self._dead_pages: dict[str, DeadPage | Unreadable] = {}
 
     def open_page(self, session_id: str) -> SessionPage:
-        page = SessionPage.create(self.folder, session_id, boot_id=self._clock.boot_id, incarnation=self._incarnation)
+        page = SessionPage.create(self.folder, session_id, boot_id=self.clock.boot_id, incarnation=self.incarnation)
         before, self._page = self._page, page
         if before is not None:
             page.raise_mark(before.mark)
@@ -39,20 +39,20 @@ class Instance:
         return page
 
     def close_page(self, page: SessionPage, *, delete: bool = True) -> None:
-        page.close(delete=delete, at_ms=self._clock.wall_ms())
+        page.close(delete=delete, at_ms=self.clock.wall_ms())
         if self._page is page:
             self._page = None
 
     def raise_mark(self, sequence: int) -> None:
         """After a commit: also a process without a session remembers how far the journal is."""
         if self._page is None:
-            self.open_page(self._entropy.bytes(8).hex())
+            self.open_page(self.entropy.bytes(8).hex())
         if self._page is not None:
             self._page.raise_mark(sequence)
 
     def note_stamp(self, stamp: int) -> None:
         """After a complete wal_checkpoint: the file alone holds this stamp."""
-        note(self.folder, HighWater(self._incarnation, stamp))
+        note(self.folder, HighWater(self.incarnation, stamp))
 
     def is_alive(self, session_id: str) -> bool:
         return is_alive(self.folder, session_id)
@@ -60,13 +60,13 @@ class Instance:
     def send_begun(self, session_id: str, slot: int, tag: bytes) -> bool:
         page = self._dead_pages.get(session_id)
         if page is None:
-            page = read_dead_page(self.folder, session_id, boot_id=self._clock.boot_id)
+            page = read_dead_page(self.folder, session_id, boot_id=self.clock.boot_id)
             if isinstance(page, DeadPage):
                 self._dead_pages[session_id] = page
         return isinstance(page, Unreadable) or not isinstance(page.slot(slot, tag), NotBegun)
 
     def fold_marks(self, keep: set[str]) -> None:
-        for gone in fold_marks(self.folder, keep, at_ms=self._clock.wall_ms()):
+        for gone in fold_marks(self.folder, keep, at_ms=self.clock.wall_ms()):
             self._dead_pages.pop(gone, None)
 
     def notice_turn(self) -> AbstractContextManager[bool]:
@@ -76,7 +76,7 @@ class Instance:
         session_id = "" if self._page is None else self._page.session_id
         if self._page is not None:
             self._page.mark_stopped()
-        mark_stopped(self.folder, reason=reason, session_id=session_id, at_ms=self._clock.wall_ms())
+        mark_stopped(self.folder, reason=reason, session_id=session_id, at_ms=self.clock.wall_ms())
 
     def close(self) -> None:
         if self._page is not None:

@@ -37,27 +37,11 @@ from holdfast.host.private_files import (
     sync_folder,
     write_all,
 )
+from holdfast.journal.sqlite.host import page_reader as pages
 from holdfast.journal.sqlite.host.high_water import fold_marks
-from holdfast.journal.sqlite.host.page_reader import (
-    CLEAR,
-    MARK_AT,
-    SEQUENCE_LIMIT,
-    SESSIONS,
-    SET,
-    SLOT_BYTES,
-    SLOT_COUNT,
-    SLOTS_AT,
-    STOP_AT,
-    TAG_BYTES,
-    blank,
-    mark_salt,
-    packed_mark,
-    page_ids,
-    page_path,
-)
 
-_CLEAR = bytes((CLEAR,))
-_SET = bytes((SET,))
+_CLEAR = bytes((pages.CLEAR,))
+_SET = bytes((pages.SET,))
 
 
 class SessionPage:
@@ -70,8 +54,8 @@ class SessionPage:
         self.mark = 0
         self._folder = folder
         self._fd = fd
-        self._salt = mark_salt(session_id)
-        self._free = list(range(SLOT_COUNT - 1, -1, -1))
+        self._salt = pages.mark_salt(session_id)
+        self._free = list(range(pages.SLOT_COUNT - 1, -1, -1))
         self._taken: set[int] = set()
 
     @classmethod
@@ -84,9 +68,9 @@ class SessionPage:
             ReadOnly, JournalFull, ModeTooWide, WrongOwner, SymlinkRefused: the place is unfit.
         """
         ensure_private_folder(folder)
-        ensure_private_folder(folder / SESSIONS)
-        page = blank(session_id=session_id, boot_id=boot_id, incarnation=incarnation)
-        path = page_path(folder, session_id)
+        ensure_private_folder(folder / pages.SESSIONS)
+        page = pages.blank(session_id=session_id, boot_id=boot_id, incarnation=incarnation)
+        path = pages.page_path(folder, session_id)
         temporary = path.with_name(f".{session_id}.{os.urandom(8).hex()}{TEMPORARY_SUFFIX}")
         try:
             fd = _locked_file(temporary, page)
@@ -112,10 +96,10 @@ class SessionPage:
         not be written: the commit is valid, only the guard against older copies lags."""
         if sequence <= self.mark:
             return True
-        if sequence >= SEQUENCE_LIMIT:
+        if sequence >= pages.SEQUENCE_LIMIT:
             raise InvariantViolated("high water", f"record number {sequence} is out of range")
         try:
-            os.pwrite(self._fd, packed_mark(sequence, salt=self._salt), MARK_AT)
+            os.pwrite(self._fd, pages.packed_mark(sequence, salt=self._salt), pages.MARK_AT)
         except OSError:
             return False
         self.mark = sequence
@@ -124,8 +108,8 @@ class SessionPage:
     def take_slot(self, tag: bytes) -> int | None:
         """A slot with this tag and a clear flag; None where all are taken or it cannot be written.
         Call it before the start record that names the slot is committed."""
-        if len(tag) != TAG_BYTES:
-            raise InvariantViolated("slot tag", f"{len(tag)} bytes instead of {TAG_BYTES}")
+        if len(tag) != pages.TAG_BYTES:
+            raise InvariantViolated("slot tag", f"{len(tag)} bytes instead of {pages.TAG_BYTES}")
         if not self._free:
             return None
         slot = self._free[-1]
@@ -142,9 +126,9 @@ class SessionPage:
         """Note that a byte may leave from now on. Nothing may be sent if this raises."""
         self._check_taken(slot)
         try:
-            os.pwrite(self._fd, _SET, _slot_at(slot) + TAG_BYTES)
+            os.pwrite(self._fd, _SET, _slot_at(slot) + pages.TAG_BYTES)
         except OSError as error:
-            raise explained(error, page_path(self._folder, self.session_id)) from error
+            raise explained(error, pages.page_path(self._folder, self.session_id)) from error
 
     def free_slot(self, slot: int) -> None:
         """Give the slot back once the attempt's outcome, or its doubt, is durable."""
@@ -155,7 +139,7 @@ class SessionPage:
     def mark_stopped(self) -> bool:
         """Note that a sync of the journal failed; False where even this cannot be written."""
         try:
-            os.pwrite(self._fd, _SET, STOP_AT)
+            os.pwrite(self._fd, _SET, pages.STOP_AT)
         except OSError:
             return False
         return True
@@ -169,7 +153,7 @@ class SessionPage:
         fd, self._fd = self._fd, -1
         os.close(fd)
         if delete:
-            others = [one for one in page_ids(self._folder) if one != self.session_id]
+            others = [one for one in pages.page_ids(self._folder) if one != self.session_id]
             fold_marks(self._folder, others, at_ms=at_ms)
 
     def _check_taken(self, slot: int) -> None:
@@ -178,7 +162,7 @@ class SessionPage:
 
 
 def _slot_at(slot: int) -> int:
-    return SLOTS_AT + slot * SLOT_BYTES
+    return pages.SLOTS_AT + slot * pages.SLOT_BYTES
 
 
 def _locked_file(path: Path, page: bytes) -> int:

@@ -116,11 +116,6 @@ def parsed(raw: bytes, *, session_id: str) -> PageImage | None:
     )
 
 
-def is_foreign_format(raw: bytes) -> bool:
-    """True of a page that another version of Holdfast wrote: to be left alone."""
-    return raw[:8] == MAGIC and raw[8:12] != FORMAT.to_bytes(4, "little")
-
-
 def packed_mark(sequence: int, *, salt: int) -> bytes:
     return _MARK.pack(sequence, sequence ^ salt)
 
@@ -245,6 +240,15 @@ def read_bytes(folder: Path, session_id: str) -> bytes:
         return os.pread(fd, PAGE_BYTES + 1, 0)
     finally:
         os.close(fd)
+
+
+def is_done(folder: Path, session_id: str) -> bool:
+    """Dead, not of another version of Holdfast (left alone), and not the only witness of a failed sync."""
+    if is_alive(folder, session_id):
+        return False
+    raw = read_bytes(folder, session_id)
+    image, is_foreign = parsed(raw, session_id=session_id), raw[8:12] != FORMAT.to_bytes(4, "little")
+    return not (raw[:8] == MAGIC and is_foreign) and not (image and image.stopped)
 
 
 def _is_locked(fd: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from holdfast.errors import JournalDamaged, SessionLost
 from holdfast.host.sqlite import Db
 from holdfast.journal import rules
 from holdfast.journal.bodies import ClaimedBy
-from holdfast.journal.contract import Claimed, Hold
+from holdfast.journal.contract import Claimed, Hold, TaskNames
 from holdfast.journal.records import NewRecord, Record, RecordKind, TaskState, TaskView, as_kept
 from holdfast.journal.seal import DataKeySealer, KeyWraps
 from holdfast.journal.sqlite.rows import TASK_COLUMNS, TASK_FROM, Tail, add_records, read_view, task_row
@@ -102,7 +102,7 @@ def find_candidates(
     *,
     now_ms: int,
     dead: Sequence[DeadSession],
-    names: Collection[str] | None,
+    names: TaskNames,
     limit: int,
     task_id: TaskId | None,
     alone: bool,
