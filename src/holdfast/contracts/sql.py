@@ -316,13 +316,11 @@ class Words:
     @property
     def schema(self) -> list[str]:
         return [
-            f"CREATE TABLE IF NOT EXISTS {self._effects} (effect_key VARCHAR(36) NOT NULL "
-            "PRIMARY KEY, task_id VARCHAR(26) NOT NULL, ordinal VARCHAR(200) NOT NULL, "
-            "tool VARCHAR(200) NOT NULL, args_sha256 VARCHAR(64) NOT NULL, result TEXT NOT NULL, "
-            "at_ms BIGINT NOT NULL)",
-            f"CREATE TABLE IF NOT EXISTS {self._outbox} (effect_key VARCHAR(36) NOT NULL, "
-            "number INTEGER NOT NULL, topic VARCHAR(200) NOT NULL, body TEXT NOT NULL, "
-            "sent INTEGER NOT NULL, PRIMARY KEY (effect_key, number))",
+            f"CREATE TABLE IF NOT EXISTS {self._effects} (effect_key VARCHAR(36) NOT NULL PRIMARY KEY, "
+            "task_id VARCHAR(26) NOT NULL, ordinal VARCHAR(200) NOT NULL, tool VARCHAR(200) NOT NULL, "
+            "args_sha256 VARCHAR(64) NOT NULL, result TEXT NOT NULL, at_ms BIGINT NOT NULL)",
+            f"CREATE TABLE IF NOT EXISTS {self._outbox} (effect_key VARCHAR(36) NOT NULL, number INTEGER NOT NULL, "
+            "topic VARCHAR(200) NOT NULL, body TEXT NOT NULL, sent INTEGER NOT NULL, PRIMARY KEY (effect_key, number))",
         ]
 
     def insert_effect(self, row: Sequence[Any]) -> Bound:
@@ -346,8 +344,7 @@ class Words:
     def find_pending(self, row: Sequence[Any]) -> Bound:
         return self._made(
             f"SELECT o.effect_key, o.number, o.topic, o.body FROM {self._outbox} o "
-            f"JOIN {self._effects} e ON e.effect_key = o.effect_key WHERE o.sent = @ "
-            "ORDER BY e.at_ms, o.effect_key, o.number",
+            f"JOIN {self._effects} e ON e.effect_key = o.effect_key WHERE o.sent = @ ORDER BY e.at_ms, o.effect_key, o.number",
             row,
         )
 

@@ -59,14 +59,7 @@ class SqliteJournal:
         self._wraps = wraps
         self._digest_key = digest_key
         self._instance = instance
-        self._writer = Writer(
-            db,
-            clock=clock,
-            reserve=instance.reserve,
-            on_commit=instance.raise_mark,
-            on_broken=instance.stop,
-            on_whole=instance.note_stamp,
-        )
+        self._writer = Writer(db, instance)
         self._changed = asyncio.Event()
         self._holds = 0
         self._closed = False

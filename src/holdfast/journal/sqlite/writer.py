@@ -24,15 +24,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import apsw
 import msgspec
 
-from holdfast.core.clock import Clock
 from holdfast.errors import CommitUnknown, HoldfastError, InvariantViolated, JournalBusy, JournalFull, JournalStopped
 from holdfast.host.sqlite import Db, Row
 from holdfast.journal.sqlite.host.high_water import raise_stamp
+from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.sql_errors import translated, unreadable
 from holdfast.journal.steady import Moment, SteadyTime
 
@@ -61,8 +61,7 @@ INSERT = (
 NEWEST = "SELECT n, at_ms, boot_ms FROM record ORDER BY n DESC LIMIT 1"
 # One statement checks the hold and moves it: epoch, sequence and state are compared as it writes.
 MOVE = (
-    "UPDATE task SET seq = ?, head = ?, last = ?, changed_ms = ?, "
-    "crashes = CASE WHEN ? THEN 0 ELSE crashes END "
+    "UPDATE task SET seq = ?, head = ?, last = ?, changed_ms = ?, crashes = CASE WHEN ? THEN 0 ELSE crashes END "
     "WHERE t = ? AND epoch = ? AND seq = ? AND state = 'running'"
 )
 
@@ -113,13 +112,6 @@ class _StaleHold(Exception):
     """One of several moves was refused: which one is found out one by one."""
 
 
-class Reserve(Protocol):
-    @property
-    def held(self) -> bool: ...
-    def release(self) -> bool: ...
-    def try_restore(self) -> bool: ...
-
-
 Act = Callable[[Txn], T]
 
 
@@ -152,23 +144,11 @@ class _ActBroke(Exception):
 
 
 class Writer:
-    def __init__(
-        self,
-        db: Db,
-        *,
-        clock: Clock,
-        reserve: Reserve,
-        on_commit: Callable[[int], None],
-        on_broken: Callable[[str], None],
-        on_whole: Callable[[int], None],
-    ) -> None:
+    def __init__(self, db: Db, instance: Instance) -> None:
         self._db = db
-        self._clock = clock
-        self._steady = SteadyTime(clock)
-        self._reserve = reserve
-        self._on_commit = on_commit
-        self._on_broken = on_broken
-        self._on_whole = on_whole
+        self._instance = instance
+        self._clock = instance.clock
+        self._steady = SteadyTime(instance.clock)
         self._wal_pages = 0
         db.set_wal_hook(self._note_wal)
         self._queue: deque[_Op] = deque()
@@ -203,7 +183,9 @@ class Writer:
             self._check_usable(begins=begins)
         op = _Op(act, begins, adds_only, time.monotonic())
         loop = asyncio.get_running_loop()
-        if self._may_commit_at_once() and self._commit([op]):
+        # A lone task waits for its commit anyway; only a very slow disk holds up the rest.
+        at_once = self.lone and not (self._queue or self.committing or self._very_slow)
+        if at_once and self._commit([op]):
             if op.error is not None:
                 raise op.error
             then(cast(T, op.result))
@@ -240,10 +222,6 @@ class Writer:
         if now - self._gave_way > GIVE_WAY_S:
             await asyncio.sleep(0)
             self._gave_way = loop.time()
-
-    def _may_commit_at_once(self) -> bool:
-        # A lone task waits for its commit anyway; only a very slow disk holds up the rest.
-        return self.lone and not (self._queue or self.committing or self._very_slow)
 
     def close(self) -> None:
         """End. A process that has written lets SQLite move the log, under a stamp of its own; one that only
@@ -282,7 +260,7 @@ class Writer:
         now = time.monotonic()
         if self._full_since is not None and now - self._full_since < RESERVE_RETRY_S:
             raise JournalFull("no space left for the journal: no new step begins")
-        if not self._reserve.try_restore():
+        if not self._instance.reserve.try_restore():
             self._full_since = now
             raise JournalFull("no space left for the journal: no new step begins")
         self._full_since = None
@@ -348,7 +326,7 @@ class Writer:
             return True
         if wrote:
             self.commits += 1
-            self._on_commit(self.sequence)
+            self._instance.raise_mark(self.sequence)
             if self._wal_pages >= WAL_PAGES:
                 self._move_wal()
         return True
@@ -408,7 +386,7 @@ class Writer:
             stamp = self._raise_stamp()
             pages, moved = self._db.wal_checkpoint()
             if pages == moved:
-                self._on_whole(stamp)
+                self._instance.note_stamp(stamp)
         except apsw.IOError as error:
             self._break(f"the disk reported an error: {error}")
         except (apsw.Error, OSError, HoldfastError):
@@ -433,8 +411,8 @@ class Writer:
         self._fail([op for op in ops if op.begins], refused)
         if not rest:
             return True
-        if self._reserve.held:
-            self._reserve.release()
+        if self._instance.reserve.held:
+            self._instance.reserve.release()
             return self._commit(rest)
         self._fail(rest, refused)
         return True
@@ -450,7 +428,7 @@ class Writer:
 
     def _break(self, why: str) -> None:
         self.broken = why
-        self._on_broken(why)
+        self._instance.stop(why)
 
     def _roll_back(self) -> None:
         try:

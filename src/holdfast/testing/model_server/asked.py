@@ -151,9 +151,8 @@ def _named(tool: Body) -> bool:
 
 def _unanswered(open_calls: list[str]) -> str:
     return (
-        "An assistant message with 'tool_calls' must be followed by tool messages responding to "
-        f"each 'tool_call_id'. The following tool_call_ids did not have response messages: "
-        f"{', '.join(open_calls)}"
+        "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. "
+        f"The following tool_call_ids did not have response messages: {', '.join(open_calls)}"
     )
 
 

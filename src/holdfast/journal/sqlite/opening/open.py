@@ -411,8 +411,7 @@ def check_not_older(db: Db, path: Path, folder: Path, incarnation: int) -> int:
     sequence = 0 if row is None or row[0] is None else cast(int, row[0])
     if HighWater(incarnation, sequence) < mark:
         raise JournalOlderCopy(
-            f"{path} ends at record {sequence} of incarnation {incarnation}, but this machine "
-            f"has committed record {mark.sequence} of incarnation {mark.incarnation}: "
-            "the file is an older copy"
+            f"{path} ends at record {sequence} of incarnation {incarnation}, but this machine has committed record "
+            f"{mark.sequence} of incarnation {mark.incarnation}: the file is an older copy"
         )
     return sequence

@@ -242,8 +242,7 @@ def _change(txn: Txn, hold: Hold, change: Change, *, wraps: KeyWraps) -> None:
     running = change.state is TaskState.RUNNING
     txn.db.execute(
         "UPDATE task SET state = ?, due_ms = ?, session = CASE WHEN ? THEN session END, "
-        "crashes = CASE WHEN ? THEN crashes ELSE 0 END, "
-        "keep_until_ms = max(keep_until_ms, ?) WHERE t = ?",
+        "crashes = CASE WHEN ? THEN crashes ELSE 0 END, keep_until_ms = max(keep_until_ms, ?) WHERE t = ?",
         (change.state.value, due, running, running, change.keep_until_ms, hold.row),
     )
     if change.notice is not None:
