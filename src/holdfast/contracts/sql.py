@@ -344,7 +344,8 @@ class Words:
     def find_pending(self, row: Sequence[Any]) -> Bound:
         return self._made(
             f"SELECT o.effect_key, o.number, o.topic, o.body FROM {self._outbox} o "
-            f"JOIN {self._effects} e ON e.effect_key = o.effect_key WHERE o.sent = @ ORDER BY e.at_ms, o.effect_key, o.number",
+            f"JOIN {self._effects} e ON e.effect_key = o.effect_key WHERE o.sent = @ "
+            "ORDER BY e.at_ms, o.effect_key, o.number",
             row,
         )
 

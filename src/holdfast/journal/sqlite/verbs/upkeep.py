@@ -99,7 +99,8 @@ def retain(txn: Txn, *, keep_ms: int, tombstone_ms: int) -> int:
     now = txn.at_ms
     rows = txn.db.execute(
         "SELECT t, state, changed_ms, keep_until_ms, last FROM task "
-        "WHERE state IN ('succeeded', 'failed', 'cancelled') AND erased_ms IS NULL AND changed_ms < ? ORDER BY t LIMIT ?",
+        "WHERE state IN ('succeeded', 'failed', 'cancelled') AND erased_ms IS NULL "
+        "AND changed_ms < ? ORDER BY t LIMIT ?",
         (now - keep_ms, RETAIN_TASKS_MAX),
     ).fetchall()
     erased = 0
