@@ -122,7 +122,7 @@ async def open_file_journal(
     if not moving:
         try:
             check_not_moved(instance)  # again, now that a move would find it in use
-        except BaseException:
+        except BaseException:  # also a cancel: no journal stays open without an owner
             await journal.close()
             raise
     return journal, keys

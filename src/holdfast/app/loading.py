@@ -88,7 +88,7 @@ def _load_module(name: str) -> ModuleType:
         raise
     except ModuleNotFoundError as error:
         raise BadApp(f"module {name!r} cannot be found: {error}") from error
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # the module is the user's: it may raise anything
         raise BadApp(f"module {name!r} failed on import: {type(error).__name__}: {error}") from error
 
 
@@ -106,7 +106,7 @@ def _load_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # the file is the user's: it may raise anything
         del sys.modules[name]
         raise BadApp(f"{path} failed on import: {type(error).__name__}: {error}") from error
     return module

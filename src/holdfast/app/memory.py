@@ -91,7 +91,7 @@ class Projector:
     async def _run(self) -> None:
         try:
             await self._keep()
-        except Exception as error:
+        except Exception as error:  # whatever ends it, the log says so
             self._log.event("memory-stopped", error=f"{type(error).__name__}: {error}")
             raise
 

@@ -84,7 +84,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
             memory = None
             if serve:
                 memory = await files.enter_async_context(memory_beside(path, opened, secrets=secrets, log=log))
-        except BaseException:
+        except BaseException:  # also a cancel: no journal stays open without an owner
             await opened.close()
             raise
         hf = Holdfast(

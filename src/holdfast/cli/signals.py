@@ -49,7 +49,7 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:  # Any: what a coroutine takes
 
     try:
         return asyncio.run(main())
-    except BaseException:
+    except BaseException:  # a clean-up may raise anything; the signal is what ended it
         if caught:
             raise Ended(caught[0]) from None
         raise

@@ -166,7 +166,7 @@ async def connect(
             await line.ask("STARTTLS", 220)
             await line.start_tls(context, host)
             offers = _offers(await line.ask(hello, 250))
-    except BaseException:
+    except BaseException:  # also a cancel: no connection stays open
         line.transport.abort()
         raise
     return line, offers

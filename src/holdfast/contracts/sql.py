@@ -179,7 +179,7 @@ class Sql:
             result = values.checked(function(transaction, **args), what=f"result of {title}")
             text = values.encode(result, what=f"result of {title}").decode()
             transaction.execute(*words.set_result((text, call.effect_key)))
-        except BaseException as error:
+        except BaseException as error:  # the user's code or a driver: no transaction stays open
             _roll_back(connection)
             known = self._find_again(connection, call.effect_key)
             if known is not None:
@@ -248,7 +248,7 @@ class Sql:
     def _open(self, dsn: str) -> Generator[Any]:
         try:
             connection = self._connect(dsn) if dsn else self._connect()
-        except Exception as error:
+        except Exception as error:  # a driver may raise anything; nothing was sent
             raise NotSent(f"no connection: {text_of(error)}") from error
         try:
             if getattr(connection, "autocommit", False) is True:
@@ -258,7 +258,7 @@ class Sql:
                 )
             yield connection
         finally:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # what was done is decided already
                 connection.close()
 
 

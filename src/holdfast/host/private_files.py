@@ -160,7 +160,7 @@ def open_private(path: Path, flags: int) -> int:
         raise explained(error, path) from error
     try:
         _check_entry(path, os.fstat(fd), folder=False)
-    except BaseException:
+    except BaseException:  # also a cancel: no descriptor is left
         os.close(fd)
         raise
     return fd
@@ -304,7 +304,7 @@ def _replace(folder: int, name: str, data: bytes, *, keep_mode: bool) -> None:
         if keep_mode:
             _keep_mode(folder, name, temporary)
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
+    except BaseException:  # also a cancel: no temporary file is left
         os.unlink(temporary, dir_fd=folder)
         raise
     sync(folder)
@@ -318,7 +318,7 @@ def _write_temporary(folder: int, name: str, data: bytes) -> str:
     try:
         write_all(fd, data)
         sync(fd)
-    except BaseException:
+    except BaseException:  # also a cancel: no temporary file is left
         os.unlink(temporary, dir_fd=folder)
         raise
     finally:

@@ -312,7 +312,7 @@ async def use_all_alone(instance: Path, *, wait_s: float) -> list[JournalUse]:
     try:
         for name in sorted(instance.glob(f"*/{NAME}")):
             held.append(await JournalUse.exclusive(name.parent, timeout_s=wait_s))
-    except BaseException:
+    except BaseException:  # also a cancel: no lock is kept
         for one in held:
             one.close()
         raise

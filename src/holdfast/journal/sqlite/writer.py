@@ -367,7 +367,7 @@ class Writer:
             self._time(time.perf_counter() - began)
         except apsw.Error:
             raise
-        except BaseException:
+        except BaseException:  # whatever it is, no transaction may stay open
             self._roll_back()
             raise
         if txn.number < self.sequence:

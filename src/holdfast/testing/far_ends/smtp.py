@@ -16,7 +16,7 @@ from email import message_from_bytes
 from email.message import Message
 from typing import Literal
 
-from holdfast.testing.far_ends.door import Door
+from holdfast.testing.far_ends.web import Door
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,10 @@ Where journals may differ, `Capabilities` says so and the test asks for the refu
 
 from holdfast.testing.journal_contract.admin import Admin
 from holdfast.testing.journal_contract.appends import Appends
-from holdfast.testing.journal_contract.claims import Claims
-from holdfast.testing.journal_contract.deaths import Deaths
-from holdfast.testing.journal_contract.facts import Facts
-from holdfast.testing.journal_contract.remarks import Remarks
+from holdfast.testing.journal_contract.claims import Claims, Deaths
 from holdfast.testing.journal_contract.sessions import Sessions
-from holdfast.testing.journal_contract.submissions import Submissions
-from holdfast.testing.journal_contract.upkeep import Upkeep
+from holdfast.testing.journal_contract.submissions import Facts, Submissions
+from holdfast.testing.journal_contract.upkeep import Remarks, Upkeep
 from holdfast.testing.journal_contract.world import Administered, World
 
 __all__ = ["Administered", "JournalContract", "World"]

@@ -1,14 +1,16 @@
-"""Submitting, finding and listing tasks."""
+"""What enters from outside: submitted tasks, and facts in the inbox, from which only the owner concludes."""
 
 from __future__ import annotations
+
+import itertools
 
 import msgspec
 import pytest
 
 from holdfast.errors import RequestConflict, TaskNotFound
-from holdfast.journal.contract import Filter
+from holdfast.journal.contract import Filter, InboxKind
 from holdfast.journal.records import TaskState
-from holdfast.testing.journal_contract.world import World, fact, shown
+from holdfast.testing.journal_contract.world import ENDINGS, World, fact, noted, shown
 
 
 class Submissions:
@@ -116,3 +118,127 @@ class Submissions:
         await worker.claim(limit=1)
         counts = await worker.journal.count_tasks()
         assert {state: count for state, count in counts.items() if count} == {TaskState.QUEUED: 1, TaskState.RUNNING: 1}
+
+
+RESTING = (TaskState.PARKED, TaskState.WAITING, TaskState.SLEEPING)
+
+
+class Facts:
+    async def test_facts_are_read_in_order_by_every_process(self, world: World) -> None:
+        journal, other = await world.connect(), await world.connect()
+        tasks = [await world.submit(journal) for _ in range(2)]
+        assert await journal.read_inbox(after=0) == []
+        numbers: list[int] = []
+        for nth, (one, task_id) in enumerate(zip((journal, other) * 2, tasks * 2, strict=True)):
+            world.clock.advance(1)
+            numbers.append(await one.drop(fact(task_id, body={"nth": nth, "ü": [1.5, None]})))
+        assert numbers == sorted(set(numbers))
+
+        items = await other.read_inbox(after=0)
+        assert [item.number for item in items] == numbers
+        assert [item.body for item in items] == [{"nth": n, "ü": [1.5, None]} for n in range(4)]
+        assert [item.task_id for item in items] == tasks * 2
+        assert [item.ordinal for item in items] == ["1"] * 4
+        assert items[-1].at_ms == world.clock.wall_ms()
+        assert await journal.read_inbox(after=numbers[1]) == items[2:]
+        assert await journal.read_inbox(after=numbers[-1]) == []
+
+    async def test_an_applied_fact_is_not_read_again_and_not_forgotten(self, world: World) -> None:
+        worker = await world.process()
+        claimed = await worker.start_task()
+        task_id, journal = claimed.hold.task_id, worker.journal
+        numbers = [await journal.drop(fact(task_id)) for _ in range(3)]
+        await journal.append(claimed.hold, [noted()], applied=numbers[:2])
+        assert [item.number for item in await journal.read_inbox(after=0)] == numbers[2:]
+        items = await journal.inbox_of(task_id)
+        assert [(item.number, item.applied) for item in items] == list(zip(numbers, (True, True, False), strict=True))
+
+    async def test_only_a_tasks_own_facts_can_be_concluded(self, world: World) -> None:
+        worker = await world.process()
+        claimed = await worker.start_task()
+        other = await world.submit(worker.journal)
+        number = await worker.journal.drop(fact(other))
+        await worker.journal.append(claimed.hold, [noted()], applied=[number])
+        assert [item.number for item in await worker.journal.read_inbox(after=0)] == [number]
+
+    @pytest.mark.parametrize(("state", "kind"), list(itertools.product(RESTING, InboxKind)), ids=str)
+    async def test_a_fact_wakes_a_resting_task(self, world: World, state: TaskState, kind: InboxKind) -> None:
+        worker, other = await world.process(), await world.process()
+        claimed = await worker.start_task()
+        due_ms = None if state is TaskState.PARKED else world.clock.wall_ms() + 10**9
+        await worker.rest(claimed.hold, state, due_ms=due_ms)
+        world.clock.advance(10)
+        await worker.journal.drop(fact(claimed.hold.task_id, kind))
+        row = await worker.journal.find_task(claimed.hold.task_id)
+        assert row is not None
+        assert (row.state, row.due_ms) == (TaskState.QUEUED, world.clock.wall_ms())
+        assert row.cancel_asked is (kind is InboxKind.CANCEL)
+        again = await other.take(claimed.hold.task_id)
+        assert [item.kind for item in again.inbox] == [kind]
+
+    @pytest.mark.parametrize("state", RESTING, ids=str)
+    async def test_a_fact_that_the_owner_has_not_seen_is_not_slept_over(self, world: World, state: TaskState) -> None:
+        """A task that rests while a fact is dropped goes back to the queue at once."""
+        worker = await world.process()
+        claimed = await worker.start_task()
+        task_id, journal = claimed.hold.task_id, worker.journal
+        await journal.drop(fact(task_id))
+        due_ms = None if state is TaskState.PARKED else world.clock.wall_ms() + 10**9
+        await worker.rest(claimed.hold, state, due_ms=due_ms)
+        row = await journal.find_task(task_id)
+        assert row is not None
+        assert (row.state, row.due_ms) == (TaskState.QUEUED, world.clock.wall_ms())
+
+        again = await worker.take(task_id)
+        assert again.hold.seen == again.inbox[-1].number
+        await worker.rest(again.hold, state, due_ms=due_ms)
+        rested = await journal.find_task(task_id)
+        assert rested is not None
+        assert rested.state is state
+
+    @pytest.mark.parametrize("kind", InboxKind)
+    async def test_a_fact_about_a_queued_task_only_lies_there(self, world: World, kind: InboxKind) -> None:
+        worker = await world.process()
+        claimed = await worker.start_task()
+        due_ms = world.clock.wall_ms() + 1_000
+        await worker.rest(claimed.hold, TaskState.QUEUED, due_ms=due_ms)
+        await worker.journal.drop(fact(claimed.hold.task_id, kind))
+        row = await worker.journal.find_task(claimed.hold.task_id)
+        assert row is not None
+        assert (row.state, row.due_ms) == (TaskState.QUEUED, due_ms)
+
+    @pytest.mark.parametrize("kind", InboxKind)
+    async def test_a_fact_about_a_running_task_leaves_the_hold_alone(self, world: World, kind: InboxKind) -> None:
+        worker, other = await world.process(), await world.connect()
+        claimed = await worker.start_task()
+        await other.drop(fact(claimed.hold.task_id, kind))
+        row = await other.find_task(claimed.hold.task_id)
+        assert row is not None
+        assert row.state is TaskState.RUNNING
+        assert row.cancel_asked is (kind is InboxKind.CANCEL)
+        await worker.journal.append(claimed.hold, [noted()])
+
+    @pytest.mark.parametrize("state", ENDINGS)
+    async def test_a_fact_does_not_wake_an_ended_task(self, world: World, state: TaskState) -> None:
+        worker = await world.process()
+        claimed = await worker.start_task()
+        await worker.rest(claimed.hold, state)
+        before = await worker.journal.find_task(claimed.hold.task_id)
+        kinds = [kind for kind in InboxKind if (state, kind) != (TaskState.FAILED, InboxKind.RETRY)]
+        for kind in kinds:
+            await worker.journal.drop(fact(claimed.hold.task_id, kind))
+        assert await worker.journal.find_task(claimed.hold.task_id) == before
+        items = await worker.journal.inbox_of(claimed.hold.task_id)
+        assert [item.kind for item in items] == kinds
+        assert await worker.claim() == []
+
+    async def test_a_persons_retry_opens_a_failed_task_again(self, world: World) -> None:
+        worker = await world.process()
+        claimed = await worker.start_task()
+        task_id = claimed.hold.task_id
+        await worker.rest(claimed.hold, TaskState.FAILED)
+        assert (await worker.journal.read_task(task_id)).finished is TaskState.FAILED
+        await worker.journal.drop(fact(task_id, InboxKind.RETRY))
+        again = await worker.take(task_id)
+        assert again.view.finished is None
+        assert again.row.state is TaskState.RUNNING

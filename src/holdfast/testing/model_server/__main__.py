@@ -13,17 +13,13 @@ import msgspec
 
 from holdfast.downstream.http_server import run
 from holdfast.testing.model_server.script import Script, parse_script
-from holdfast.testing.model_server.server import listen
-from holdfast.testing.model_server.service import ModelService
+from holdfast.testing.model_server.server import ModelService, listen
 
 
 def main() -> None:
     options = _parser().parse_args()
-    asyncio.run(_serve(options))
-
-
-async def _serve(options: argparse.Namespace) -> None:
-    await run(listen(ModelService(options.script, log=options.log), port=options.port), parent=options.parent)
+    service = ModelService(options.script, log=options.log)
+    asyncio.run(run(listen(service, port=options.port), parent=options.parent))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -80,7 +80,7 @@ class SessionPage:
             os.link(temporary, path)
             os.unlink(temporary)
             sync_folder(path.parent)
-        except BaseException:
+        except BaseException:  # also a cancel: no file or lock is left
             temporary.unlink(missing_ok=True)
             os.close(fd)
             raise
@@ -173,7 +173,7 @@ def _locked_file(path: Path, page: bytes) -> int:
         _lock(fd, path)
         write_all(fd, page)
         sync(fd)
-    except BaseException:
+    except BaseException:  # also a cancel: no file or lock is left
         path.unlink(missing_ok=True)
         os.close(fd)
         raise

@@ -54,7 +54,7 @@ class JournalUse:
                 if loop.time() >= until:
                     raise JournalBusy(f"the journal of {folder} {why}")
                 await asyncio.sleep(_ASK_AGAIN_S)
-        except BaseException:
+        except BaseException:  # also a cancel: no lock is kept
             os.close(fd)
             raise
         return cls(fd, is_exclusive=kind == fcntl.LOCK_EX)

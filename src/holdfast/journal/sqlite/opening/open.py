@@ -115,7 +115,7 @@ def _open(
         reader = connect(path, sync=sync)
         reader.execute("PRAGMA query_only = 1")
         _sync_names(path.parent)
-    except BaseException:
+    except BaseException:  # also a cancel: the lock is not kept without a journal
         use.close()
         raise
     digest_key = fingerprint_key(keys.k_effect)
@@ -349,7 +349,7 @@ def _migrate(db: Db) -> None:
                 step(db)
                 db.pragma("user_version", version + 1)
             db.execute("COMMIT")
-        except BaseException:
+        except BaseException:  # whatever it is, no transaction may stay open
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise

@@ -43,7 +43,7 @@ def apply_statements(db: Db, statements: Sequence[Statement]) -> None:
                 pass
     except _OF_THE_DISK:
         raise
-    except Exception as error:
+    except Exception as error:  # the statement is the user's: it may raise anything
         db.authorizer = None
         db.execute("ROLLBACK TO tool")
         db.execute("RELEASE tool")
