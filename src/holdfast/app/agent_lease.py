@@ -145,7 +145,7 @@ class AgentLease:
             found = LeaseNotHeld(why=WaitReason.TROUBLE, text=str(error))
         self._take(found)
         with contextlib.suppress(HoldfastError, OSError):
-            self._show()
+            write_atomically(self._home.instance / LEASE, msgspec.json.encode(self.shown) + b"\n")
         return found.renew_in_ms / 1000 if isinstance(found, LeaseHeld) else self.life_s / 4
 
     def _take(self, found: LeaseHeld | LeaseNotHeld) -> None:
@@ -177,9 +177,6 @@ class AgentLease:
         self.e = e
         self.until_boot_ms = until_boot_ms
 
-    def _show(self) -> None:
-        write_atomically(self._home.instance / LEASE, msgspec.json.encode(self.shown) + b"\n")
-
     def _look(self) -> None:
         shown = read_lease(self._home.instance)
         if shown is None or shown.boot != self._clock.boot_id:
@@ -204,15 +201,12 @@ class AgentLease:
                 speaker=speaker,
                 arbiter=FolderArbiter(self._arbiter_folder, clock=self._clock, life_ms=self._life_ms),
                 clock=self._clock,
-                incarnation=self._incarnation,
+                incarnation=lambda: self._bound or self._admin.incarnation(),
                 raise_incarnation=self._raise,
                 state_root=self._state_root,
                 reread=lambda: self._reread(speaker),
             )
         return self._holder
-
-    def _incarnation(self) -> int:
-        return self._bound or self._admin.incarnation()
 
     def _raise(self, e: int) -> None:
         if os.path.lexists(self._journal):

@@ -145,9 +145,7 @@ class _Server:
 
 def _is_ours(host: str) -> bool:
     name, colon, port = host.rpartition(":")
-    if colon and port.isdigit():
-        return name in _NAMES
-    return host in _NAMES
+    return (name if colon and port.isdigit() else host) in _NAMES
 
 
 def _plain(status: HTTPStatus) -> _Answer:
@@ -244,9 +242,6 @@ def render(figures: dict[str, list[tuple[str, float]]]) -> str:
 
 
 def _labels(**labels: str) -> str:
-    inner = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    escaped = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+    inner = ",".join(f'{name}="{value.translate(escaped)}"' for name, value in labels.items())
     return f"{{{inner}}}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

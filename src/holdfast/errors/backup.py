@@ -25,11 +25,9 @@ class PlaceUnreachable(Retryable):
 
 class PlaceFull(Retryable):
     """The place has no space left, or its quota is reached.
-
     Borg needs some space even to remove or check snapshots. Once ten segments hold superseded data it also
     needs room for a whole segment: about 40 MB in a folder, up to half a gigabyte on a remote host.
-    Holdfast compacts a full place by itself, unless snapshots are missing there (snapshots-missing).
-    """
+    Holdfast compacts a full place by itself, unless snapshots are missing there (snapshots-missing)."""
 
     code = "place-full"
     exit_code = EXIT_PLACE

@@ -117,13 +117,9 @@ class BadPhrase(BadUsage):
 
 
 class BadShare(BadUsage):
-    """Shares of a phrase cannot be combined: one is damaged or from another split, or there are too few.
-
-    Sheets that belong together show the same document.
-
-    `reason` is damaged, mixed, few, duplicate or other; `number` is the position of the share among those
-    given, 0 if it is about all of them.
-    """
+    """Shares of a phrase cannot be combined: one is damaged or from another split, or there are too few. Sheets that
+    belong together show the same document. `reason` is damaged, mixed, few, duplicate or other; `number` is the
+    position of the share among those given, 0 if it is about all of them."""
 
     code = "bad-share"
     default_hint = "read the share from its sheet again: 33 words, the first four letters of each are enough"

@@ -6,14 +6,9 @@ from holdfast.errors.base import EXIT_FAILED, BadUsage, Retryable, Terminal, Unr
 
 
 class ModelUnavailable(Retryable):
-    """No endpoint of the model gave a reply.
-
-    A connection failed or was cut before the reply, a request timed out, a server error came, or every
-    endpoint rests after failures. The same request may be sent again.
-
-    `retry_after_s` is how long the provider asks to wait, or None; `failures` lists what each endpoint
-    said, as JSON values.
-    """
+    """No endpoint of the model gave a reply. A connection failed or was cut before the reply, a request timed out, a
+    server error came, or every endpoint rests after failures. The same request may be sent again. `retry_after_s` is
+    how long the provider asks to wait, or None; `failures` lists what each endpoint said, as JSON values."""
 
     code = "model-unavailable"
     default_hint = "Holdfast sends the same request again later; give the model a second endpoint to avoid the wait"

@@ -16,11 +16,9 @@ class StepFailed(Terminal):
 
 class Refused(StepFailed):
     """The service says that the effect did not happen and will not happen; `proof` holds its answer.
-
     A tool raises it with the service's proof; `run.call` raises it again on every replay. With `retry_after_s` the tool
     says that it may be asked again after that time, for example after a rate limit. It is then sent again while the
-    tool's `attempts` last, unless another attempt may have been sent or refusals are stored.
-    """
+    tool's `attempts` last, unless another attempt may have been sent or refusals are stored."""
 
     code = "refused"
 
@@ -64,13 +62,9 @@ class StepSkipped(StepFailed):
 
 
 class GateRefused(StepFailed):
-    """The task's gate did not let the call through; it was never sent.
-
-    The refusal is recorded and raised again on every replay. Another call, with other arguments or later,
-    is judged on its own.
-
-    `rule` is allow, arguments, amount, calls or rate; `why` says it in words for people and models;
-    `retry_after_s` says when a rate lets the call through.
+    """The task's gate did not let the call through; it was never sent. The refusal is recorded and raised again on
+    every replay. Another call, with other arguments or later, is judged on its own. `rule` is allow, arguments, amount,
+    calls or rate; `why` says it in words for people and models; `retry_after_s` says when a rate lets the call through.
     """
 
     code = "gate-refused"
@@ -116,11 +110,8 @@ class ResultNotKept(StepFailed):
 
 class DoneWithOtherArguments(StepFailed):
     """The call was not made: before the journal was restored, this step was done with other arguments.
-
     It is recorded as succeeded and raised again on every replay. Continue with what was done, or make another call.
-
-    `args_done` is what it was called with (None if the lookup does not say), `result` is what it returned.
-    """
+    `args_done` is what it was called with (None if the lookup does not say), `result` is what it returned."""
 
     code = "done-with-other-arguments"
     default_hint = "Holdfast sent nothing. If you also want the new call, make it as another step"
@@ -195,11 +186,8 @@ class ChildDied(Unresolved):
 
 class ToolRaised(Unresolved):
     """A blocking tool raised something that says nothing about its effect.
-
     Holdfast settles it by the tool's effect class. If the tool knows more, let it raise `Refused` or `NotSent`.
-
-    `kind` is the exception's class, `text` its message, `error_code` its code if it was an error of Holdfast.
-    """
+    `kind` is the exception's class, `text` its message, `error_code` its code if it was an error of Holdfast."""
 
     code = "tool-raised"
 

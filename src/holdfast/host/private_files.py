@@ -28,6 +28,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 
 from holdfast.errors import (
     DiskFailed,
@@ -56,21 +57,20 @@ NETWORK = frozenset(_NETWORK_TEXT.split())
 
 def find_network_fs(path: Path) -> str | None:
     """The type of the network file system that holds the path, or None."""
-    try:
-        text = MOUNTINFO.read_text("utf-8", "surrogateescape")
-    except OSError:
-        return None
-    kind = find_fs_type(text, os.path.realpath(path))
+    kind = _fs_type_at(path)
     return kind if kind in NETWORK else None
 
 
 def is_in_memory(path: Path) -> bool:
     """Whether the path lies in memory, gone with the power; swap is another matter."""
+    return _fs_type_at(path) in ("tmpfs", "ramfs")
+
+
+def _fs_type_at(path: Path) -> str | None:
     try:
-        text = MOUNTINFO.read_text("utf-8", "surrogateescape")
+        return find_fs_type(MOUNTINFO.read_text("utf-8", "surrogateescape"), os.path.realpath(path))
     except OSError:
-        return False
-    return find_fs_type(text, os.path.realpath(path)) in ("tmpfs", "ramfs")
+        return None
 
 
 def find_fs_type(mountinfo: str, path: str) -> str | None:
@@ -106,10 +106,7 @@ def check_place(path: Path, *, allow_network_fs: bool = False) -> None:
 
     The path itself may not exist yet; then what exists above it is checked. Symbolic links that only the administrator
     can have made (/tmp on macOS) are followed; every other one is refused, and so is a final link, whoever made it.
-
-    Raises:
-        SymlinkRefused, OpenParent, NetworkFileSystem, ReadOnly
-    """
+    Raises SymlinkRefused, OpenParent, NetworkFileSystem, ReadOnly."""
     absolute = Path(os.path.abspath(path))
     try:
         _check_links(absolute)
@@ -129,11 +126,8 @@ def check_private_folder(path: Path) -> None:
 
 
 def check_private_file(path: Path) -> None:
-    """Refuse a file that is not ours alone. Raises FileNotFoundError where there is none.
-
-    Raises:
-        SymlinkRefused, WrongKind, WrongOwner, ModeTooWide
-    """
+    """Refuse a file that is not ours alone, with SymlinkRefused, WrongKind, WrongOwner or ModeTooWide.
+    Raises FileNotFoundError where there is none."""
     _check_entry(path, path.lstat(), folder=False)
 
 
@@ -370,14 +364,14 @@ def _check_entry(path: Path, found: os.stat_result, *, folder: bool) -> None:
     if stat.S_IMODE(found.st_mode) & _OTHERS:
         raise ModeTooWide(
             f"other users can read or change {path} (mode {stat.S_IMODE(found.st_mode):04o})",
-            hint=f"run `chmod {mode:o} {_quoted(path)}`; others may already have read it",
+            hint=f"run `chmod {mode:o} {quote(str(path))}`; others may already have read it",
         )
 
 
 def _check_links(path: Path) -> None:
     """Walk down the path as it is written, and again behind each link that is allowed."""
     for _ in range(_LINKS_MAX):
-        link = _find_link(path)
+        link = next((at for at in (*reversed(path.parents), path) if at.is_symlink()), None)
         if link is None:
             return
         if link == path or not _made_by_administrator(link):
@@ -385,10 +379,6 @@ def _check_links(path: Path) -> None:
         target = link.parent / os.readlink(link)
         path = Path(os.path.normpath(target)) / path.relative_to(link)
     raise SymlinkRefused(f"the path {path} has more than {_LINKS_MAX} symbolic links")
-
-
-def _find_link(path: Path) -> Path | None:
-    return next((at for at in (*reversed(path.parents), path) if at.is_symlink()), None)
 
 
 def _made_by_administrator(link: Path) -> bool:
@@ -406,14 +396,8 @@ def _check_parent(folder: Path) -> None:
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         raise OpenParent(
             f"every user can rename or remove files in {folder} (mode {stat.S_IMODE(mode):04o})",
-            hint=f"run `chmod o-w {_quoted(folder)}`, or choose another folder",
+            hint=f"run `chmod o-w {quote(str(folder))}`, or choose another folder",
         )
-
-
-def _quoted(path: Path) -> str:
-    import shlex
-
-    return shlex.quote(str(path))
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)

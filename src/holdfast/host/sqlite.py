@@ -102,11 +102,9 @@ def log_ahead(db: Db, *, synchronous: str = "FULL") -> None:
 
 def copy_whole(source: Path, copy: Path) -> str:
     """Copy a live database into the empty file `copy`, in one step, and check the copy.
-
     Returns what is wrong with the copy, empty where it is sound. Raises apsw.Error.
     The copy is the state after some commit: one step holds one read lock, and in WAL mode that stops
-    no writer. Copying the file instead would lose what is in its log, and would still look healthy.
-    """
+    no writer. Copying the file instead would lose what is in its log, and would still look healthy."""
     origin = open_quietly(source)
     try:
         made = open_db(str(copy), flags=WRITE)

@@ -166,11 +166,9 @@ def is_settled(mark: FileMark, *, read_ns: int) -> bool:
 
 def may_hide_a_change(mark: FileMark, *, began_ns: int, ended_ns: int) -> bool:
     """Whether a write between these two moments can have left this mark as it was.
-
     A write sets the time of status to that of the clock, and nothing else can set it: only a mark
     with a time of status about then hides one. A time of change that somebody has set, or times
-    from before a clock was set back, hide nothing, also where they lie in the future.
-    """
+    from before a clock was set back, hide nothing, also where they lie in the future."""
     grain_ns = COARSE_GRAIN_NS if mark.status_ns % 1_000_000_000 == 0 else GRAIN_NS
     first, last = min(began_ns, ended_ns), max(began_ns, ended_ns)
     return first - grain_ns <= mark.status_ns <= last + grain_ns

@@ -149,21 +149,15 @@ class JournalAdmin(Protocol):
 
     async def restore(self, *, keys: KeyRing, clock: Clock, dry_run: bool = False, above: int = 0) -> Restored:
         """Take what is there as the journal from now on, under a new incarnation.
-
         It is higher than every one that the journal and this machine know of, and than `above`: what
         the head of a newer backup says, or an arbiter has granted. Open tasks become suspect.
-
-        Raises JournalDamaged where the journal itself is damaged; JournalBusy while it is in use.
-        """
+        Raises JournalDamaged where the journal itself is damaged; JournalBusy while it is in use."""
         ...
 
     async def start_empty(
         self, *, keys: Callable[[], KeyRing], clock: Clock, entropy: Entropy, dry_run: bool = False, above: int = 0
     ) -> Restored:
         """Put an empty journal where one is lost for good, as the oldest copy there can be.
-
         `keys` is called once it is known that one was lost.
-
-        Raises NotNow where something of the old one is left, NotAJournal where there never was one.
-        """
+        Raises NotNow where something of the old one is left, NotAJournal where there never was one."""
         ...

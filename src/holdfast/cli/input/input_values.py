@@ -24,7 +24,9 @@ def read_text(word: str, *, what: str) -> str:
     path = word[1:]
     try:
         with open(path, "rb") as file:
-            _check_size(os.fstat(file.fileno()), what)
+            found = os.fstat(file.fileno())
+            if stat.S_ISREG(found.st_mode) and found.st_size > TEXT_BYTES_MAX:
+                raise TooLarge(f"{what} has {found.st_size:,} bytes; the limit is {TEXT_BYTES_MAX:,}")
             return _decoded(_read(file, what), what)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
@@ -50,11 +52,6 @@ def _read(file: BinaryIO, what: str) -> bytes:
     if len(raw) > TEXT_BYTES_MAX:
         raise TooLarge(f"{what} has more than {TEXT_BYTES_MAX:,} bytes")
     return raw
-
-
-def _check_size(found: os.stat_result, what: str) -> None:
-    if stat.S_ISREG(found.st_mode) and found.st_size > TEXT_BYTES_MAX:
-        raise TooLarge(f"{what} has {found.st_size:,} bytes; the limit is {TEXT_BYTES_MAX:,}")
 
 
 def _decoded(raw: bytes, what: str) -> str:

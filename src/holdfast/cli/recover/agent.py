@@ -206,6 +206,8 @@ def _unpack(args: argparse.Namespace, survey: Survey, news: Progress) -> int:
 
 def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, seconds: float) -> None:
     restored, journal = done.restored, done.journal
+    suspect = 0 if journal is None else journal.open_tasks
+    doubt = f"{suspect} in doubt: Holdfast looks up or parks their effects before it sends anything"
     fields: dict[str, object] = {
         **survey_json(survey),
         "done": True,
@@ -214,7 +216,7 @@ def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, s
         "position": list(done.log.position),
         "restored": restored,
         "incarnation": None if journal is None else journal.incarnation,
-        "suspect_tasks": 0 if journal is None else journal.open_tasks,
+        "suspect_tasks": suspect,
         "places_left": list(done.left),
         "secrets_to_rotate": list(done.secrets),
         "restore_s": round(done.restore_s, 3),
@@ -230,7 +232,7 @@ def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, s
             ("id", done.log.id),
             ("home", str(done.home.folder)),
             ("state", _state(survey, done)),
-            ("open tasks", _in_doubt(0 if journal is None else journal.open_tasks)),
+            ("open tasks", doubt if suspect else "none in doubt"),
             ("time", f"restore {done.restore_s:.1f} s, identity {done.identity_s:.1f} s, total {seconds:.1f} s"),
         ]
     )
@@ -259,12 +261,6 @@ def _state(survey: Survey, done: RecoveredAgent) -> str:
     else:
         return ""
     return f"restored snapshot {seq} of {iso(at * 1000)}; nothing newer was backed up"
-
-
-def _in_doubt(count: int) -> str:
-    if not count:
-        return "none in doubt"
-    return f"{count} in doubt: Holdfast looks up or parks their effects before it sends anything"
 
 
 def _start(args: argparse.Namespace, done: RecoveredAgent) -> int:

@@ -82,18 +82,14 @@ def copy_by_hand(title: str, words: Sequence[str], listed: WordList) -> None:
         sys.stderr.write(_WIPE)
         sys.stderr.flush()
     for left in reversed(range(TRIES)):
-        wrong = _wrong_in_four(words, listed)
+        some = {at: ask_words(f"word {at}") for at in places_to_ask(len(words), SystemEntropy())}
+        wrong = wrong_places(words, some, listed)
         wrong = wrong or retyped_wrong(words, ask_words(f"all {len(words)} words, from your copy"), listed)
         if not wrong:
             return
         where = "the number of words" if wrong == [0] else f"word {', '.join(map(str, wrong))}"
         talk(f"your copy differs in {where}; check it" + (" and try again" if left else ""))
     raise BadInput("the copy is still wrong", hint="run the command again, and copy the words again")
-
-
-def _wrong_in_four(words: Sequence[str], listed: WordList) -> list[int]:
-    places = places_to_ask(len(words), SystemEntropy())
-    return wrong_places(words, {at: ask_words(f"word {at}") for at in places}, listed)
 
 
 def _ask(text: str) -> None:

@@ -60,11 +60,9 @@ def high_water(folder: Path) -> HighWater:
 
 def fold_marks(folder: Path, keep: Collection[str], *, at_ms: int) -> list[str]:
     """Fold the marks of dead sessions into `high-water.json`, then delete their pages.
-
     Pages in `keep` stay: their slots are still needed by tasks that were not resumed yet. Pages
     of living sessions, of other formats and of unrepaired failed syncs stay always. Returns the
-    ids whose pages are gone; none when it is another process's turn. Blocks for a few syncs.
-    """
+    ids whose pages are gone; none when it is another process's turn. Blocks for a few syncs."""
     with turn(folder / _TURN) as mine:
         if not mine:
             return []
