@@ -23,7 +23,7 @@ from holdfast.downstream.process import FarEnd
 from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.journal.records import ENDED, TaskState
 from holdfast.testing.offline import KEY, SECRET, Stage, set_up
-from holdfast.views.approvals import list_approvals
+from holdfast.views.open_tasks import list_approvals
 
 HERE = Path(__file__).parent
 

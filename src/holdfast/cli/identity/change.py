@@ -11,8 +11,15 @@ from contextlib import contextmanager
 
 from holdfast.cli.command import home_of
 from holdfast.cli.identity.show import report
-from holdfast.cli.input.agent_places import default_place, path_of, second_place, witnesses_of
-from holdfast.cli.input.input_log import read_card_file, read_file, read_log_file
+from holdfast.cli.input.agent_places import (
+    default_place,
+    path_of,
+    read_card_file,
+    read_file,
+    read_log_file,
+    second_place,
+    witnesses_of,
+)
 from holdfast.cli.input.input_sheet import Given, read_given
 from holdfast.cli.input.input_slots import new_slots, open_existing
 from holdfast.cli.input.terminal import confirm

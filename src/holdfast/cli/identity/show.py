@@ -9,8 +9,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.command import home_of
-from holdfast.cli.input.agent_places import path_of
-from holdfast.cli.input.input_log import read_log_file
+from holdfast.cli.input.agent_places import path_of, read_log_file
 from holdfast.cli.input.input_slots import open_existing
 from holdfast.cli.input.input_values import read_text
 from holdfast.cli.screen.screen import print_fields, print_json, talk

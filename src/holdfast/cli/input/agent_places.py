@@ -1,4 +1,4 @@
-"""Default folders of an agent's vault, witness and second place."""
+"""Folders and files that a person names: defaults of vault, witness and second place; copies of a key log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.cli.screen.screen import talk
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, BadSheet
+from holdfast.identity.files.own_log import FILE_BYTES_MAX, RECEIPTS
+from holdfast.identity.paper.paper import CODE_CHARS_MAX, read_card
+from holdfast.identity.witness.witness import LogCopy
 from holdfast.layout.witness_address import WitnessAddress, WitnessFolder, parse_witness_address
 
 SAME_DISK = (
@@ -60,3 +63,37 @@ def _disk(path: Path) -> int:
     while not path.exists():
         path = path.parent
     return path.stat().st_dev
+
+
+def read_log_file(path: Path) -> LogCopy:
+    """The lines of a kel.jsonl, and of receipts.jsonl next to it. Nothing is verified yet."""
+    beside = path.parent / RECEIPTS
+    return LogCopy(records=_lines(path), receipts=_lines(beside) if beside.is_file() else ())
+
+
+def read_card_file(path: Path) -> LogCopy:
+    """The records in a card's text or code. They prove nothing before they are verified."""
+    try:
+        text = read_file(path, 64 * CODE_CHARS_MAX).decode()
+    except UnicodeDecodeError:
+        raise BadSheet(
+            f"{path} is not text", hint="give the card's text, or the text that a phone shows for its QR code"
+        ) from None
+    return LogCopy(records=read_card(text), receipts=())
+
+
+def _lines(path: Path) -> tuple[bytes, ...]:
+    raw = read_file(path, FILE_BYTES_MAX)
+    return tuple(line for line in raw[: raw.rfind(b"\n") + 1].split(b"\n") if line)
+
+
+def read_file(path: Path, bytes_max: int) -> bytes:
+    """The contents. Raises BadInput if the file cannot be read or is larger."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(bytes_max + 1)
+    except OSError as error:
+        raise BadInput(f"{str(path)!r} cannot be read: {error.strerror}") from error
+    if len(raw) > bytes_max:
+        raise BadInput(f"{str(path)!r} has more than {bytes_max:,} bytes")
+    return raw

@@ -18,8 +18,15 @@ from pathlib import Path
 from holdfast.backup.open_engine import open_engine
 from holdfast.backup.restore.restore_choice import Wish
 from holdfast.backup.restore.restore_home import restore_to
-from holdfast.cli.input.agent_places import default_place, default_witness, path_of, second_place, witnesses_of
-from holdfast.cli.input.input_log import read_card_file, read_log_file
+from holdfast.cli.input.agent_places import (
+    default_place,
+    default_witness,
+    path_of,
+    read_card_file,
+    read_log_file,
+    second_place,
+    witnesses_of,
+)
 from holdfast.cli.input.input_sheet import read_given
 from holdfast.cli.input.input_slots import new_slots, open_existing
 from holdfast.cli.input.terminal import confirm

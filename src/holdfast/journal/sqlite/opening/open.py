@@ -43,7 +43,16 @@ from holdfast.errors import (
     NotAJournal,
     ReadOnly,
 )
-from holdfast.host import private_files
+from holdfast.host.private_files import (
+    check_place,
+    check_private_file,
+    ensure_private_folder,
+    explained,
+    open_private,
+    remove_durably,
+    sync_folder,
+    write_atomically,
+)
 from holdfast.host.sqlite import BUSY_MS, WRITE, Db, log_ahead, open_db, open_existing, open_in_memory
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.host.disk_trouble import clear_stopped, find_stopped
@@ -80,17 +89,17 @@ async def open_journal(
     sync: str,
 ) -> SqliteJournal:
     """Open the journal at this path, or make a new one where there is none; raises as `JournalAdmin.open`."""
-    private_files.check_place(path, allow_network_fs=network_fs)
+    check_place(path, allow_network_fs=network_fs)
     if not os.path.lexists(path):
         if not create:
             raise NotAJournal(f"there is no journal at {path}")
         check_never_here(path, instance)
         _make(path, keys=keys, clock=clock, entropy=entropy)
-    private_files.check_private_file(path)
+    check_private_file(path)
     try:
         folder = instance / peek(path)
-        private_files.ensure_private_folder(instance)
-        private_files.ensure_private_folder(folder)
+        ensure_private_folder(instance)
+        ensure_private_folder(folder)
         use = await _use(path, folder)
         return _open(path, use, folder, keys=keys, clock=clock, entropy=entropy, sync=sync)
     except apsw.Error as error:
@@ -148,7 +157,7 @@ def _sync_names(folder: Path) -> None:
     """Make the name of the log durable, and the end of what lay there before it. SQLite syncs the folder with the log's
     first commit but does not hear whether that failed: a power cut could then take the log, and every commit in it."""
     try:
-        private_files.sync_folder(folder)
+        sync_folder(folder)
     except OSError as error:
         raise JournalStopped(
             f"the folder {folder} could not be synced: {error.strerror}",
@@ -160,7 +169,7 @@ def remember_name(folder: Path, path: Path) -> None:
     """Keep which file this instance folder belongs to, so that its loss is noticed."""
     name, wanted = folder / NAME, path.name.encode() + b"\n"
     if not name.exists() or name.read_bytes() != wanted:
-        private_files.write_atomically(name, wanted)
+        write_atomically(name, wanted)
 
 
 def check_never_here(path: Path, instance_folder: Path) -> None:
@@ -178,7 +187,7 @@ def lost_journals(path: Path, instance_folder: Path) -> list[Path]:
 
 def forget_name(folder: Path) -> None:
     """A person says that this journal is gone for good; its mark stays."""
-    private_files.remove_durably(folder / NAME)
+    remove_durably(folder / NAME)
 
 
 def connect(path: Path, *, sync: str = "FULL") -> Db:
@@ -207,9 +216,9 @@ def get_meta(db: Db, key: str) -> object:
 def _make(path: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy) -> None:
     temporary = path.with_name(f".{path.name}.{entropy.bytes(4).hex()}.new")
     try:
-        os.close(private_files.open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+        os.close(open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL))
     except OSError as error:
-        raise private_files.explained(error, path) from error
+        raise explained(error, path) from error
     try:
         db = open_db(str(temporary), flags=WRITE)
         db.pragma("synchronous", "FULL")
@@ -228,7 +237,7 @@ def _make(path: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy) -> None:
         db.execute("COMMIT")
         db.close()
         os.link(temporary, path)
-        private_files.sync_folder(path.parent)
+        sync_folder(path.parent)
     except apsw.Error as error:
         raise _explained(error, path.parent) from error
     except FileExistsError:
@@ -306,9 +315,9 @@ def _rewrite(path: Path) -> None:
             _copy_readable(path, fresh)
         for suffix in ("-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
-        private_files.sync_folder(path.parent)
+        sync_folder(path.parent)
         os.replace(fresh, path)
-        private_files.sync_folder(path.parent)
+        sync_folder(path.parent)
     except (apsw.Error, OSError) as error:
         raise JournalStopped(
             f"the journal could not be rewritten after a failed sync: {error}",
@@ -324,12 +333,12 @@ def _copy_readable(path: Path, fresh: Path) -> None:
         found = db.execute("PRAGMA quick_check(1)").fetchone()
         if found is None or found[0] != "ok":
             raise JournalDamaged(f"after a failed sync the file is damaged: {found}")
-        os.close(private_files.open_private(growing, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+        os.close(open_private(growing, os.O_RDWR | os.O_CREAT | os.O_EXCL))
         db.execute("VACUUM INTO ?", (str(growing),))
     with open(growing, "rb") as file:
         os.fsync(file.fileno())
     os.replace(growing, fresh)
-    private_files.sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def _migrate(db: Db) -> None:

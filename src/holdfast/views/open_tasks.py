@@ -1,16 +1,18 @@
-"""Questions that wait for a person's yes or no, in all tasks of a journal."""
+"""What open tasks wait for: questions to a person, in all tasks of a journal; and which of them send a secret."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from holdfast.core.ids import TaskId
+from holdfast.core.ordinal import sort_key
 from holdfast.core.rest import WaitsForApproval, read_rest
 from holdfast.core.step import StepState
 from holdfast.errors import JournalDamaged
 from holdfast.journal.bodies import ApprovalGiven, QuestionNote
 from holdfast.journal.contract import Filter, InboxItem, InboxKind, Journal
-from holdfast.journal.records import StepView, TaskState, TaskView
+from holdfast.journal.records import ENDED, StepView, TaskState, TaskView
+from holdfast.runtime.secrets import pins_of
 from holdfast.runtime.step.facts import approval_binding
 
 TASKS_MAX = 100_000
@@ -102,3 +104,25 @@ def _question(step: StepView) -> str:
     asked = f"may {step.tool} be called?"
     said = step.planned.gate
     return asked if said is None else f"{asked} {said.why}"
+
+
+USERS_TASKS_MAX = 10_000
+
+
+async def find_users(journal: Journal, name: str, *, below: int | None = None) -> list[str]:
+    """TASK/ORDINAL of each open step that recorded this secret; only versions below the number.
+    Reads the oldest 10,000 open tasks; skips damaged ones."""
+    states = frozenset(state for state in TaskState if state not in ENDED)
+    rows = await journal.list_tasks(Filter(states=states, limit=USERS_TASKS_MAX, newest_first=False))
+    found: list[str] = []
+    for row in rows:
+        try:
+            view = await journal.read_task(row.task_id)
+        except JournalDamaged:
+            continue
+        for ordinal in sorted(view.steps, key=sort_key):
+            step = view.steps[ordinal]
+            version = dict(pins_of(step)).get(name)
+            if version is not None and not step.closed and (below is None or version < below):
+                found.append(f"{row.task_id}/{ordinal}")
+    return found
