@@ -11,7 +11,7 @@ import holdfast
 from holdfast.core.step import StepState
 from holdfast.journal.records import TaskState
 from holdfast.testing.lab import Lab, wait_step
-from holdfast.views.open_tasks import list_approvals
+from holdfast.views.unfinished import list_approvals
 
 MakeAgent = Callable[..., holdfast.Agent]
 KEYED = holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=False)

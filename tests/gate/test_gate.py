@@ -19,7 +19,7 @@ from holdfast.journal.records import TaskState
 from holdfast.recovery.recover_journal import recover_journal
 from holdfast.runtime.step.code_changes import MARKS
 from holdfast.testing.lab import Lab, Scripted, SkewedClock, after, program, wait_state, wait_step
-from holdfast.views.open_tasks import list_approvals
+from holdfast.views.unfinished import list_approvals
 from holdfast_proofs.history.__main__ import main as check_history
 from holdfast_proofs.support.command_line import Commands
 

@@ -23,7 +23,7 @@ from holdfast.host import manifest as manifests
 from holdfast.journal.contract import Journal
 from holdfast.journal.records import ENDED, TaskState, TaskView
 from holdfast.runtime.task.talk import asked_of, asks_of, messages_of
-from holdfast.views.open_tasks import list_approvals
+from holdfast.views.unfinished import list_approvals
 from holdfast_proofs.crash.sweep import SETTINGS
 
 JOURNAL = "journal.db"

@@ -12,7 +12,7 @@ from holdfast.core.step import StepState
 from holdfast.errors import HoldfastError
 from holdfast.journal.contract import Filter
 from holdfast.journal.records import ENDED, TaskState
-from holdfast.views.open_tasks import list_approvals
+from holdfast.views.unfinished import list_approvals
 from holdfast_proofs.handoff_kills.truth import Truth, What
 
 OPEN_MAX = 8

@@ -139,7 +139,7 @@ async def _set(hf: Holdfast, args: argparse.Namespace) -> int:
 
 
 async def _rotate(hf: Holdfast, args: argparse.Namespace) -> int:
-    from holdfast.views.open_tasks import find_users
+    from holdfast.views.unfinished import find_users
 
     name = args.name
     number = _store(hf).rotate(name, args.value, drop_old=args.drop_old)
@@ -153,7 +153,7 @@ async def _rotate(hf: Holdfast, args: argparse.Namespace) -> int:
 
 
 async def _remove(hf: Holdfast, args: argparse.Namespace) -> int:
-    from holdfast.views.open_tasks import find_users
+    from holdfast.views.unfinished import find_users
 
     name = args.name.removeprefix("secret://")
     store = _store(hf)

@@ -19,7 +19,7 @@ from holdfast.core.ordinal import sort_key
 from holdfast.errors import TaskUnfinished
 from holdfast.journal.contract import TaskRow
 from holdfast.journal.records import ENDED, StepView, TaskState, TaskView
-from holdfast.views.open_tasks import questions_of
+from holdfast.views.unfinished import questions_of
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -50,7 +50,7 @@ def add_parser(commands: Commands) -> None:
 
 async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
     from holdfast.core.clock import iso
-    from holdfast.views.open_tasks import list_approvals
+    from holdfast.views.unfinished import list_approvals
 
     found = await list_approvals(hf.journal)
     if args.json:

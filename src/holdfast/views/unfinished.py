@@ -1,4 +1,4 @@
-"""What open tasks wait for: questions to a person, in all tasks of a journal; and which of them send a secret."""
+"""What unfinished tasks wait for: questions to a person, in all tasks of a journal; and which of them send a secret."""
 
 from __future__ import annotations
 
