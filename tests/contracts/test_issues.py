@@ -124,7 +124,7 @@ async def test_a_page_that_is_no_answer_is_no_absence(
     monkeypatch.setattr(host, "_look", lambda ask: Answer(200, body))  # pyright: ignore[reportUnknownLambdaType,reportUnknownArgumentType]
     state, told = await play(lab, tools(host).create, **OPEN)
     assert (state, len(host.issues)) == (TaskState.PARKED, 1)
-    assert "cannot say" in told[0]
+    assert "could not find out" in told[0]
 
 
 async def test_twice_there_is_a_persons_matter(lab: Lab, host: IssueHost) -> None:

@@ -108,7 +108,7 @@ async def test_a_page_that_is_no_answer_is_no_absence(
         provider.troubles[:] = [Trouble("lose")]
         state, question = await play(lab, mailing(provider))
         assert (state, len(provider.mails)) == (TaskState.PARKED, 1)
-        assert "cannot say" in question
+        assert "could not find out" in question
 
 
 async def test_an_event_closes_the_doubt_long_before_the_search(lab: Lab, provider: MailProvider) -> None:

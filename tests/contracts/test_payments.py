@@ -154,7 +154,7 @@ async def test_a_page_that_is_no_answer_is_no_absence(
     monkeypatch.setattr(provider, "_look", lambda ask: Answer(200, body))  # pyright: ignore[reportUnknownLambdaType,reportUnknownArgumentType]
     state, question = await play(lab, paying(provider))
     assert state is TaskState.PARKED
-    assert "cannot say" in question
+    assert "could not find out" in question
 
 
 def looking(sent_ago_s: float | None) -> holdfast.Call:

@@ -117,7 +117,7 @@ async def test_a_lookup_by_message_id_settles_it(lab: Lab, server: SubmissionSer
     assert asked == [server.taken[0].id] == [result["message_id"]]
 
 
-@pytest.mark.parametrize(("count", "question"), [(None, "cannot say"), (2, "more than once")])
+@pytest.mark.parametrize(("count", "question"), [(None, "could not find out"), (2, "more than once")])
 async def test_a_lookup_that_is_not_certain_is_a_persons_matter(
     lab: Lab, server: SubmissionServer, count: int | None, question: str
 ) -> None:
