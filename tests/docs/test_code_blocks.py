@@ -13,6 +13,7 @@ Ports from 8400 to 8499 are replaced by free ones, so that pages can be tested s
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shlex
@@ -27,6 +28,7 @@ from pathlib import Path
 import pytest
 
 from holdfast_proofs.support.transcript import find_missing, shape
+from holdfast_proofs.support.warm_fork import start_holdfast
 
 PROJECT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -127,15 +129,17 @@ def environment(folder: Path) -> dict[str, str]:
     """`python` and `holdfast` are those under test, `borg` the one that set-up built."""
     programs = folder / ".programs"
     programs.mkdir()
-    for name, words in (("python", []), ("holdfast", ["-m", "holdfast"])):
-        command = shlex.join([sys.executable, *words])
-        (programs / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-        (programs / name).chmod(0o700)
+    (programs / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    (programs / "python").chmod(0o700)
+    (programs / "holdfast").symlink_to(warm_holdfast())
     borg = Path(sys.executable).parent / "borg"
     if borg.exists():
         (programs / "borg").symlink_to(borg)
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
+
+
+warm_holdfast = functools.cache(start_holdfast)
 
 
 def free_ports(text: str) -> dict[str, str]:

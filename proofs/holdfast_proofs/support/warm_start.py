@@ -44,7 +44,7 @@ from holdfast.backup.borg import verbs
 from holdfast.backup.borg.process import Run
 from holdfast.backup.borg.verbs import Version, find_program
 from holdfast.errors import HoldfastError
-from holdfast_proofs.support.warm_borg import start_server
+from holdfast_proofs.support.warm_fork import start_borg
 
 WAIT_S = 60.0  # for a command that takes a fraction of a second on an idle machine
 FD_MIN = 512  # where received descriptors wait until each gets its own number
@@ -177,7 +177,7 @@ def _close(here: socket.socket, server: subprocess.Popen[bytes]) -> None:
 
 
 def serve(asked: socket.socket) -> None:
-    _import_everything()
+    import_everything()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     while True:
         head, fds, _, _ = socket.recv_fds(asked, HEAD_BYTES, FDS_MAX)
@@ -199,7 +199,7 @@ def _reap() -> None:
             continue
 
 
-def _import_everything() -> None:
+def import_everything() -> None:
     import holdfast
 
     for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
@@ -214,7 +214,7 @@ def _import_everything() -> None:
 
 def spare_borg() -> None:
     """For this process and its forks: a Borg says its version once, as long as it is the same file,
-    it does not test its own C code before each act, and it need not import itself (see warm_borg)."""
+    it does not test its own C code before each act, and it need not import itself (see warm_fork)."""
     plain = verbs.environment
 
     def untested(*, base: Path, rescue: bool, rsh: str = "", given: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -223,7 +223,7 @@ def spare_borg() -> None:
     verbs.environment = untested
     with contextlib.suppress(HoldfastError):
         real = find_program()
-        started, warm = verbs.running, Path(os.environ.get(WARM_BORG) or start_server(real))
+        started, warm = verbs.running, Path(os.environ.get(WARM_BORG) or start_borg(real))
         os.environ[WARM_BORG] = str(warm)  # for the server of commands, which this process starts
 
         def warmed(program: Path, *given: Any, **named: Any) -> AbstractAsyncContextManager[Run]:

@@ -7,6 +7,7 @@ leave row values half unknown; rows are read by position and checked where they 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -95,8 +96,19 @@ def open_db(name: str, *, flags: int, busy_ms: int = 0) -> Db:
 
 
 def log_ahead(db: Db, *, synchronous: str = "FULL") -> None:
-    """Commits go to a log first; with FULL each one is synced before it returns."""
-    db.pragma("journal_mode", "wal")
+    """Commits go to a log first; with FULL each one is synced before it returns.
+
+    SQLite waits for no lock while it changes to the log, so two processes that open a new file at once would fail.
+    """
+    ends = time.monotonic() + BUSY_MS / 1_000
+    while True:
+        try:
+            db.pragma("journal_mode", "wal")
+            break
+        except apsw.BusyError:
+            if time.monotonic() > ends:
+                raise
+            time.sleep(0.005)
     db.pragma("synchronous", synchronous)
 
 

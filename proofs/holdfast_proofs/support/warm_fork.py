@@ -1,15 +1,15 @@
-"""Borg in processes of its own that need not import Borg first.
+"""Programs in Python, in processes of their own, that need not import themselves first.
 
-To start Borg costs four times what most of its acts do, and the tests start it a thousand times. So
-one process of Borg's own Python imports it, once, and forks a child for each act. In Borg's place a
-small program hands on its words, folder, environment and descriptors, passes signals on and ends as
-the child ends; when it is killed, the child is killed.
+To start Borg or Holdfast costs four times what most of their acts do, and the tests start them
+thousands of times. So one process imports the program, once, and forks a child for each act. In the
+program's place a small one hands on its words, folder, environment and descriptors, passes signals on
+and ends as the child ends; when it is killed, the child is killed.
 
-    Holdfast --starts--> forwarder --(words, descriptors)--> server --fork--> watcher --fork--> Borg
-                             ^---------------- process id, then the status ---'
+    test --starts--> forwarder --(words, descriptors)--> server --fork--> watcher --fork--> program
+                         ^---------------- process id, then the status ---'
 
-What a fork cannot show: a library loaded before Borg, other limits or another namespace than those
-of the tests. The forwarder then becomes the real Borg. The server ends with the process that started it.
+What a fork cannot show: a library loaded before the program, other limits or another namespace than
+those of the tests. The forwarder then becomes the real program. The server ends with its starter.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import fcntl
 import gc
 import importlib
 import os
+import runpy
 import select
 import shutil
 import signal
@@ -28,12 +29,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 HEAD_BYTES = 4
-FDS_MAX = 8
+FDS_MAX = 64
 FD_MIN = 512  # where received descriptors wait until each gets its own number
+Act = Callable[[], object]
 NAMESPACES = ("mnt", "pid", "net", "user")
 
 # It imports nothing that is not built in: its start is what each act pays.
@@ -45,11 +48,16 @@ def around():
         return limits.read() + "".join(posix.readlink("/proc/self/ns/" + one) for one in {namespaces!r})
 
 if b"LD_PRELOAD" in posix.environ or around() != {around!r}:
-    posix.execv({real!r}, sys.argv)
+    posix.execv({real[0]!r}, {real!r} + sys.argv[1:])
 environment = posix.environ
-fds = [0, 1, 2]
-if b"BORG_PASSPHRASE_FD" in environment:
-    fds.append(int(environment[b"BORG_PASSPHRASE_FD"]))
+
+def is_open(fd):
+    try:
+        return posix.fstat(fd) is not None
+    except OSError:
+        return False
+
+fds = [fd for fd in sorted(map(int, posix.listdir("/proc/self/fd"))) if is_open(fd)]
 parts = [posix.getcwdb(), b" ".join(b"%d" % fd for fd in fds), b"%d" % len(sys.argv)]
 parts += [word.encode("utf-8", "surrogateescape") for word in sys.argv]
 parts += [name + b"=" + value for name, value in environment.items()]
@@ -80,39 +88,41 @@ posix._exit(posix.WEXITSTATUS(status))
 """
 
 
-def start_server(real: Path) -> Path:
+def start_borg(real: Path) -> Path:
     """Start a server for this Borg; the program to run in its place."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-borg-"))
-    address = f"\0{folder}"
-    python = real.resolve().parent / "python"
+    variables = {"BORG_EXIT_CODES": "modern", "BORG_SELFTEST": "disabled"}
+    return _start("borg", real.resolve().parent / "python", [str(real)], variables)
+
+
+def start_holdfast() -> Path:
+    """Start a server for `python -m holdfast`; the program to run in its place."""
+    return _start("holdfast", Path(sys.executable), [sys.executable, "-m", "holdfast"], {})
+
+
+def _start(name: str, python: Path, real: list[str], variables: dict[str, str]) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-warm-"))
     ready, told = os.pipe()
     ours, theirs = os.pipe()
     with open(ready, "rb", buffering=0) as ready_file:
         server = subprocess.Popen(
-            [python, "-I", __file__, str(folder), str(told), str(ours)],
+            [python, "-I", __file__, name, str(folder), str(told), str(ours)],
             pass_fds=[told, ours],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            env={
-                "PATH": os.environ.get("PATH", os.defpath),
-                "LC_ALL": "C.UTF-8",
-                "TZ": "UTC",
-                "BORG_EXIT_CODES": "modern",
-                "BORG_SELFTEST": "disabled",
-            },
+            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8", "TZ": "UTC", **variables},
         )
         os.close(told)
         os.close(ours)
         if not ready_file.read(1):
-            raise RuntimeError("the server of Borg did not start")
-    program = folder / "borg"
+            raise RuntimeError(f"the server of {name} did not start")
+    program = folder / name
     program.write_text(
         _FORWARDER.format(
             python=python,
             namespaces=NAMESPACES,
             around=_around(),
-            real=str(real),
-            address=address.encode(),
+            real=real,
+            address=f"\0{folder}".encode(),
             head_bytes=HEAD_BYTES,
         )
     )
@@ -133,11 +143,11 @@ def _close(owner: int, alive: int, server: subprocess.Popen[bytes], folder: Path
     shutil.rmtree(folder, ignore_errors=True)
 
 
-# --- the server, in Borg's own Python ---------------------------------------------------------
+# --- the server, in the program's own Python --------------------------------------------------
 
 
-def serve(address: str, told: int, alive: int) -> None:
-    _import_borg()
+def serve(name: str, address: str, told: int, alive: int) -> None:
+    act = {"borg": _import_borg, "holdfast": _import_holdfast}[name]()
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind(f"\0{address}")
     listening.listen(64)
@@ -153,30 +163,36 @@ def serve(address: str, told: int, alive: int) -> None:
         if os.fork() == 0:
             listening.close()
             os.close(alive)
-            _watch(link)
+            _watch(link, act)
         link.close()
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 continue
 
 
-def _import_borg() -> None:
+def _import_borg() -> Act:
     """Import it, and build the parser of its words, which takes as long as an act."""
     archiver: Any = importlib.import_module("borg.archiver")
     only = archiver.Archiver()
     parser = only.build_parser()
     only.build_parser = lambda: parser
     archiver.Archiver = lambda: only
+    return archiver.main
 
 
-def _watch(link: socket.socket) -> None:
-    """Fork Borg, wait for it, say how it ended; kill it when the forwarder has ended first. Never returns."""
+def _import_holdfast() -> Act:
+    importlib.import_module("holdfast_proofs.support.warm_start").import_everything()
+    return lambda: runpy.run_module("holdfast", run_name="__main__", alter_sys=True)
+
+
+def _watch(link: socket.socket, act: Act) -> None:
+    """Fork the program, wait for it, say how it ended; kill it when the forwarder has ended first. Never returns."""
     try:
         fds, body = _order(link)
         pid = os.fork()
         if pid == 0:
             try:
-                _be_borg(fds, body)
+                _be_program(fds, body, act)
             finally:
                 os._exit(71)
         with contextlib.suppress(PermissionError, ProcessLookupError):  # it has begun, and did it itself
@@ -209,7 +225,7 @@ def _order(link: socket.socket) -> tuple[list[int], bytes]:
     return list(fds), body
 
 
-def _be_borg(fds: list[int], body: bytes) -> None:
+def _be_program(fds: list[int], body: bytes, act: Act) -> None:
     folder, numbers, count, *rest = body.split(b"\0")
     words, variables = rest[: int(count)], rest[int(count) :]
     os.setpgid(0, 0)
@@ -224,15 +240,19 @@ def _be_borg(fds: list[int], body: bytes) -> None:
         os.environb[name] = value
     os.chdir(folder)
     sys.argv = [os.fsdecode(word) for word in words]
-    # Both names, as at a start: Borg wraps the first ones, and they close what only they hold.
+    # Both names, as at a start: Borg wraps these streams, and the last name that goes closes one.
     sys.stdin = sys.__stdin__ = os.fdopen(0, encoding="utf-8", errors="surrogateescape", closefd=False)
     sys.stdout = sys.__stdout__ = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = sys.__stderr__ = os.fdopen(
         2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False
     )
+    if b"PYTHONUNBUFFERED" in os.environb:
+        sys.stdout.reconfigure(write_through=True)
+    if "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
     code = 0
     try:
-        importlib.import_module("borg.archiver").main()
+        act()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     atexit._run_exitfuncs()
@@ -243,4 +263,4 @@ def _be_borg(fds: list[int], body: bytes) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    serve(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
