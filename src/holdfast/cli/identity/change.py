@@ -193,7 +193,7 @@ def run_recover(args: argparse.Namespace) -> int:
             confirm=lambda look: _ask_recover(look, name, yes=args.yes),
         )
     )
-    talk(f"{name} is recovered with the same id; its key log is at (recoveries, rotations) {done.log.position}")
+    talk(f"{name} is recovered with the same id; its key log is at {done.log.position}")
     for one in done.lost:
         talk(f"lost: {one}")
     talk("the words were typed on this machine: if it has a network, run `holdfast paper replace` soon")
@@ -205,8 +205,7 @@ def run_recover(args: argparse.Namespace) -> int:
 def _ask_recover(look: RecoveryPreview, name: str, *, yes: bool) -> None:
     log = look.log
     talk(f"the words belong to {log.id}" + (f" ({look.change}: check the sheet)" if look.change else ""))
-    at = f"key log at (recoveries, rotations) {log.position}"
-    talk(f"identity: {log.standing.value}, {at}; {look.answered} witnesses answered")
+    talk(f"identity: {log.standing.value}, key log at {log.position}; {look.answered} witnesses answered")
     for place, why in look.gone.items():
         talk(f"witness {place}: {why}")
     if not look.escrow:

@@ -36,7 +36,7 @@ def show_survey(survey: Survey) -> None:
     log = survey.log
     changed = f" ({survey.change}: check the sheet)" if survey.change else ""
     talk(f"agent {log.id}{changed}")
-    talk(f"identity: {log.standing.value}, key log at (recoveries, rotations) {log.position}")
+    talk(f"identity: {log.standing.value}, key log at {log.position}")
     newest = survey.overview.chain.newest
     for one in survey.overview.places:
         if one.error is not None:
