@@ -310,7 +310,7 @@ async def test_bodies_in_pieces_and_limits(service: Service, guarded: Guard) -> 
     large = await post(app, b"x" * 101, key="k-2", chunks=7)
     assert (large.status, large.json["title"]) == (413, "body-too-large")
     service.answer = b"y" * 101
-    with pytest.raises(ValueError, match="cannot be kept"):
+    with pytest.raises(ValueError, match="cannot be stored"):
         await post(app, key="k-3")
     assert (await post(app, key="k-3")).json["title"] == "outcome-unknown"
 

@@ -145,7 +145,7 @@ async def trickle(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None
         (hold, Timeouts(between_bytes_s=0.1, total_s=2), "no byte for 0.1 s", True),
         (mute, Timeouts(between_bytes_s=0.1, total_s=2), "no byte for 0.1 s", False),
         (mute, Timeouts(total_s=0.1), "no complete answer within 0.1 s", False),
-        (trickle, Timeouts(between_bytes_s=5, total_s=0.3), "no whole answer", True),
+        (trickle, Timeouts(between_bytes_s=5, total_s=0.3), "no complete answer", True),
     ],
 )
 async def test_timeouts(talk: Talk, timeouts: Timeouts, words: str, begun: bool) -> None:
