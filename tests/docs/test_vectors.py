@@ -75,7 +75,7 @@ def test_tool_and_arguments_give_the_published_fingerprint(one: dict[str, Any]) 
 
 
 def test_a_journal_knows_its_ring_by_the_published_check() -> None:
-    ring = KeyFile(k_effect=K_EFFECT, journal_keys={1: bytes(32)}, current=1)
+    ring = KeyFile(k_effect=K_EFFECT, journal_keys={1: bytes(32)}, current_journal_key=1)
     assert key_check(ring).hex() == EFFECT["key_check"]
 
 

@@ -347,7 +347,7 @@ async def open_backups(
 def ring_of(escrow: Escrow) -> KeyFile:
     """The keys of the journal as a ring, out of the escrow alone."""
     keys = escrow.keys
-    return KeyFile(k_effect=keys.k_effect, journal_keys=keys.journal_keys, current=keys.current)
+    return KeyFile(k_effect=keys.k_effect, journal_keys=keys.journal_keys, current_journal_key=keys.current)
 
 
 def archive_name(agent: str, incarnation: int, seq: int, at: int) -> str:

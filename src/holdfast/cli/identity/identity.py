@@ -193,8 +193,9 @@ def run_signer(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from holdfast.cli.input.input_slots import open_existing
+    from holdfast.host.hardening import harden
     from holdfast.host.log import open_log
-    from holdfast.identity.speaker.signer_process import harden, serve_signer
+    from holdfast.identity.speaker.signer_process import serve_signer
 
     harden()
     home = home_of(args)

@@ -71,11 +71,9 @@ class AgentPlan:
     today: str = ""
 
     def settings(self) -> IdentitySettings:
+        witnesses = tuple(map(str, self.witnesses))
         return IdentitySettings(
-            vault=str(self.vault),
-            second=str(self.second),
-            witnesses=tuple(map(str, self.witnesses)),
-            arbiter=self.arbiter,
+            vault=str(self.vault), second=str(self.second), witnesses=witnesses, arbiter=self.arbiter
         )
 
 
@@ -99,15 +97,9 @@ def check_name(name: str) -> str:
 async def make_agent(
     plan: AgentPlan, *, show: Callable[[Phrase], None], entropy: Entropy, port: Signatures
 ) -> MadeAgent:
-    """Make the agent, or finish what a run that was cut short has begun.
-
-    `show` gives the words to the person and returns when they are safe; it is called once, before
-    anything exists that they could open.
-
-    Raises:
-        AgentExists: a whole one is there; nothing was changed.
-        VaultExists, VaultMissing, VaultLocked, BadSettings, NotFinal, KeysWrong
-    """
+    """Make the agent, or finish what a run that was cut short has begun. `show` gives the words to the person and
+    returns when they are safe; it is called once, before anything exists that they could open. Raises AgentExists (one
+    is there; nothing was changed), VaultExists, VaultMissing, VaultLocked, BadSettings, NotFinal, KeysWrong."""
     check_name(plan.name)
     check_plan(plan)
     ensure_private_folder(plan.folder)
@@ -185,30 +177,22 @@ def _create(
     ring = read_keys(home.keys_file) if os.path.lexists(home.keys_file) else None
     with new_phrase(entropy) as phrase:
         show(phrase)
-        with PaperKeys(phrase) as paper, paper.recovery(1) as recovery, paper.escrow() as escrow:
-            rec = drafts.committed((recovery.public,))
-            recipient = escrow.recipient
+        with PaperKeys(phrase) as paper, paper.recovery(1) as recovery:
+            rec, recipient = drafts.committed((recovery.public,)), paper.recipient
 
     def ready(made: KeySet) -> None:
         current = made.current()
+        nxt = drafts.committed((key_text(current.next),))
+        nonce = base64.urlsafe_b64encode(entropy.bytes(NONCE_BYTES)).decode().rstrip("=")
         with made.get_op(current.op) as op:
-            inception = drafts.inception(
-                op=(op,),
-                nxt=drafts.committed((key_text(current.next),)),
-                rec=rec,
-                wit=reached.keys(),
-                nonce=_nonce(entropy),
-            )
+            inception = drafts.inception(op=(op,), nxt=nxt, rec=rec, wit=reached.keys(), nonce=nonce)
         log = accept(None, inception, port=port)
         if isinstance(log, Refusal):
             raise BadInput(f"the key log cannot start with these keys and witnesses: {log.message}")
         remove_durably(home.folder / RECEIPTS)
         write_atomically(home.folder / LOG, inception.line() + b"\n")
-        note = (
-            None
-            if plan.imported is None
-            else ImportedKey(key=plan.imported.key.public, kind=plan.imported.kind, date=plan.today)
-        )
+        came = plan.imported
+        note = came and ImportedKey(key=came.key.public, kind=came.kind, date=plan.today)
         write_identity(home.identity_file, identity_of(log, name=plan.name, imported=note))
 
     vault, second = create_vaults(
@@ -219,7 +203,7 @@ def _create(
         second_keys=plan.second_keys,
         entropy=entropy,
         ring=ring,
-        op=None if plan.imported is None else plan.imported.key,
+        op=plan.imported and plan.imported.key,
         places=[home.folder],
         ready=ready,
     )
@@ -246,7 +230,3 @@ def open_by(folder: Path, keys: Sequence[UnlockKey]) -> Vault:
         except VaultLocked:
             continue
     return open_vault(folder, given=keys[-1])
-
-
-def _nonce(entropy: Entropy) -> str:
-    return base64.urlsafe_b64encode(entropy.bytes(NONCE_BYTES)).decode().rstrip("=")

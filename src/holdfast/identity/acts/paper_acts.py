@@ -23,9 +23,9 @@ from holdfast.identity.paper.derive import PaperKeys, PaperState, paper_fit
 from holdfast.identity.paper.phrase import Phrase, repair
 from holdfast.identity.paper.shares import combine
 from holdfast.identity.records.encodings import AgentId, key_text
-from holdfast.identity.records.records import Keys, LogPosition, Record, Recovery, Retirement, Rotation, RotationReason
+from holdfast.identity.records.records import Keys, Record, Recovery, Retirement, Rotation, RotationReason
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.vault.keyset import NEXT, OP, KeySet
+from holdfast.identity.vault.keyset import NEXT, OP, KeySet, StagedKeys
 from holdfast.identity.vault.ring import read_escrow, store
 from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import Vault
@@ -69,13 +69,10 @@ async def lock(
     return await session.finish(signed, None)
 
 
-def unlocking(
-    log: KeyLog, paper: PaperKeys, keys: KeySet, *, op: bytes, following: bytes, why: RotationReason
-) -> Signed[Record]:
+def unlocking(log: KeyLog, paper: PaperKeys, keys: KeySet, to: StagedKeys, *, why: RotationReason) -> Signed[Record]:
     """The rotation (g, 1) from the paper to these keys of the key set."""
-    g = log.position.g
-    with paper.next(g) as by, keys.get_op(op) as installed:
-        return drafts.rotation(log, by=(by,), op=(installed,), nxt=drafts.committed((key_text(following),)), why=why)
+    with paper.next(log.position.g) as by, keys.get_op(to.op) as op:
+        return drafts.rotation(log, by=(by,), op=(op,), nxt=drafts.committed((key_text(to.next),)), why=why)
 
 
 async def unlock(
@@ -87,8 +84,7 @@ async def unlock(
         session.add(pending)
         return await session.finish(pending, keys)
     keys.abandon()
-    staged = keys.stage(entropy)
-    signed = unlocking(session.log, paper, keys, op=staged.op, following=staged.next, why=why)
+    signed = unlocking(session.log, paper, keys, keys.stage(entropy), why=why)
     session.prepare(signed)
     return await session.finish(signed, keys)
 
@@ -98,18 +94,15 @@ def find_unlocking(session: LogSession) -> Signed[Record] | None:
     pending = session.find_pending()
     if pending is None or not isinstance(pending.record, Rotation):
         return None
-    here = LogPosition(session.log.generations[-1].tier.position.g, 1)
-    tier = isinstance(session.log.generations[-1].tier.record, Recovery)
-    return pending if tier and pending.record.position == here else None
+    tier = session.log.generations[-1].tier
+    here = isinstance(tier.record, Recovery) and pending.record.position == (tier.position.g, 1)
+    return pending if here else None
 
 
 def find_phrase(
     logs: Sequence[KeyLog], *, words: str = "", shares: Sequence[str] = (), passphrase: str = ""
 ) -> tuple[Phrase, str]:
-    """The phrase that was meant, confirmed by one of the logs, and what was wrong with it.
-
-    Raises BadPhrase, BadShare.
-    """
+    """The phrase that was meant, confirmed by a log, and what was wrong with it. Raises BadPhrase, BadShare."""
 
     def fits(phrase: Phrase) -> bool:
         with PaperKeys(phrase, passphrase) as paper:
@@ -131,11 +124,9 @@ async def retire(session: LogSession, paper: PaperKeys, *, heir: AgentId | None 
         session.add(pending)
         return await session.finish(pending, None)
     check_paper(session.log, paper)
-    g = len(session.log.generations)
+    g, rp = len(session.log.generations), session.log.generations[-1].tier.digest
     with paper.recovery(g) as by:
-        signed = drafts.retirement(
-            id=session.log.id, g=g, rp=session.log.generations[g - 1].tier.digest, by=(by,), heir=heir
-        )
+        signed = drafts.retirement(id=session.log.id, g=g, rp=rp, by=(by,), heir=heir)
     session.prepare(signed)
     return await session.finish(signed, None)
 
@@ -164,23 +155,21 @@ async def replace_paper(
     second_ways: Sequence[UnlockKey],
     entropy: Entropy,
 ) -> ActResult:
-    """The agent with the new paper. `ways` are the keys of the vault's slots, each of them.
-
-    Raises:
-        BadPhrase: the old words have no power here, or other new words were named before.
-        KeysReplaced: the log names keys that are not in this vault.
-        VaultLocked: a slot does not open; nothing was changed.
-        NotFinal: too few witnesses vouch; run it again.
-    """
+    """The agent with the new paper. `ways` are the keys of the vault's slots, each of them. Raises BadPhrase (the old
+    words have no power here, or other new words were named before), KeysReplaced (the log names keys that are not in
+    this vault), VaultLocked (a slot does not open; nothing was changed), NotFinal (too few witnesses vouch; repeat)."""
     vault.check_ways(ways)
     second.check_ways(second_ways)
     if paper_fit(new, session.log).fit is not PaperState.CURRENT:
         await lock(session, old, successor=new)
-    _check_named(session.log, new)
-    with new.escrow() as identity:
-        recipient = identity.recipient
-    vault.exchange_escrow(recipient, ways, entropy)
-    second.exchange_escrow(recipient, second_ways, entropy)
+    if paper_fit(new, session.log).fit is not PaperState.CURRENT:
+        raise BadPhrase(
+            "the log names different new words",
+            hint="an earlier run showed other new words: give those. If the identity is only "
+            "locked, unlock it first: `holdfast identity evict --paper`",
+        )
+    vault.exchange_escrow(new.recipient, ways, entropy)
+    second.exchange_escrow(new.recipient, second_ways, entropy)
     vault.write(OP, vault.read(OP))
     second.write(NEXT, second.read(NEXT))
     store(vault, read_escrow(vault), also=[second.folder])
@@ -189,12 +178,3 @@ async def replace_paper(
         return await unlock(session, new, keys, why=RotationReason.RECOVERED, entropy=entropy)
     settle(KeySet(ops=vault, nexts=second), session.log)  # refuses keys that are not here
     return ActResult(log=session.log, receipts=len(session.log.head.receipts))
-
-
-def _check_named(log: KeyLog, new: PaperKeys) -> None:
-    if paper_fit(new, log).fit is not PaperState.CURRENT:
-        raise BadPhrase(
-            "the log names different new words",
-            hint="an earlier run showed other new words: give those. If the identity is only "
-            "locked, unlock it first: `holdfast identity evict --paper`",
-        )

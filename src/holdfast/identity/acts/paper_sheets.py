@@ -15,6 +15,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +74,8 @@ def today() -> str:
 
 
 def fit_phrase(session: PaperSession, text: str, passphrase: str = "") -> FittedWords:
-    """The words behind a typed text, one mistake repaired, if they are this agent's.
-
-    Raises:
-        BadPhrase: they are not, nor within one mistake of them.
-        BadSheet: they were, before a recovery named other words.
-    """
+    """The words behind a typed text, one mistake repaired, if they are this agent's. Raises BadPhrase (they are not,
+    nor within one mistake of them), BadSheet (they were, before a recovery named other words)."""
     try:
         phrase = read_phrase(text)
     except BadPhrase:
@@ -150,10 +147,8 @@ def print_sheets(
 
 
 def sheets_read(session: PaperSession, words: FittedWords, number: int | None) -> list[int]:
-    """The numbers of the sheets that were read back.
-
-    Raises BadInput where it cannot be told which, or the one that is named is another.
-    """
+    """The numbers of the sheets that were read back. Raises BadInput where it cannot be told which, or the one that is
+    named is another."""
     if words.shares:
         found = [session.register.find_share(one.document, one.number) for one in words.shares]
         numbers = [one.number for one in found if one is not None]
@@ -180,12 +175,12 @@ def sheets_read(session: PaperSession, words: FittedWords, number: int | None) -
 
 
 def mark_verified(session: PaperSession, numbers: Sequence[int], *, date: str) -> SheetRegister:
-    return _changed(session.home, lambda register: _each(register, numbers, "verified", date))
+    return _changed(session.home, numbers, lambda register, number: register.verified(number, date=date))
 
 
 def mark_revoked(session: PaperSession, numbers: Sequence[int], *, date: str) -> SheetRegister:
     """These sheets count no more; shares of one split go together."""
-    return _changed(session.home, lambda register: _each(register, numbers, "revoked", date))
+    return _changed(session.home, numbers, lambda register, number: register.revoked(number, date=date))
 
 
 def make_card(session: PaperSession, *, date: str, backups: Sequence[str] = (), contact: str = "") -> Card:
@@ -232,25 +227,21 @@ def _check_holders(holders: Sequence[str], total: int) -> None:
 
 
 def _entry(sheet: Sheet) -> PrintedSheet:
-    share = sheet.share
+    document, needed = (sheet.share.document, sheet.share.needed) if sheet.share else ("", 1)
     return PrintedSheet(
         number=sheet.number,
         date=sheet.date,
         generation=sheet.generation,
         holder=sheet.holder,
-        document="" if share is None else share.document,
-        needed=1 if share is None else share.needed,
+        document=document,
+        needed=needed,
     )
 
 
-def _changed(home: AgentHome, change: Callable[[SheetRegister], SheetRegister]) -> SheetRegister:
-    after = change_identity(
-        home.identity_file, lambda identity: msgspec.structs.replace(identity, paper=change(identity.paper))
-    )
-    return after.paper
+def _changed(
+    home: AgentHome, numbers: Sequence[int], change: Callable[[SheetRegister, int], SheetRegister]
+) -> SheetRegister:
+    def each(identity: Identity) -> Identity:
+        return msgspec.structs.replace(identity, paper=reduce(change, numbers, identity.paper))
 
-
-def _each(register: SheetRegister, numbers: Sequence[int], verb: str, date: str) -> SheetRegister:
-    for number in numbers:
-        register = register.verified(number, date=date) if verb == "verified" else register.revoked(number, date=date)
-    return register
+    return change_identity(home.identity_file, each).paper

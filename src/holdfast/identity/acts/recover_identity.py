@@ -39,15 +39,15 @@ from holdfast.identity.log.log_state import KeyLog, LogStanding
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import key_bytes
-from holdfast.identity.records.records import Keys, Rotation, RotationReason
+from holdfast.identity.records.records import Rotation, RotationReason
 from holdfast.identity.vault.keyset import KeySet, create_vaults
 from holdfast.identity.vault.ring import Escrow, open_escrow
 from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import exists
-from holdfast.identity.witness.open_witnesses import OpenWitnesses, open_witnesses
+from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.identity.witness.witness import LogCopy, copy_of
 from holdfast.layout.agent_home import AgentHome, load_home
-from holdfast.layout.settings import IdentitySettings, read_agent_settings, write_identity_settings
+from holdfast.layout.settings import IdentitySettings, write_identity_settings
 from holdfast.layout.witness_address import WitnessAddress
 
 LOST = (
@@ -107,21 +107,17 @@ async def recover_identity(
     port: Signatures,
     confirm: Callable[[RecoveryPreview], None] | None = None,
 ) -> RecoveredIdentity:
-    """Bring the agent of these words back, here. See the module for what a kill leaves.
+    """Bring the agent of these words back, here. See the module for what a kill leaves. `confirm` is shown what will
+    happen before anything is written, and raises to stop.
 
-    `confirm` is shown what will happen before anything is written, and raises to stop.
-
-    Raises:
-        BadShare: the words are not the ones behind the log.
-        LogMissing: no source holds a log.
-        NotNow: retired; or recovered already, and `again` was not given.
-        NotFinal: too few witnesses vouch; run it again, or name new ones.
-        KeysReplaced: another machine with the same words was quicker.
-        VaultExists, VaultLocked, BadInput
-    """
+    Raises BadShare (the words are not the ones behind the log), LogMissing (no source holds a log), NotNow (retired; or
+    recovered already, and `again` was not given), NotFinal (too few witnesses vouch; run it again, or name new ones),
+    KeysReplaced (another machine with the same words was quicker), VaultExists, VaultLocked, BadInput."""
     _check_paths(order)
     reached = open_witnesses(_addresses(order), port=port)
-    found = await read_logs(_copies(order, port), reached, port=port)
+    own = _own(order.folder, port)
+    copies = order.copies if own is None else (*order.copies, copy_of(own))
+    found = await read_logs(copies, reached, port=port)
     if not found:
         raise LogMissing(
             "Holdfast found no key log in the given files, folders and witnesses",
@@ -131,7 +127,7 @@ async def recover_identity(
     with phrase, PaperKeys(phrase, order.passphrase) as paper:
         log = next(one for one in found if matches(one.log, paper)).completed(paper, port=port)
         escrow = _escrow(order, paper)
-        home = _planned_home(order, log)
+        home = _planned_home(order)
         session = LogSession(home=home, port=port, reached=reached, log=log)
         silent = await refresh(session)
         check_paper(session.log, paper)
@@ -140,23 +136,16 @@ async def recover_identity(
         _check_witnesses(order, session)
         _check_journal(order, escrow)
         if confirm is not None:
-            answered = len(session.reached.by_key) - sum(key in silent for key in session.reached.addresses)
-            confirm(
-                RecoveryPreview(
-                    log=session.log, change=change, answered=answered, gone=silent, escrow=escrow is not None
-                )
-            )
+            answered = len(reached.by_key) - sum(key in silent for key in reached.addresses)
+            kept = escrow is not None
+            confirm(RecoveryPreview(log=session.log, change=change, answered=answered, gone=silent, escrow=kept))
         ensure_private_folder(order.folder)
         with act_lock(order.folder):
             session = await _settle_in(order, session)
             done = await _recovered(order, session, paper, escrow, here=here, entropy=entropy)
+    kept, lost = escrow is not None, LOST if escrow is None else ()
     return RecoveredIdentity(
-        home=session.home,
-        log=done.log,
-        change=change,
-        kept=escrow is not None,
-        lost=() if escrow is not None else LOST,
-        refused=done.refused or {},
+        home=session.home, log=done.log, change=change, kept=kept, lost=lost, refused=done.refused or {}
     )
 
 
@@ -164,7 +153,8 @@ async def _recovered(
     order: RecoveryOrder, session: LogSession, paper: PaperKeys, escrow: Escrow | None, *, here: bool, entropy: Entropy
 ) -> ActResult:
     if not (here and session.log.standing is LogStanding.ACTIVE):
-        wit = _new_witnesses(order, session)
+        new = order.new_witnesses
+        wit = open_witnesses(new, port=session.port, make=True).keys() if new else None
         if find_unlocking(session) is None or not exists(order.vault):
             await lock(session, paper, wit=wit)
     if exists(order.vault):
@@ -181,19 +171,14 @@ async def _recovered(
     clear_pending(session.folder)  # a rotation to keys that never came to their place: unseen
 
     def ready(made: KeySet) -> None:
-        current = made.current()
-        session.prepare(
-            unlocking(session.log, paper, made, op=current.op, following=current.next, why=RotationReason.RECOVERED)
-        )
+        session.prepare(unlocking(session.log, paper, made, made.current(), why=RotationReason.RECOVERED))
 
     keys_file = session.home.keys_file
     plain = os.path.lexists(keys_file) and not is_pointer(read(keys_file))
-    with paper.escrow() as identity:
-        recipient = identity.recipient
     vault, second = create_vaults(
         order.vault,
         order.second,
-        escrow=recipient,
+        escrow=paper.recipient,
         keys=order.keys,
         second_keys=order.second_keys,
         entropy=entropy,
@@ -210,42 +195,20 @@ async def _recovered(
         return await session.finish(signed, KeySet(ops=vault, nexts=second))
 
 
-def _new_witnesses(order: RecoveryOrder, session: LogSession) -> Keys | None:
-    """The set that the recovery names, if a person named new ones."""
-    if not order.new_witnesses:
-        return None
-    fresh = open_witnesses(order.new_witnesses, port=session.port, make=True)
-    return fresh.keys()
-
-
 async def _settle_in(order: RecoveryOrder, session: LogSession) -> LogSession:
     """The home, with its settings and the log, and the new witnesses: everything but keys."""
     if order.new_witnesses:
         open_witnesses(order.new_witnesses, port=session.port, make=True)
     reached = open_witnesses(_addresses(order), port=session.port)
-    write_identity_settings(
-        session.home.settings_file, name=session.home.name, identity=_settings(order, session, reached)
-    )
+    old = session.home.settings.identity
+    witnesses = tuple(map(str, reached.addresses.values())) or old.witnesses
+    vault, second = str(order.vault), str(order.second)
+    settings = IdentitySettings(vault=vault, second=second, witnesses=witnesses, arbiter=old.arbiter, signer=old.signer)
+    write_identity_settings(session.home.settings_file, name=session.home.name, identity=settings)
     home = load_home(order.folder)
     if _own(order.folder, session.port) != session.log:
         rewrite_own_log(order.folder, session.log)
     return LogSession(home=home, port=session.port, reached=reached, log=session.log)
-
-
-def _settings(order: RecoveryOrder, session: LogSession, reached: OpenWitnesses) -> IdentitySettings:
-    old = session.home.settings.identity
-    return IdentitySettings(
-        vault=str(order.vault),
-        second=str(order.second),
-        witnesses=tuple(map(str, reached.addresses.values())) or old.witnesses,
-        arbiter=old.arbiter,
-        signer=old.signer,
-    )
-
-
-def _copies(order: RecoveryOrder, port: Signatures) -> tuple[LogCopy, ...]:
-    own = _own(order.folder, port)
-    return order.copies if own is None else (*order.copies, copy_of(own))
 
 
 def _own(folder: Path, port: Signatures) -> KeyLog | None:
@@ -258,26 +221,24 @@ def _own(folder: Path, port: Signatures) -> KeyLog | None:
 
 def _addresses(order: RecoveryOrder) -> list[WitnessAddress]:
     """Witnesses: named by the person, and by the settings that a backup brought."""
-    named = [*order.witnesses, *order.new_witnesses]
-    path = order.folder / "holdfast.toml"
-    if os.path.lexists(path):
-        named += load_home(order.folder).witnesses
-    return list(dict.fromkeys(named))
+    home = _find_home(order)
+    return list(dict.fromkeys((*order.witnesses, *order.new_witnesses, *(home.witnesses if home else ()))))
 
 
-def _planned_home(order: RecoveryOrder, log: KeyLog) -> AgentHome:
-    path = order.folder / "holdfast.toml"
-    if os.path.lexists(path):
-        home = load_home(order.folder)
+def _find_home(order: RecoveryOrder) -> AgentHome | None:
+    return load_home(order.folder) if os.path.lexists(order.folder / "holdfast.toml") else None
+
+
+def _planned_home(order: RecoveryOrder) -> AgentHome:
+    home = _find_home(order)
+    if home is not None:
         return home if not order.name else replace(home, name=order.name)
     return AgentHome(folder=order.folder, name=check_name(order.name or order.folder.name.lower()))
 
 
 def _keys_here(order: RecoveryOrder, log: KeyLog) -> bool:
     """Whether the vault at this place holds the keys that the log names."""
-    if not exists(order.vault):
-        return False
-    if log.operational is None:
+    if not exists(order.vault) or log.operational is None:
         return False
     with open_by(order.vault, order.keys) as vault, open_by(order.second, order.second_keys) as second:
         try:
@@ -290,14 +251,12 @@ def _keys_here(order: RecoveryOrder, log: KeyLog) -> bool:
 def _check_paths(order: RecoveryOrder) -> None:
     for path in (order.folder, order.vault, order.second):
         check_place(path)
-    path = order.folder / "holdfast.toml"
-    if os.path.lexists(path):
-        named = load_home(order.folder).vault
-        if named is not None and named != order.vault and exists(named):
-            raise BadInput(
-                f"{order.folder} has its vault in {named}", hint=f"give --vault {named}, or --home another folder"
-            )
-    read_agent_settings(path) if os.path.lexists(path) else None
+    home = _find_home(order)
+    named = home and home.vault
+    if named is not None and named != order.vault and exists(named):
+        raise BadInput(
+            f"{order.folder} has its vault in {named}", hint=f"give --vault {named}, or --home another folder"
+        )
 
 
 def _check_not_done(order: RecoveryOrder, session: LogSession, here: bool) -> None:
@@ -338,8 +297,7 @@ def _check_journal(order: RecoveryOrder, escrow: Escrow | None) -> None:
 
 
 def _escrow(order: RecoveryOrder, paper: PaperKeys) -> Escrow | None:
-    raw = order.escrow
-    beside = order.folder / "escrow.age"
+    raw, beside = order.escrow, order.folder / "escrow.age"
     if raw is None and beside.is_file():
         raw = beside.read_bytes()[:ESCROW_BYTES_MAX]
     if raw is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,35 +26,24 @@ KEY_BYTES = 32
 FILE_BYTES_MAX = 1 << 20
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KeyFile:
     """core.ports.KeyRing from keys.json."""
 
-    __slots__ = ("_journal_keys", "current_journal_key", "k_effect")
-
-    def __init__(self, *, k_effect: bytes, journal_keys: dict[int, bytes], current: int) -> None:
-        self.k_effect = k_effect
-        self.current_journal_key = current
-        self._journal_keys = journal_keys
-
-    @property
-    def journal_keys(self) -> dict[int, bytes]:
-        return dict(self._journal_keys)
+    k_effect: bytes = field(repr=False)
+    journal_keys: dict[int, bytes] = field(repr=False)
+    current_journal_key: int
 
     def journal_key(self, key_id: int) -> bytes:
-        key = self._journal_keys.get(key_id)
+        key = self.journal_keys.get(key_id)
         if key is None:
             raise KeysWrong(f"the key file has no journal key {key_id}")
         return key
 
-    def __repr__(self) -> str:
-        return "KeyFile(...)"
-
 
 def load_or_create(path: Path, *, journal_exists: bool, entropy: Entropy) -> KeyRing:
-    """The ring at this path, in its vault or with its signer; a new one where nothing exists yet.
-
-    Raises KeysMissing where the journal exists without its keys, and what opening a vault does.
-    """
+    """The ring at this path, in its vault or with its signer; a new one where nothing exists yet. Raises KeysMissing
+    where the journal exists without its keys, and what opening a vault does."""
     check_place(path)
     signer = find_signer(path.parent)
     if signer is not None:
@@ -99,8 +89,7 @@ def is_pointer(raw: bytes) -> bool:
 
 def parse(raw: bytes, *, where: str) -> KeyFile:
     try:
-        fields = json.loads(raw)
-        return _parsed(fields)
+        return _parsed(json.loads(raw))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise KeysWrong(f"{where} is malformed ({type(error).__name__})") from None
 
@@ -108,13 +97,12 @@ def parse(raw: bytes, *, where: str) -> KeyFile:
 def _parsed(fields: Any) -> KeyFile:  # Any: JSON not yet checked
     if fields["format"] != FORMAT:
         raise ValueError("unknown format")
-    journal_keys: dict[int, bytes] = {}
-    for one in cast("list[dict[str, Any]]", fields["journal_keys"]):
-        journal_keys[_number(one["id"])] = _key(one["key"])
+    listed = cast("list[dict[str, Any]]", fields["journal_keys"])
+    journal_keys = {_number(one["id"]): _key(one["key"]) for one in listed}
     current = _number(fields["current"])
     if current not in journal_keys:
         raise ValueError("the list of keys does not have the current key")
-    return KeyFile(k_effect=_key(fields["k_effect"]), journal_keys=journal_keys, current=current)
+    return KeyFile(k_effect=_key(fields["k_effect"]), journal_keys=journal_keys, current_journal_key=current)
 
 
 def _key(text: object) -> bytes:

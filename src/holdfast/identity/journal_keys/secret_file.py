@@ -181,12 +181,9 @@ class SecretFile:
     @contextmanager
     def _turn(self) -> Generator[None]:
         """One writer at a time, over what is there now."""
-        fd = lock_keys(self._lock_path)
-        try:
+        with lock_keys(self._lock_path):
             self.refresh()
             yield
-        finally:
-            os.close(fd)
 
     def _look(self) -> _Mark:
         try:
@@ -229,14 +226,18 @@ class SecretFile:
         return AESGCM(derive.derive(self._keys.journal_key(key_id)))
 
 
-def lock_keys(path: Path) -> int:
-    """A descriptor of keys.json with the lock of those who write beside it."""
+@contextmanager
+def lock_keys(path: Path) -> Generator[None]:
+    """The lock of those who write beside keys.json, on that file as it is now."""
     while True:
         fd = open_private(path, os.O_RDONLY)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        if os.fstat(fd).st_ino == os.stat(path).st_ino:
-            return fd
-        os.close(fd)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if os.fstat(fd).st_ino == os.stat(path).st_ino:
+                yield
+                return
+        finally:
+            os.close(fd)
 
 
 def check_name(name: str) -> None:

@@ -37,15 +37,13 @@ def read_keys(path: Path) -> JournalKeys:
 
 
 def move_keys(path: Path, vault: Vault) -> None:
-    """From now on the vault has the keys of the journal beside this keys.json. Safe to repeat.
-
-    Raises VaultDamaged where the vault does not hold them all; nothing was changed then.
-    """
-    fd = lock_keys(path)
-    try:
+    """From now on the vault has the keys of the journal beside this keys.json. Safe to repeat. Raises VaultDamaged
+    where the vault does not hold them all; nothing was changed then."""
+    with lock_keys(path):
         raw = read(path)
         if is_pointer(raw):
-            _check_same_vault(raw, path, vault)
+            if _pointer(raw, path)[1] != vault.vault_id:
+                raise KeysWrong(f"the keys of {path} are already in another vault")
             return
         if not _covers(read_escrow(vault).keys, read_keys(path)):
             raise VaultDamaged(
@@ -54,26 +52,19 @@ def move_keys(path: Path, vault: Vault) -> None:
             )
         with destroying(path):
             write_atomically(path, _pointing_to(vault))
-    finally:
-        os.close(fd)
 
 
 def point_keys(path: Path, vault: Vault) -> None:
-    """From now on this keys.json leads to the vault: a new one, or one whose vault was lost.
-
-    A keys.json that holds keys itself is moved. Safe to repeat.
-    """
+    """From now on this keys.json leads to the vault: a new one, or one whose vault was lost. One that holds keys itself
+    is moved. Safe to repeat."""
     if not os.path.lexists(path) and create_durably(path, _pointing_to(vault)):
         return
-    fd = lock_keys(path)
-    try:
+    with lock_keys(path):
         raw = read(path)
         if is_pointer(raw):
             if _pointer(raw, path) != (vault.folder.absolute(), vault.vault_id):
                 write_atomically(path, _pointing_to(vault))
             return
-    finally:
-        os.close(fd)
     move_keys(path, vault)
 
 
@@ -83,10 +74,7 @@ def _pointing_to(vault: Vault) -> bytes:
 
 
 def open_ring(raw: bytes, *, where: Path, ask: Callable[[], str] | None = None) -> VaultRing:
-    """The ring in the vault that this keys.json names.
-
-    Opened by the machine's own slots; else, at a terminal, by asking a person.
-    """
+    """The ring in the vault that this keys.json names, opened by the machine's own slots; else by asking a person."""
     folder, vault_id = _pointer(raw, where)
     vault = open_vault(folder, ask=ask or terminal_prompt())
     if vault.vault_id != vault_id:
@@ -102,11 +90,6 @@ def _pointer(raw: bytes, where: Path) -> tuple[Path, str]:
     if not os.path.isabs(folder):
         raise KeysWrong(f"{where} names a vault with a relative path; it must be absolute")
     return Path(folder), vault_id
-
-
-def _check_same_vault(raw: bytes, path: Path, vault: Vault) -> None:
-    if _pointer(raw, path)[1] != vault.vault_id:
-        raise KeysWrong(f"the keys of {path} are already in another vault")
 
 
 def _covers(held: JournalKeys, wanted: JournalKeys) -> bool:

@@ -42,15 +42,7 @@ from holdfast.identity.lease.arbiter import LeaseArbiter
 from holdfast.identity.lease.arbiter_state import Contender, LeaseGrant, LeaseView
 from holdfast.identity.lease.instance import BEFORE_MAX, Instance, LeaseRequest, Origin, Site, WaitReason
 from holdfast.identity.log.log_state import KeyLog
-from holdfast.identity.records.encodings import (
-    AgentId,
-    Digest,
-    PublicKey,
-    digest_of,
-    parse_agent_id,
-    parse_digest,
-    parse_key,
-)
+from holdfast.identity.records.encodings import AgentId, Digest, digest_of, parse_agent_id, parse_digest, parse_key
 from holdfast.identity.records.records import LogPosition
 from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
 from holdfast.identity.records.signed import Family, Reason, Refusal, Signed, sealed
@@ -68,7 +60,7 @@ _MACHINE_ID = Path("/etc/machine-id")
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     format: int
     id: str
-    public: PublicKey
+    public: str
     seed: str
     site: Site
     e: int
@@ -183,14 +175,15 @@ def host_digest(clock: Clock) -> Digest:
 
 def _parsed(found: _File) -> tuple[Instance, SecretBytes]:
     seed = SecretBytes(bytes.fromhex(found.seed))
-    if found.format != FORMAT or KeyPair(SecretBytes(seed.reveal())).public != found.public:
+    key = KeyPair(SecretBytes(seed.reveal())).public
+    if found.format != FORMAT or key != found.public:
         raise ValueError("it has another format, or its public key does not match its seed")
     if min(found.e, found.counter, *(number for _, number in found.before), 0) < 0:
         raise ValueError("it has a number below zero")
     parse_digest(found.site.machine)
     instance = Instance(
         id=parse_agent_id(found.id),
-        key=found.public,
+        key=key,
         site=found.site,
         e=found.e,
         counter=found.counter,
@@ -222,9 +215,9 @@ class LeaseNotHeld:
 
 @dataclass(slots=True, kw_only=True)
 class LeaseHolder:
-    """Keeps the lease of one folder. `incarnation` reads the journal's, 0 where there is none;
-    `raise_incarnation` makes it at least so high before anybody acts under it; `state_root` is the
-    digest of the agent's state, sealed into every claim."""
+    """Keeps the lease of one folder. `incarnation` reads the journal's, 0 where there is none; `raise_incarnation`
+    makes it at least so high before anyone acts under it; `state_root` is the digest of the agent's state, which
+    every claim holds."""
 
     file: InstanceFile
     speaker: Speaker

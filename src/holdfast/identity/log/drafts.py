@@ -24,71 +24,45 @@ from holdfast.identity.records.records import (
 )
 from holdfast.identity.records.signed import Family, Signed, sealed
 
+Signers = Sequence[Signer]
+
 
 def committed(keys: Sequence[PublicKey], needed: int = 1) -> Commitments:
     """The commitment to keys that are not shown yet."""
     return Commitments(tuple(map(key_digest, keys)), needed)
 
 
-def inception(
-    *, op: Sequence[Signer], nxt: Commitments, rec: Commitments, wit: Keys, nonce: str, op_needed: int = 1
-) -> Signed[Record]:
-    record = Inception(op=_keys(op, op_needed), nxt=nxt, rec=rec, wit=wit, nonce=nonce)
-    return _sealed(record, op)
+def inception(*, op: Signers, nxt: Commitments, rec: Commitments, wit: Keys, nonce: str) -> Signed[Record]:
+    return _sealed(Inception(op=Keys(_public(op), 1), nxt=nxt, rec=rec, wit=wit, nonce=nonce), op)
 
 
 def rotation(
-    log: KeyLog,
-    *,
-    by: Sequence[Signer],
-    op: Sequence[Signer],
-    nxt: Commitments,
-    why: RotationReason,
-    wit: Keys | None = None,
-    op_needed: int = 1,
+    log: KeyLog, *, by: Signers, op: Signers, nxt: Commitments, why: RotationReason, wit: Keys | None = None
 ) -> Signed[Record]:
     """The rotation that follows the log's head."""
-    head = log.head
-    record = Rotation(
-        id=log.id,
-        g=head.position.g,
-        s=head.position.s + 1,
-        p=head.digest,
-        by=tuple(signer.public for signer in by),
-        op=_keys(op, op_needed),
-        nxt=nxt,
-        why=why,
-        wit=wit,
-    )
+    (g, s), p, keys = log.position, log.head.digest, Keys(_public(op), 1)
+    record = Rotation(id=log.id, g=g, s=s + 1, p=p, by=_public(by), op=keys, nxt=nxt, why=why, wit=wit)
     return _sealed(record, (*by, *op))
 
 
 def recovery(
-    *,
-    id: AgentId,
-    g: int,
-    rp: Digest,
-    by: Sequence[Signer],
-    nxt: Commitments,
-    rec: Commitments,
-    wit: Keys | None = None,
+    *, id: AgentId, g: int, rp: Digest, by: Signers, nxt: Commitments, rec: Commitments, wit: Keys | None = None
 ) -> Signed[Record]:
     """The recovery of generation g, which follows the recovery record with digest rp."""
-    keys = tuple(signer.public for signer in by)
+    keys = _public(by)
     record = Recovery(id=id, g=g, rp=rp, by=keys, nxt=nxt, rec=rec, wit=wit)
     return _sealed(record, by)
 
 
-def retirement(*, id: AgentId, g: int, rp: Digest, by: Sequence[Signer], heir: AgentId | None = None) -> Signed[Record]:
+def retirement(*, id: AgentId, g: int, rp: Digest, by: Signers, heir: AgentId | None = None) -> Signed[Record]:
     """The end of the identity, at the position of the next recovery."""
-    keys = tuple(signer.public for signer in by)
-    return _sealed(Retirement(id=id, g=g, rp=rp, by=keys, heir=heir), by)
+    return _sealed(Retirement(id=id, g=g, rp=rp, by=_public(by), heir=heir), by)
 
 
-def _sealed(record: Record, signers: Sequence[Signer]) -> Signed[Record]:
+def _sealed(record: Record, signers: Signers) -> Signed[Record]:
     """Signed, and read back as everyone else will read it; BadRecord where they would not."""
     return parse_record(sealed(record, Family.KEL, signers).line())
 
 
-def _keys(signers: Sequence[Signer], needed: int) -> Keys:
-    return Keys(tuple(signer.public for signer in signers), needed)
+def _public(signers: Signers) -> tuple[PublicKey, ...]:
+    return tuple(signer.public for signer in signers)

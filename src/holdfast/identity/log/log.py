@@ -50,7 +50,8 @@ from holdfast.identity.records.signed import Reason, Refusal, Signed
 
 ROTATIONS_MAX = 4096  # in one generation; a recovery opens the next
 EVIDENCE_MAX = 4  # for one position; one is the proof, the others show who came after
-NOBODY: frozenset[PublicKey] = frozenset()
+WitnessKeys = frozenset[PublicKey]
+NOBODY: WitnessKeys = frozenset()
 
 Receipts = Iterable[Signed[Receipt]]
 T = TypeVar("T")
@@ -62,7 +63,7 @@ def accept(
     *,
     port: Signatures,
     receipts: Receipts = (),
-    asked: frozenset[PublicKey] = NOBODY,
+    asked: WitnessKeys = NOBODY,
 ) -> KeyLog | Refusal:
     """The log with the record in its place, or why it has none. Receipts that are not for this record, or do not
     verify, are left out; with enough of them the record is final at once. `asked` are the witnesses that the caller
@@ -91,7 +92,7 @@ def accept(
 
 
 def accept_line(
-    log: KeyLog | None, raw: bytes, *, port: Signatures, receipts: Receipts = (), asked: frozenset[PublicKey] = NOBODY
+    log: KeyLog | None, raw: bytes, *, port: Signatures, receipts: Receipts = (), asked: WitnessKeys = NOBODY
 ) -> KeyLog | Refusal:
     """As `accept`, from the bytes that someone sent."""
     try:
@@ -114,7 +115,7 @@ def add_receipt(log: KeyLog, receipt: Signed[Receipt], *, port: Signatures) -> K
     return fault or accept(log, held.signed, port=port, receipts=(receipt,))
 
 
-def witnesses_to_ask(log: KeyLog, record: Record) -> frozenset[PublicKey]:
+def witnesses_to_ask(log: KeyLog, record: Record) -> WitnessKeys:
     """Whom to ask before the record may be taken; no one unless a recovery names new witnesses."""
     if not isinstance(record, Recovery) or record.wit is None:
         return NOBODY
@@ -166,7 +167,7 @@ def _recovered(
     *,
     port: Signatures,
     receipts: Receipts,
-    asked: frozenset[PublicKey],
+    asked: WitnessKeys,
 ) -> KeyLog | Refusal:
     if record.g > len(log.generations):
         return Refusal(Reason.GAP, "this log lacks the recoveries before this record")

@@ -51,6 +51,12 @@ class PaperKeys(Wiped):
         """Opens escrow.age, op.age and next.age."""
         return AgeIdentity.from_secret(self._key(CURVE25519, ESCROW, 0))
 
+    @property
+    def recipient(self) -> str:
+        """What escrow.age, op.age and next.age are sealed for."""
+        with self.escrow() as identity:
+            return identity.recipient
+
     def wipe(self) -> None:
         self._seed.wipe()
 

@@ -8,6 +8,7 @@ That is why secrets are opened late, for short, and in processes that leave no c
 from __future__ import annotations
 
 import hmac
+from abc import ABC, abstractmethod
 from typing import NoReturn, Self
 
 from nacl.exceptions import BadSignatureError
@@ -18,14 +19,14 @@ from holdfast.errors import BadInput
 from holdfast.identity.records.encodings import PublicKey, key_text
 
 
-class Wiped:
+class Wiped(ABC):
     """What is wiped at the end of a `with` block."""
 
     __slots__ = ()
 
+    @abstractmethod
     def wipe(self) -> None:
         """Overwrite what is held. Safe to repeat."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self

@@ -24,7 +24,6 @@ from pathlib import Path
 
 from holdfast.core.clock import Clock, SystemClock
 from holdfast.errors import BadInput, NotNow, ReadOnly, VaultMissing
-from holdfast.host.hardening import harden
 from holdfast.host.log import Log
 from holdfast.host.private_files import check_place
 from holdfast.identity.speaker.open_speaker import home_speaker
@@ -181,6 +180,3 @@ def _check_free(path: Path) -> None:
         except OSError as error:
             raise ReadOnly(f"Holdfast cannot use the socket {path}: {error.strerror}") from error
     raise NotNow(f"another signer already uses the socket {path}", hint="stop it first")
-
-
-__all__ = ["harden", "make_signer", "serve_signer"]

@@ -138,18 +138,13 @@ def parse(raw: bytes) -> Header:
 
 
 def check_recipients(header: Header) -> int:
-    """How many X25519 recipients there are. Raises VaultDamaged for passphrases and SSH keys.
-
-    Kinds that no one knows are skipped, as the standard asks: age writers add some on purpose
-    (`...-grease`), so that readers do not forget it. They cannot open anything here.
-    """
-    count = 0
+    """How many X25519 recipients there are. Raises VaultDamaged for passphrases and SSH keys. Kinds that no one knows
+    are skipped, as the standard asks: age writers add some on purpose (`...-grease`), so that readers do not forget
+    it. They cannot open anything here."""
     for stanza in header.stanzas:
-        if stanza.kind == X25519:
-            count += 1
-        elif stanza.kind in REFUSED:
+        if stanza.kind in REFUSED:
             raise VaultDamaged(f"an age file has a recipient of kind {stanza.kind}; Holdfast accepts only X25519")
-    return count
+    return sum(stanza.kind == X25519 for stanza in header.stanzas)
 
 
 class _Lines:

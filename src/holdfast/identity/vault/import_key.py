@@ -31,12 +31,8 @@ class Imported:
 
 
 def read_key_file(path: Path, ask: Callable[[], str] | None = None) -> Imported:
-    """The key in this file; `ask` gives the passphrase of one that is encrypted.
-
-    Raises:
-        BadKeyFile: it holds no such key, or the passphrase is wrong.
-        ModeTooWide, WrongOwner, WrongKind, SymlinkRefused: others may have read it.
-    """
+    """The key in this file; `ask` gives the passphrase of one that is encrypted. Raises BadKeyFile (it holds no such
+    key, or the passphrase is wrong), ModeTooWide, WrongOwner, WrongKind, SymlinkRefused (others may have read it)."""
     try:
         raw = read_private(path, FILE_BYTES_MAX + 1)
     except FileNotFoundError:

@@ -80,26 +80,18 @@ class KeySet:
         return None if record is None else _public(record)
 
     def stage(self, entropy: Entropy) -> StagedKeys:
-        """A new set, durable in both places and tried out; the pending one where there is one.
-
-        Safe to repeat: after a kill the same keys come back, whether or not they were published.
-        """
+        """A new set, durable in both places and tried out; the pending one where there is one. Safe to repeat: after a
+        kill the same keys come back, whether or not they were published."""
         with self.ops.turn(), self.nexts.turn():
-            pending = self.find_pending()
-            if pending is None:
-                pending = self._make(entropy)
+            pending = self.find_pending() or self._make(entropy)
             self._try_out(pending)
             return pending
 
     def settle(self, *, op: bytes) -> StagedKeys:
-        """Take over what the head of the log says: the set of this operational key is current.
-
-        Old keys are forgotten. Safe to repeat, also after a kill half way.
-        Raises VaultDamaged where the log names a key that is not here.
-        """
+        """Take over what the head of the log says: the set of this operational key is current, old keys are forgotten.
+        Safe to repeat, also after a kill half way. Raises VaultDamaged where the log names a key that is not here."""
         with self.ops.turn(), self.nexts.turn():
-            ops = self.ops.read(OP)
-            pending = ops.get(_PENDING)
+            pending = self.ops.read(OP).get(_PENDING)
             if pending is not None and bytes.fromhex(pending["public"]) == op:
                 self.ops.write(OP, {_CURRENT: pending})
             elif self.current().op != op:
@@ -108,8 +100,7 @@ class KeySet:
                     hint="rotate or recover on the machine that has the key, or recover with the recovery sheet",
                 )
             settled = self.current()
-            nexts = self.nexts.read(NEXT)
-            waiting = nexts.get(_PENDING)
+            waiting = self.nexts.read(NEXT).get(_PENDING)
             if waiting is not None and bytes.fromhex(waiting["public"]) == settled.next:
                 self.nexts.write(NEXT, {_CURRENT: waiting})
             self._try_out(settled)
@@ -203,16 +194,11 @@ def create_vaults(
     kept: Escrow | None = None,
     ready: Callable[[KeySet], None] | None = None,
 ) -> tuple[Vault, Vault]:
-    """The agent's vault and the second one, with a first key set; both open.
-
-    `escrow` is the paper's age recipient; `ring` the keys of a journal that exists already; `op`
-    a key that was imported; `places` folders for further copies of escrow.age; `kept` an escrow
-    that a recovery found: its keys, root and other secrets go on. The second folder should lie on
-    another disk, or belong to another user: the running agent never needs it.
-
-    Raises:
-        VaultExists: one of the places is taken; nothing was changed.
-    """
+    """The agent's vault and the second one, with a first key set; both open. `escrow` is the paper's age recipient;
+    `ring` the keys of a journal that exists already; `op` a key that was imported; `places` folders for further copies
+    of escrow.age; `kept` an escrow that a recovery found: its keys, root and other secrets go on. The second folder
+    should be on another disk, or belong to another user: the running agent never needs it. Raises VaultExists where
+    one of the places is taken; nothing was changed then."""
     clear_unfinished(folder, second)
     check_free(folder)
     check_free(second)
@@ -240,7 +226,7 @@ def create_vaults(
         try:
             move_nexts()
             move_vault()
-        except BaseException:
+        except BaseException:  # also an interrupt: nothing half made may stay; it goes on to the caller
             with contextlib.suppress(OSError, HoldfastError):
                 clear_unfinished(folder, second)
             raise

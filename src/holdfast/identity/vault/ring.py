@@ -59,11 +59,8 @@ class Escrow:
     others: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 
     def backup_passphrase(self, place: str, *, epoch: int = 1) -> SecretBytes:
-        """Of the repository at a place: the same for as long as the vault's root is.
-
-        The root is this agent's alone, so no other agent has it. A new epoch is for a new
-        repository: a passphrase that is known is not made unknown by changing it.
-        """
+        """Of the repository at a place: the same for as long as the vault's root is. The root is this agent's alone, so
+        no other agent has it. A new epoch is for a new repository: changing a known passphrase does not hide it."""
         info = b"holdfast/backup/1\0" + place.encode()
         if epoch != 1:
             info += b"\0" + str(epoch).encode()
@@ -128,11 +125,8 @@ def open_escrow(raw: bytes, identity: AgeIdentity) -> Escrow:
 
 
 def change(vault: Vault, decide: Callable[[Escrow], Escrow]) -> Escrow:
-    """Change what is kept, copies first. On return it is in at least two places.
-
-    Raises BadInput where there is no second place; ReadOnly, JournalFull where one of them cannot
-    be written: then the vault itself is as it was.
-    """
+    """Change what is kept, copies first. On return it is in at least two places. Raises BadInput where there is no
+    second place; ReadOnly, JournalFull where one of them cannot be written: then the vault itself is as it was."""
     with vault.turn():
         changed = decide(read_escrow(vault))
         store(vault, changed)
@@ -161,11 +155,10 @@ def store(vault: Vault, escrow: Escrow, *, also: Sequence[Path] = ()) -> None:
 def contents_of(escrow: Escrow) -> Contents:
     keys = escrow.keys
     listed = [{"id": number, "key": key.hex()} for number, key in keys.journal_keys.items()]
-    ring = {"format": 1, "k_effect": keys.k_effect.hex(), "current": keys.current}
     return {
         "vault_key": escrow.vault_key,
         "vault_root": escrow.vault_root.hex(),
-        "ring": {**ring, "journal_keys": listed},
+        "ring": {"format": 1, "k_effect": keys.k_effect.hex(), "current": keys.current, "journal_keys": listed},
         "places": list(escrow.places),
         "others": dict(escrow.others),
     }
@@ -203,15 +196,10 @@ def _strict(contents: Contents) -> Escrow:
     places, others = contents["places"], contents["others"]
     _check_texts(places, PLACES_MAX)
     _check_texts([*others, *others.values()], 2 * OTHERS_MAX)
-    return Escrow(
-        vault_key=contents["vault_key"],
-        vault_root=key_of_hex(contents["vault_root"]),
-        keys=JournalKeys(
-            k_effect=key_of_hex(ring["k_effect"]), current=key_number(ring["current"]), journal_keys=journal_keys
-        ),
-        places=tuple(places),
-        others=dict(others),
-    )
+    k_effect, root = key_of_hex(ring["k_effect"]), key_of_hex(contents["vault_root"])
+    keys = JournalKeys(k_effect=k_effect, current=key_number(ring["current"]), journal_keys=journal_keys)
+    key = contents["vault_key"]
+    return Escrow(vault_key=key, vault_root=root, keys=keys, places=tuple(places), others=dict(others))
 
 
 def _check_texts(texts: list[Any], count_max: int) -> None:

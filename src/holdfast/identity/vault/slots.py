@@ -123,10 +123,8 @@ def new_unlock_text(entropy: Entropy) -> bytes:
 
 
 def find_unattended(slots: Iterable[Slot]) -> list[UnlockKey]:
-    """The keys that this machine has for these slots, without a person.
-
-    Raises ModeTooWide, WrongOwner and WrongKind where a file is there and others may read it.
-    """
+    """The keys that this machine has for these slots, without a person. Raises ModeTooWide, WrongOwner and WrongKind
+    where a file is there and others may read it."""
     found: list[UnlockKey] = []
     for slot in slots:
         folder = os.environ.get("CREDENTIALS_DIRECTORY", "")
@@ -147,15 +145,8 @@ def find_unattended(slots: Iterable[Slot]) -> list[UnlockKey]:
 def seal_slot(key: UnlockKey, payload: bytes, *, vault_id: str, entropy: Entropy) -> Slot:
     """A new slot that this key opens."""
     work = (key.work or Argon2Work()) if key.kind == "passphrase" else None
-    slot = Slot(
-        id=entropy.bytes(4).hex(),
-        kind=key.kind,
-        source=key.source,
-        work=work,
-        salt=_text(entropy.bytes(SALT_BYTES)),
-        nonce=_text(entropy.bytes(NONCE_BYTES)),
-        sealed="",
-    )
+    id_, salt, nonce = entropy.bytes(4).hex(), _text(entropy.bytes(SALT_BYTES)), _text(entropy.bytes(NONCE_BYTES))
+    slot = Slot(id=id_, kind=key.kind, source=key.source, work=work, salt=salt, nonce=nonce, sealed="")
     check_slot(slot)
     sealed = crypto_aead_xchacha20poly1305_ietf_encrypt(
         payload, _bound(slot, vault_id), _raw(slot.nonce), _derived(slot, key)
@@ -179,11 +170,8 @@ def open_slot(slot: Slot, key: UnlockKey, *, vault_id: str) -> bytes | None:
 def open_any(
     slots: Iterable[Slot], ask: Callable[[], str] | None, *, vault_id: str, where: Path, given: UnlockKey | None = None
 ) -> bytes:
-    """What the slots seal: by a key that is given, by this machine's own, or by asking a person.
-
-    `where` is the vault's folder, for words to a person. Raises VaultLocked, VaultDamaged, and
-    what find_unattended raises.
-    """
+    """What the slots seal: by a key that is given, by this machine's own, or by asking a person. `where` is the vault's
+    folder, for messages. Raises VaultLocked, VaultDamaged, and what find_unattended raises."""
     slots = list(slots)
     for slot in slots:
         check_closed(slot)
@@ -194,7 +182,8 @@ def open_any(
             if payload is not None:
                 return payload
     if given is not None:
-        raise VaultLocked(_given(given, where), hint=ways_in(slots))
+        wrong = "wrong passphrase for" if given.kind == "passphrase" else f"the key in {given.source} does not open"
+        raise VaultLocked(f"{wrong} the vault in {where}", hint=ways_in(slots))
     if ask is not None and any(slot.kind == "passphrase" for slot in slots):
         try:
             key = passphrase_key(ask())
@@ -220,12 +209,6 @@ def ways_in(slots: Iterable[Slot]) -> str:
     several = list(dict.fromkeys(ways))
     lost = "that is" if len(several) == 1 else "all of these are"
     return f"{'; or '.join(several)}; if {lost} lost, the recovery sheet still opens the vault"
-
-
-def _given(key: UnlockKey, where: Path) -> str:
-    if key.kind == "passphrase":
-        return f"wrong passphrase for the vault in {where}"
-    return f"the key in {key.source} does not open the vault in {where}"
 
 
 def _tried(slot: Slot, *, was_read: bool) -> str:
@@ -272,29 +255,20 @@ def check_slot(slot: Slot) -> None:
 
 
 def _derived(slot: Slot, key: UnlockKey) -> bytes:
-    salt = _raw(slot.salt)
-    if slot.work is None:
+    salt, work = _raw(slot.salt), slot.work
+    if work is None:
         info = f"holdfast/vault/{slot.kind}/1".encode()
-        hkdf = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=info)
-        return hkdf.derive(key.secret.reveal())
-    return Argon2id(
-        salt=salt,
-        length=KEY_BYTES,
-        iterations=slot.work.passes,
-        lanes=slot.work.lanes,
-        memory_cost=slot.work.memory_kib,
-    ).derive(key.secret.reveal())
+        kdf = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=info)
+    else:
+        kdf = Argon2id(
+            salt=salt, length=KEY_BYTES, iterations=work.passes, lanes=work.lanes, memory_cost=work.memory_kib
+        )
+    return kdf.derive(key.secret.reveal())
 
 
 def _bound(slot: Slot, vault_id: str) -> bytes:
-    fields: dict[str, object] = {
-        "format": FORMAT,
-        "vault": vault_id,
-        "id": slot.id,
-        "kind": slot.kind,
-        "source": slot.source,
-        "salt": slot.salt,
-    }
+    fields: dict[str, object] = {"format": FORMAT, "vault": vault_id, "id": slot.id, "kind": slot.kind}
+    fields |= {"source": slot.source, "salt": slot.salt}
     if slot.work is not None:
         fields["work"] = msgspec.to_builtins(slot.work)
     return b"holdfast/vault/slot/1\0" + canonical(checked(fields, what="a slot"))
@@ -334,11 +308,9 @@ _OTHERS_WRITE = 0o022
 
 
 def read_mounted(path: Path, *, bytes_max: int, group_may_read: bool = False) -> bytes:
-    """The bytes of a secret file. Raises FileNotFoundError, ModeTooWide, WrongOwner, WrongKind.
-
-    `group_may_read` is for systemd's credentials: they may be the administrator's, with an access
-    list for the service's user whose mask the group bits then show.
-    """
+    """The bytes of a secret file. Raises FileNotFoundError, ModeTooWide, WrongOwner, WrongKind. `group_may_read` is for
+    systemd's credentials: they may be the administrator's, with an access list for the service's user whose mask the
+    group bits then show."""
     real = os.path.realpath(path)
     try:
         fd = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -358,10 +330,7 @@ def read_mounted(path: Path, *, bytes_max: int, group_may_read: bool = False) ->
 
 
 def check_mounted_folder(path: Path) -> None:
-    """Refuse a folder that others could read or fill, and a link to one.
-
-    Raises FileNotFoundError too.
-    """
+    """Refuse a folder that others could read or fill, and a link to one. Raises FileNotFoundError too."""
     found = os.lstat(path)
     mode = stat.S_IMODE(found.st_mode)
     if stat.S_ISLNK(found.st_mode):

@@ -124,10 +124,8 @@ class Vault(Wiped):
         return _read_slots(self.folder).slots
 
     def add_slot(self, key: UnlockKey, entropy: Entropy, *, replace: str = "") -> Slot:
-        """A further way in; with `replace` instead of the slot of that id, in one act.
-
-        A copy of the old slots.json still opens with what opened it before.
-        """
+        """A further way in; with `replace` instead of the slot of that id, in one act. A copy of the old slots.json
+        still opens with what opened it before."""
         with self.turn():
             kept = tuple(slot for slot in self.list_slots() if slot.id != replace)
             if replace and len(kept) == len(self.list_slots()):
@@ -137,31 +135,23 @@ class Vault(Wiped):
             return made
 
     def close_slots(self, keys: Sequence[UnlockKey], entropy: Entropy) -> None:
-        """The first slots of a new vault."""
+        """Slots for exactly these keys, whatever there was before."""
         payload = self._payload()
         made = [seal_slot(key, payload, vault_id=self.vault_id, entropy=entropy) for key in keys]
         self._write_slots(tuple(made), dict(zip((one.id for one in made), keys, strict=True)))
 
     def exchange_escrow(self, recipient: str, keys: Sequence[UnlockKey], entropy: Entropy) -> None:
-        """Name another paper in every slot: what is written from now on is sealed for it.
-
-        All slots are exchanged in one act, so each of them must open by one of the keys. Files
-        keep their old recipients until they are written again. Safe to repeat.
-
-        Raises:
-            VaultLocked: a slot does not open; nothing was changed.
-        """
+        """Name another paper in every slot: what is written from now on is sealed for it. All slots are exchanged in
+        one act, so each of them must open by one of the keys. Files keep their old recipients until they are written
+        again. Safe to repeat. Raises VaultLocked where a slot does not open; nothing was changed then."""
         if not is_recipient(recipient):
             raise BadInput("the escrow recipient is not an X25519 recipient of age (age1...)")
         with self.turn():
-            ways = [(slot, self._way(slot, keys)) for slot in self.list_slots()]
+            ways = [self._way(slot, keys) for slot in self.list_slots()]
             before, self.escrow = self.escrow, recipient
             try:
-                payload = self._payload()
-                made = [seal_slot(way, payload, vault_id=self.vault_id, entropy=entropy) for _, way in ways]
-                used = {one.id: way for one, (_, way) in zip(made, ways, strict=True)}
-                self._write_slots(tuple(made), used)
-            except BaseException:
+                self.close_slots(ways, entropy)
+            except BaseException:  # also an interrupt: the slots still name the old paper; it goes on to the caller
                 self.escrow = before
                 raise
 
@@ -214,11 +204,8 @@ class Vault(Wiped):
 
 
 def open_vault(folder: Path, *, ask: Callable[[], str] | None = None, given: UnlockKey | None = None) -> Vault:
-    """The vault in this folder, by a given key, by the machine's own, or by asking a person.
-
-    Raises:
-        VaultMissing, VaultLocked, VaultDamaged, SymlinkRefused, ModeTooWide, WrongOwner, WrongKind
-    """
+    """The vault in this folder, by a given key, by the machine's own, or by asking a person. Raises VaultMissing,
+    VaultLocked, VaultDamaged, SymlinkRefused, ModeTooWide, WrongOwner, WrongKind."""
     found = _read_slots(folder)
     raw = open_any(found.slots, ask, vault_id=found.vault, where=folder, given=given)
     try:
@@ -231,11 +218,7 @@ def open_vault(folder: Path, *, ask: Callable[[], str] | None = None, given: Unl
 
 def terminal_prompt() -> Callable[[], str] | None:
     """How a person is asked for the vault's passphrase; None without a terminal."""
-    return _prompt if sys.stdin.isatty() else None
-
-
-def _prompt() -> str:
-    return getpass.getpass("passphrase of the vault: ", sys.stderr)
+    return (lambda: getpass.getpass("passphrase of the vault: ", sys.stderr)) if sys.stdin.isatty() else None
 
 
 def exists(folder: Path) -> bool:
@@ -256,11 +239,7 @@ def read_vault_id(folder: Path) -> str:
 def building(
     folder: Path, *, keys: Sequence[UnlockKey], vault_id: str, escrow: str, entropy: Entropy
 ) -> Generator[tuple[Vault, Callable[[], None]]]:
-    """A new vault beside its place, and what moves it there.
-
-    Raises:
-        VaultExists: something lies at its place; nothing was changed.
-    """
+    """A new vault beside its place, and what moves it there. Raises VaultExists where its place is taken."""
     if not keys:
         raise BadInput("a vault needs at least one slot")
     if not is_recipient(escrow):
@@ -286,7 +265,7 @@ def building(
             vault.folder = folder
 
         yield vault, move
-    except BaseException:
+    except BaseException:  # also an interrupt: no unfinished vault may stay; it goes on to the caller
         with contextlib.suppress(OSError):
             remove_unfinished(folder)
         raise
@@ -320,17 +299,13 @@ def clear_unfinished(folder: Path, second: Path) -> None:
         return
     if same:
         private_files.check_private_folder(second)
-        if _strangers(second):
+        known = {"slots.json", "next.age", "escrow.age", "lock"}
+        if {name for name in os.listdir(second) if not name.endswith(".new")} - known:
             raise VaultExists(f"{second} has files that an unfinished set-up did not write")
         # By one rename, so that a kill in the middle of the removal leaves nothing half there.
         remove_unfinished(second)
         os.rename(second, unfinished(second))
         remove_unfinished(second)
-
-
-def _strangers(second: Path) -> set[str]:
-    known = {"slots.json", "next.age", "escrow.age", "lock"}
-    return {name for name in os.listdir(second) if not name.endswith(".new")} - known
 
 
 def parse_contents(plain: bytes, *, vault_id: str | None, name: str) -> Contents:

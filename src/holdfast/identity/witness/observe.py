@@ -8,12 +8,14 @@ starts from what it knew, so a source that serves an old copy rolls nothing back
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from holdfast.errors import BadRecord
-from holdfast.identity.log.log import NOBODY, ROTATIONS_MAX, accept, add_receipt
+from holdfast.identity.log.log import NOBODY, ROTATIONS_MAX, WitnessKeys, accept, add_receipt
 from holdfast.identity.log.log_state import KeyLog, LogEntry, find_liars, is_final
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey
@@ -32,6 +34,7 @@ from holdfast.identity.records.records import (
 from holdfast.identity.records.signed import Reason, Refusal, Signed
 from holdfast.identity.witness.witness import LogCopy
 
+T = TypeVar("T")
 OPERATORS_MIN = 2
 RECORDS_MAX = 2 * ROTATIONS_MAX  # of one copy
 RECEIPTS_MAX = 8 * RECORDS_MAX
@@ -70,7 +73,7 @@ def observe(
     id: AgentId,
     port: Signatures,
     known: KeyLog | None = None,
-    asked: frozenset[PublicKey] = NOBODY,
+    asked: WitnessKeys = NOBODY,
 ) -> Observation | Refusal:
     """The log that these answers show together; a refusal where they cannot be trusted."""
     alone = {answer.source: merge_copies(None, (answer.copy,), id=id, port=port, asked=asked) for answer in answers}
@@ -86,21 +89,13 @@ def observe(
 
 
 def merge_copies(
-    log: KeyLog | None,
-    copies: Sequence[LogCopy],
-    *,
-    id: AgentId,
-    port: Signatures,
-    asked: frozenset[PublicKey] = NOBODY,
+    log: KeyLog | None, copies: Sequence[LogCopy], *, id: AgentId, port: Signatures, asked: WitnessKeys = NOBODY
 ) -> KeyLog | None:
-    """The log with all of the copies that is valid; what is not is left out.
-
-    Receipts of all copies count together. Recoveries that the old witnesses vouch for come before
-    those that only a caller who asked may take, no matter which source served them first; and each copy is read
-    twice, because what one served may stand on what a later one brought.
-    """
+    """The log with all of the copies that is valid; what is not is left out. Receipts of all copies count together.
+    Recoveries that the old witnesses vouch for come before those that only a caller who asked may take, no matter
+    which source served them first; and each copy is read twice: what one served may follow what a later one brought."""
     receipts: dict[Digest, list[Signed[Receipt]]] = {}
-    for receipt in (one for copy in copies for one in _receipts(copy)):
+    for receipt in (one for copy in copies for one in _readable(parse_receipt, copy.receipts[:RECEIPTS_MAX])):
         receipts.setdefault(receipt.record.d, []).append(receipt)
     records = [signed for copy in copies for signed in records_of(copy) if id_of(signed) == id]
     for whom in (NOBODY, asked):
@@ -113,11 +108,8 @@ def merge_copies(
 
 def with_receipts(log: KeyLog, lines: Iterable[bytes], *, port: Signatures) -> KeyLog:
     """The log with those receipts that are valid."""
-    for line in lines:
-        try:
-            after = add_receipt(log, parse_receipt(line), port=port)
-        except BadRecord:
-            continue
+    for receipt in _readable(parse_receipt, lines):
+        after = add_receipt(log, receipt, port=port)
         log = log if isinstance(after, Refusal) else after
     return log
 
@@ -159,19 +151,13 @@ def _differs(own: KeyLog, log: KeyLog) -> bool:
 
 
 def records_of(copy: LogCopy) -> Iterable[Signed[Record]]:
-    for line in copy.records[:RECORDS_MAX]:
-        try:
-            yield parse_record(line)
-        except BadRecord:
-            continue
+    return _readable(parse_record, copy.records[:RECORDS_MAX])
 
 
-def _receipts(copy: LogCopy) -> Iterable[Signed[Receipt]]:
-    for line in copy.receipts[:RECEIPTS_MAX]:
-        try:
-            yield parse_receipt(line)
-        except BadRecord:
-            continue
+def _readable(parse: Callable[[bytes], T], lines: Iterable[bytes]) -> Iterable[T]:
+    for line in lines:
+        with contextlib.suppress(BadRecord):
+            yield parse(line)
 
 
 class SigningPower(StrEnum):

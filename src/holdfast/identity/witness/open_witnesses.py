@@ -29,7 +29,7 @@ from typing import TypeVar
 
 from holdfast.errors import BadRecord, HoldfastError
 from holdfast.host.private_files import check_place
-from holdfast.identity.log.log import NOBODY
+from holdfast.identity.log.log import NOBODY, WitnessKeys
 from holdfast.identity.log.log_state import KeyLog, is_final
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, PublicKey, parse_agent_id
@@ -123,7 +123,7 @@ class Published:
 
 
 async def ask_witnesses(
-    known: KeyLog | None, id: AgentId, witnesses: Witnesses, *, port: Signatures, asked: frozenset[PublicKey] = NOBODY
+    known: KeyLog | None, id: AgentId, witnesses: Witnesses, *, port: Signatures, asked: WitnessKeys = NOBODY
 ) -> tuple[KeyLog | None, dict[PublicKey, str]]:
     """The log with all that these witnesses hold, and who did not answer, with the reason."""
     answers = await asyncio.gather(*(_answer(one.fetch(id)) for one in witnesses.values()))

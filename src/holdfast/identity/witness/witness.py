@@ -14,12 +14,12 @@ thirty a day, five recoveries a day for each agent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.identity.log import rules
-from holdfast.identity.log.log import NOBODY, accept
+from holdfast.identity.log.log import NOBODY, Receipts, WitnessKeys, accept
 from holdfast.identity.log.log_state import KeyLog, LogEntry
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, PublicKey
@@ -48,11 +48,8 @@ class Witness(Protocol):
     def key(self) -> PublicKey: ...
 
     async def submit(self, line: bytes, receipts: Sequence[bytes] = ()) -> bytes | Refusal:
-        """The witness's receipt for this record, durable before it is returned.
-
-        The same record again gives the same receipt. A record that is kept without a receipt
-        (evidence, or not this witness's to vouch for) is refused with the reason.
-        """
+        """The witness's receipt for this record, durable before it is returned. The same record again gives the same
+        receipt. One that is kept without a receipt (evidence, or not its to vouch for) is refused with the reason."""
         ...
 
     async def fetch(self, id: AgentId) -> LogCopy | None:
@@ -75,8 +72,8 @@ def judge_record(
     key: PublicKey,
     port: Signatures,
     now: int,
-    receipts: Iterable[Signed[Receipt]] = (),
-    asked: frozenset[PublicKey] = NOBODY,
+    receipts: Receipts = (),
+    asked: WitnessKeys = NOBODY,
 ) -> WitnessVerdict | Refusal:
     """The witness's decision; a bare refusal means that nothing changed."""
     if log is not None and find_own_receipt(log, signed.record.position, key) is None:
@@ -91,13 +88,9 @@ def judge_record(
 
 def find_own_receipt(log: KeyLog, position: LogPosition, key: PublicKey) -> Signed[Receipt] | None:
     """The receipt that this witness signed at the position, for whichever record."""
-    held = log.find(position)
-    others = (item.entry for item in log.evidence if item.entry.position == position)
-    for entry in (*(() if held is None else (held,)), *others):
-        for receipt in entry.receipts:
-            if receipt.record.wit == key:
-                return receipt
-    return None
+    entries = (log.find(position), *(item.entry for item in log.evidence if item.entry.position == position))
+    found = (one for entry in entries if entry for one in entry.receipts if one.record.wit == key)
+    return next(found, None)
 
 
 def copy_of(log: KeyLog) -> LogCopy:

@@ -27,7 +27,7 @@ from typing import Protocol
 
 from holdfast.errors import BadRecord, HoldfastError, InvariantViolated, WitnessDamaged
 from holdfast.host import private_files
-from holdfast.identity.log.log import NOBODY, add_receipt, replay, witnesses_to_ask
+from holdfast.identity.log.log import NOBODY, Receipts, WitnessKeys, add_receipt, replay, witnesses_to_ask
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.ed25519 import Signatures, Signer
@@ -221,11 +221,11 @@ class WitnessService:
         self,
         log: KeyLog | None,
         signed: Signed[Record],
-        receipts: tuple[Signed[Receipt], ...],
-        answers: tuple[LogCopy, ...],
-        asked: frozenset[PublicKey],
+        receipts: Receipts,
+        copies: Sequence[LogCopy],
+        asked: WitnessKeys,
     ) -> WitnessVerdict | Refusal:
-        log = merge_copies(log, answers, id=id_of(signed), port=self.port, asked=asked)
+        log = merge_copies(log, copies, id=id_of(signed), port=self.port, asked=asked)
         judged = judge_record(
             log, signed, key=self.key, port=self.port, now=self.clock(), receipts=receipts, asked=asked
         )
@@ -233,7 +233,7 @@ class WitnessService:
             return judged
         return _with_own(judged.log, sign_receipt(judged.answer, self.signer), self.port)
 
-    async def _ask(self, id_: AgentId, signed: Signed[Record]) -> tuple[tuple[LogCopy, ...], frozenset[PublicKey]]:
+    async def _ask(self, id_: AgentId, signed: Signed[Record]) -> tuple[tuple[LogCopy, ...], WitnessKeys]:
         """What the old witnesses hold, and who was asked: also those of which only an answer told this one."""
         log = await asyncio.to_thread(self.store.find, id_)
         asked = NOBODY
