@@ -41,7 +41,7 @@ class AgeIdentity(Wiped):
         try:
             return cls(SecretBytes(text.strip().encode()))
         except (ValueError, _pyrage().IdentityError):
-            raise BadInput("the text is not an age identity (AGE-SECRET-KEY-1...)") from None
+            raise BadInput("the text is not an age identity") from None
 
     @classmethod
     def new(cls, entropy: Entropy) -> AgeIdentity:
