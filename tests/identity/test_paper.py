@@ -192,7 +192,7 @@ def test_damaged_codes_are_refused(sheet: Sheet, card: Card, phrase: Phrase) -> 
     other = "ZOO" if not sheet.code.endswith("ZOO") else "ZONE"
     with pytest.raises(BadPhrase):
         read_secret(f"{sheet.code.rsplit(' ', 1)[0]} {other}")
-    with pytest.raises(BadSheet, match="2 different codes"):
+    with pytest.raises(BadSheet, match="2 different QR codes"):
         read_secret(f"{sheet.code}\n{sheet.code.replace('HF1R', 'HF1S')}")
     with pytest.raises(BadShare):
         read_secret(sheet.code.replace("HF1R", "HF1S"))

@@ -38,7 +38,7 @@ DERIVATION = (
     "  ed25519     m/7233'/1'/g'  next key: takes over after recovery g",
     "  curve25519  m/7233'/2'/0'  escrow key: an age identity",
     "Escrow key as text: Bech32, prefix AGE-SECRET-KEY-, capitals.",
-    "Open the keys without Holdfast: age -d -i KEYFILE escrow.age (beside every backup).",
+    "Open the keys without Holdfast: age -d -i KEYFILE escrow.age (next to every backup).",
     "Log: JSON lines; records signed with Ed25519 over 'holdfast/1/kel', NUL, RFC 8785 JSON.",
     "The code: HF1C:, then base32 of the zlib-compressed log lines.",
 )
