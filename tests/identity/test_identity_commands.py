@@ -64,7 +64,7 @@ def test_nothing_is_made_where_something_is_missing(hf: Commands) -> None:
     assert "--second" in init("ada", code=2).stderr
     given = ("ada", "--second", "s", "--unlock-file", "u")
     assert "--second-passphrase-fd" in init(*given, code=2).stderr
-    assert "the same key" in init(*given, "--second-unlock-file", "u", code=2).stderr
+    assert "have the same passphrase or unlock file" in init(*given, "--second-unlock-file", "u", code=2).stderr
     inside = init("ada", "--second", "ada/s", "--unlock-file", "u", code=2)
     assert "is inside" in inside.stderr
     assert "Never put a secret on the command line" in init("ada", "my passphrase", code=2).stderr
