@@ -28,7 +28,7 @@ from holdfast.backup.archive.reader import read_snapshot
 from holdfast.backup.chain.chain import valid_heads
 from holdfast.backup.chain.heads import parse_lines
 from holdfast.backup.engine import BackupEngine
-from holdfast.backup.snapshot.verify import fetch
+from holdfast.backup.snapshot.place_snapshots import fetch
 from holdfast.errors import HoldfastError
 from holdfast.host.folder_swap import remove_tree
 from holdfast.host.private_files import ensure_private_folder

@@ -388,7 +388,7 @@ async def test_a_test_restore_projects_the_memory_again(world: World) -> None:
     """A line that only the journal has is no fault; a file that loses lines is one."""
     from holdfast.app.memory import add_line
     from holdfast.backup.archive.reader import read_snapshot
-    from holdfast.backup.snapshot.verify import projection_check
+    from holdfast.backup.snapshot.place_snapshots import projection_check
     from holdfast.host.private_files import ensure_private_folder
     from holdfast_proofs.backup_lab import Owner, archive, snapshot, tree_members
 

@@ -25,19 +25,17 @@ from holdfast.backup.archive.manifest import ENTRIES_MAX
 from holdfast.backup.archive.reader import HEAD_NAME
 from holdfast.backup.chain.chain import Chain, joined, valid_heads
 from holdfast.backup.chain.heads import HEADS, HeadFile, Held, parse_copy
-from holdfast.backup.chain.sources import HOME, Overview, look_around, survey, witness_file
+from holdfast.backup.chain.sources import Overview, look_around, read_near, survey, witness_file
 from holdfast.backup.engine import SILENT, Amount, Progress
-from holdfast.backup.places import place_state
 from holdfast.backup.places.backup_places import BackupPlaces, open_places
 from holdfast.backup.places.companion_files import read_companions
-from holdfast.backup.places.place_state import OK
+from holdfast.backup.places.place_state import PlaceState
 from holdfast.backup.places.place_states import PlaceStates
 from holdfast.backup.places.places import Place, check_there, get_place, place_error
 from holdfast.backup.record import Warned, find_missing, find_older, own_heads, record_listing, take_over
-from holdfast.backup.report import MadeSnapshot, NowReport, PlaceResult, VerifyReport, result_of
-from holdfast.backup.snapshot.place_snapshots import SCRATCH, PlaceSnapshots
-from holdfast.backup.snapshot.staging import Staged, Subject, stage
-from holdfast.backup.snapshot.verify import Check, projection_check
+from holdfast.backup.report import MadeSnapshot, NowReport, PlaceResult, VerifyReport, head_fields, result_of
+from holdfast.backup.snapshot.place_snapshots import SCRATCH, Check, PlaceSnapshots, projection_check
+from holdfast.backup.snapshot.staging import Staged, Subject, seal_staged, stage
 from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.ports import KeyRing
 from holdfast.core.version import find_version
@@ -49,7 +47,7 @@ from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.speaker.open_speaker import home_speaker, open_speaker
 from holdfast.identity.speaker.speaker import Speaker
-from holdfast.identity.statements.statements import Head, JournalMark
+from holdfast.identity.statements.statements import Head
 from holdfast.identity.vault.ring import Escrow, read_escrow
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.moved import check_not_moved
@@ -81,7 +79,7 @@ class Backups:
         self._port = port or Sodium()
         self._progress = places.engine.progress
         self._folder = self.home.instance / "backup"
-        self._at = PlaceSnapshots(places, keys=keys, checks=checks, clock=self._clock, folder=self._folder)
+        self._at = PlaceSnapshots(places, keys, checks, self._clock, self._folder)
 
     async def now(self, only: Sequence[str] = (), *, check: bool = True) -> NowReport:
         """A snapshot of the agent as it is now, in all places or these, each restored for a test.
@@ -102,7 +100,7 @@ class Backups:
             named = [one.record.archive for one in (*chain.heads, head)]
             results = await self._to_places(chosen, staged, head, named, check=check)
             return NowReport(
-                snapshot=MadeSnapshot.of(head, staged),
+                snapshot=MadeSnapshot(**head_fields(head.record), notes=staged.notes),
                 staging_s=round(staged_s, 3),
                 places=tuple(results),
                 seconds=round(time.monotonic() - began, 3),
@@ -123,10 +121,9 @@ class Backups:
     async def look(self) -> Overview:
         """What there is, where, and how far each place is behind."""
         before = self.states()
-        listed = await look_around(self.places.engine, self.places.read(), self._escrow())
-        found = await survey(
-            self.places.engine, listed, self._others(), self._speaker.log(), self._escrow(), port=self._port
-        )
+        engine, escrow = self.places.engine, read_escrow(self.places.vault)
+        listed = await look_around(engine, self.places.read(), escrow)
+        found = await survey(engine, listed, self._others(), self._speaker.log(), escrow, port=self._port)
         named = [one.record.archive for one in found.chain.heads]
         for one in listed:
             if one.error is None:
@@ -155,15 +152,14 @@ class Backups:
             )
             return VerifyReport(places=tuple(results), findings=self._findings(found))
 
-    def states(self) -> dict[str, place_state.PlaceState]:
+    def states(self) -> dict[str, PlaceState]:
         return self.places.states.read()
 
     async def _snapshot(self, chain: Chain, older: Warned | None) -> tuple[Staged, Signed[Head]]:
         newest = chain.newest
-        subject = self._subject(newest)
         folder = self._folder / STAGING
         ensure_private_folder(folder)
-        staged = await self._staged(subject, folder)
+        staged = await self._staged(self._subject(newest), folder)
         self._progress.say(f"staged {staged.files:,} files, {staged.bytes:,} bytes")
         about = staged.about
         if newest is not None and about.e < newest.record.e:
@@ -172,20 +168,8 @@ class Backups:
                 f"but incarnation {newest.record.e} has made snapshots",
                 hint="stop this copy. To use this copy again instead of the other one, run `holdfast recover`",
             )
-        mark = about.journal
-        journal = None
-        if mark is not None:
-            journal = JournalMark(id=mark.id, sequence=mark.sequence, incarnation=mark.incarnation)
-        head = self._speaker.seal_head(
-            incarnation=about.e,
-            seq=about.seq,
-            manifest=staged.manifest,
-            archive=archive_name(self.home.name, about.e, about.seq, about.at),
-            size_bytes=staged.bytes,
-            files=staged.files,
-            journal=journal,
-            prev=None if newest is None else newest.digest,
-        )
+        archive = archive_name(self.home.name, about.e, about.seq, about.at)
+        head = seal_staged(self._speaker, staged, archive=archive, newest=newest)
         write_atomically(folder / HEAD_NAME, head.line() + b"\n")
         take_over(self.places, chain, older, now_ms=self._clock.wall_ms())
         HeadFile(self.home.heads_file).append(head)
@@ -208,6 +192,8 @@ class Backups:
         home, journal = self.home, self.home.journal
         has_journal = os.path.lexists(journal)
         before = None if newest is None else newest.record
+        places = (str(Path(place.address)) for place in self.places.read() if place.place_id)
+        rules = home.covering()
         return Subject(
             folder=home.state,
             journal=journal if has_journal else None,
@@ -218,13 +204,8 @@ class Backups:
             at=self._clock.wall_ms() // 1000,
             holdfast=find_version(),
             engine=self.places.engine.label,
-            rules=replace(home.covering(), apart=self._apart(), entries_max=ENTRIES_MAX),
+            rules=replace(rules, apart=(*rules.apart, *places), entries_max=ENTRIES_MAX),
         )
-
-    def _apart(self) -> tuple[str, ...]:
-        home = self.home
-        folders = [Path(place.address) for place in self.places.read() if place.place_id]
-        return (*home.covering().apart, *map(str, folders))
 
     async def _to_places(
         self, chosen: Sequence[Place], staged: Staged, head: Signed[Head], named: Sequence[str], *, check: bool
@@ -240,8 +221,12 @@ class Backups:
 
         errors = await run_jobs(chosen, job, states=self.places.states, now_ms=self._clock.wall_ms)
         await self._spread(head, done)
-        states = self.states()
-        return [_judged(name, error, done, states.get(name)) for name, error in errors.items()]
+        for name, error in errors.items():
+            result = done.setdefault(name, PlaceResult(place=name))
+            wrong = error or find_missing(name, self.places.states.of(name))
+            if wrong is not None:
+                result_of(result, wrong)
+        return [done[name] for name in errors]
 
     async def _spread(self, head: Signed[Head], done: dict[str, PlaceResult]) -> None:
         """The head to the places that do not hold its snapshot, and to witnesses in folders.
@@ -262,12 +247,9 @@ class Backups:
 
         A far host is asked too: a folder that was put back would use its numbers a second time.
         """
-        log = self._speaker.log()
-        sources = dict(self._others())
-        places = self.places.read()
-        answers = await asyncio.gather(*(self._companion_heads(place) for place in places))
-        sources |= {f"place {one.name}": held for one, held in zip(places, answers, strict=True)}
-        return joined(valid_heads(one.heads, log, port=self._port)[0] for one in sources.values())
+        log, others = self._speaker.log(), self._others()
+        answers = await asyncio.gather(*map(self._companion_heads, self.places.read()))
+        return joined(valid_heads(one.heads, log, port=self._port)[0] for one in (*others.values(), *answers))
 
     async def _companion_heads(self, place: Place) -> Held:
         try:
@@ -276,13 +258,7 @@ class Backups:
             return Held()
 
     def _others(self) -> dict[str, Held]:
-        found = {HOME: HeadFile(self.home.heads_file).read()}
-        for folder in folders_of(self.home.witnesses):
-            try:
-                found[f"witness {folder}"] = witness_file(folder, self._speaker.id).read()
-            except (HoldfastError, OSError) as error:
-                found[f"witness {folder}"] = Held(findings=(f"cannot be read: {error}",))
-        return found
+        return read_near(self.home, self._speaker.id)
 
     def _findings(self, found: Overview) -> tuple[str, ...]:
         gaps = tuple(f"head {seq} is missing; only the next head mentions it" for seq in found.chain.gaps)
@@ -296,9 +272,6 @@ class Backups:
                 f"agent {self.home.name} has no place for backups", hint="add one: `holdfast place add NAME FOLDER`"
             )
         return tuple(get_place(places, name) for name in only) if only else places
-
-    def _escrow(self) -> Escrow:
-        return read_escrow(self.places.vault)
 
     @contextmanager
     def _alone(self) -> Generator[None]:
@@ -336,10 +309,9 @@ async def open_backups(
 
     Raises EngineMissing, EngineTooOld, VaultMissing, VaultLocked, LogMissing.
     """
-    places = await open_places(home, ask=ask, progress=progress)
-    clock = SystemClock()
-    signer = home.signer is not None
-    speaker = open_speaker(home, clock) if signer else home_speaker(home.folder, places.vault, clock)
+    places, clock = await open_places(home, ask=ask, progress=progress), SystemClock()
+    signed = home.signer is not None
+    speaker = open_speaker(home, clock) if signed else home_speaker(home.folder, places.vault, clock)
     keys = ring_of(read_escrow(places.vault))
     return Backups(places, speaker, keys=keys, checks=(projection_check(keys),))
 
@@ -356,19 +328,7 @@ def archive_name(agent: str, incarnation: int, seq: int, at: int) -> str:
     return f"{name}-{incarnation}-{seq}-{datetime.fromtimestamp(at, UTC):%Y%m%dT%H%M%SZ}"
 
 
-def _judged(
-    place: str, error: HoldfastError | None, done: dict[str, PlaceResult], state: place_state.PlaceState | None
-) -> PlaceResult:
-    result = done.get(place, PlaceResult(place=place))
-    if error is None and state is not None:
-        error = find_missing(place, state)
-    if error is not None:
-        result_of(result, error)
-    return result
-
-
 JOB_S_MAX = 8 * 3600.0  # a first backup over a slow line; above what one run of the engine may take
-
 
 Job = Callable[[Place], Awaitable[None]]
 NowMs = Callable[[], int]
@@ -386,8 +346,7 @@ async def run_jobs(
 
     async def one(place: Place) -> HoldfastError | None:
         error = await _error_of(place, job, timeout_s)
-        code, message = (OK, "") if error is None else (error.code, error.message)
-        states.change(place.name, lambda state: place_state.tried(state, now_ms=now_ms(), result=code, message=message))
+        states.tried(place.name, error, now_ms=now_ms())
         return error
 
     errors = await asyncio.gather(*map(one, places))
@@ -403,8 +362,6 @@ async def _error_of(place: Place, job: Job, timeout_s: float) -> HoldfastError |
         return BackupInterrupted(
             f"place {place.name}: Holdfast stopped the job because it took longer than {timeout_s:g} s"
         )
-    except HoldfastError as error:
-        return error
-    except OSError as error:
+    except (HoldfastError, OSError) as error:
         return place_error(error, place.name)
     return None

@@ -31,12 +31,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
+from holdfast.core.waiting import running_beside
 from holdfast.errors import RepositoryReplaced
 from holdfast.identity.records.secret_bytes import SecretBytes
 
@@ -78,13 +79,8 @@ SILENT: Progress = Silent()
 @asynccontextmanager
 async def awaited(progress: Progress, what: str) -> AsyncGenerator[None, None]:
     """While the body waits for an answer: say whose, once it takes longer than a moment."""
-    reporting = asyncio.create_task(_report(progress, what))
-    try:
+    async with running_beside(_report(progress, what)):
         yield
-    finally:
-        reporting.cancel()
-        with suppress(asyncio.CancelledError):
-            await reporting
 
 
 async def _report(progress: Progress, what: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -11,7 +12,6 @@ from holdfast.backup.chain.chain import Lag
 from holdfast.backup.chain.sources import Overview, Standing
 from holdfast.backup.places.place_state import PlaceState, shown
 from holdfast.backup.record import Warned
-from holdfast.backup.snapshot.staging import Staged
 from holdfast.errors import HoldfastError
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.statements import Head
@@ -41,19 +41,6 @@ class MadeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     journal_sequence: int | None
     notes: tuple[SnapshotNote, ...]
-
-    @classmethod
-    def of(cls, head: Signed[Head], staged: Staged) -> MadeSnapshot:
-        one = head.record
-        return cls(
-            seq=one.seq,
-            archive=one.archive,
-            incarnation=one.e,
-            files=one.files,
-            bytes=one.bytes,
-            notes=staged.notes,
-            journal_sequence=None if one.journal is None else one.journal.sequence,
-        )
 
 
 class NowReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,18 +76,12 @@ class HeadShape(msgspec.Struct, frozen=True, kw_only=True):
     places: tuple[str, ...]  # that hold it
 
 
-class LagShape(msgspec.Struct, frozen=True, kw_only=True):
-    generations: int
-    steps: int | None
-    seconds: int
-
-
 class PlaceShape(msgspec.Struct, frozen=True, kw_only=True):
     place: str
     address: str
     newest: int | None  # number of the newest snapshot it holds
     snapshots: int
-    behind: LagShape | None
+    behind: Lag | None
     last_backup: int  # unix seconds; 0: never
     last_verified: int
     verified_archive: str
@@ -144,7 +125,7 @@ def _place(one: Standing, state: PlaceState) -> PlaceShape:
         address=one.place.address,
         newest=None if newest is None else newest.record.seq,
         snapshots=len(one.held),
-        behind=lag_shape(one.lag),
+        behind=one.lag,
         last_backup=state.made_ms // 1000,
         last_verified=state.verified_ms // 1000,
         verified_archive=state.verified,
@@ -157,21 +138,13 @@ def _place(one: Standing, state: PlaceState) -> PlaceShape:
     )
 
 
-def lag_shape(lag: Lag | None) -> LagShape | None:
-    if lag is None:
-        return None
-    return LagShape(generations=lag.generations, steps=lag.steps, seconds=lag.seconds)
-
-
 def _head(signed: Signed[Head], found: Overview) -> HeadShape:
-    one = signed.record
-    return HeadShape(
-        seq=one.seq,
-        archive=one.archive,
-        incarnation=one.e,
-        at=one.at,
-        files=one.files,
-        bytes=one.bytes,
-        journal_sequence=None if one.journal is None else one.journal.sequence,
-        places=tuple(place.place.name for place in found.places if signed in place.held),
-    )
+    places = tuple(one.place.name for one in found.places if signed in one.held)
+    return HeadShape(**head_fields(signed.record), at=signed.record.at, places=places)
+
+
+def head_fields(head: Head) -> dict[str, Any]:
+    """What every report says of a snapshot, as its head has it."""
+    sequence = None if head.journal is None else head.journal.sequence
+    fields = {name: getattr(head, name) for name in ("seq", "archive", "files", "bytes")}
+    return {**fields, "incarnation": head.e, "journal_sequence": sequence}

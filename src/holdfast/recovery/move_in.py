@@ -30,7 +30,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.app.binder import INSTANCE, KEYS
-from holdfast.backup.archive.contained_writer import ContainedWriter
+from holdfast.backup.archive.contained_writer import sync_tree
 from holdfast.backup.archive.reader import STATE, Snapshot, read_snapshot
 from holdfast.backup.archive.tar_stream import Readable
 from holdfast.backup.chain.heads import HeadFile
@@ -225,8 +225,7 @@ class _Arrival:
             )
             made = Instance(id=record.id, key=key.public, site=site_of(state / INSTANCE, means.clock))
             InstanceFile(state / INSTANCE, id=record.id, clock=means.clock, entropy=means.entropy).adopt(made, key)
-        with ContainedWriter(tree) as contained:
-            contained.sync()
+        sync_tree(tree)
         write_atomically(self.work / READY, msgspec.json.encode(ready) + b"\n")
         return ready
 

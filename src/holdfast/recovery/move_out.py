@@ -35,10 +35,10 @@ from holdfast.backup.archive.reader import HEAD_NAME
 from holdfast.backup.backups import alone
 from holdfast.backup.chain.chain import joined, valid_heads
 from holdfast.backup.chain.heads import HeadFile
-from holdfast.backup.chain.sources import witness_file
-from holdfast.backup.snapshot.staging import Staged, Subject, stage
+from holdfast.backup.chain.sources import read_near
+from holdfast.backup.snapshot.staging import Subject, seal_staged, stage
 from holdfast.core.version import find_version
-from holdfast.errors import BadInput, HoldfastError, JournalBusy, MovedAway, MoveRefused, NotAJournal, SnapshotFailed
+from holdfast.errors import BadInput, JournalBusy, MovedAway, MoveRefused, NotAJournal, SnapshotFailed
 from holdfast.host.folder_swap import remove_tree
 from holdfast.host.log import Log
 from holdfast.host.private_files import check_place, ensure_private_folder, sync_folder, write_atomically
@@ -47,11 +47,10 @@ from holdfast.identity.records.encodings import digest_of
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.speaker.open_speaker import home_speaker
-from holdfast.identity.statements.statements import Head, JournalMark
+from holdfast.identity.statements.statements import Head
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.moved import MOVED, MOVING, STAGING, MovedMark, find_mark, write_mark
-from holdfast.layout.witness_address import folders_of
 from holdfast.recovery.move_lease import MoveLease, MoveMeans
 from holdfast.recovery.move_package import Cover, archive_of, digest_of_file, part_of, write_package
 
@@ -147,15 +146,15 @@ class MoveOut:
     def _pack(self, folder: Path, package: Path, key: KeyPair, lease: MoveLease | None) -> tuple[MovedOut, MovedMark]:
         home = self._home
         staged = stage(self._subject(), folder)
-        head = self._sealed(staged, key)
+        archive = archive_of(home.name, key.public)
+        head = seal_staged(self._speaker, staged, archive=archive, newest=self._newest())
         mark_of = head.record.journal
         if mark_of is None:
             raise SnapshotFailed(f"the snapshot does not contain {home.journal}")
         yielded = ""
         if lease is not None:
-            yielded = lease.yield_line(
-                to=key.public, state_root=staged.manifest, handoff=digest_of(_read(home.handoff_file))
-            )
+            handoff = digest_of(home.handoff_file.read_bytes() if home.handoff_file.exists() else b"")
+            yielded = lease.yield_line(to=key.public, state_root=staged.manifest, handoff=handoff)
         write_atomically(folder / HEAD_NAME, head.line() + b"\n")
         cover = Cover(head=head.line().decode(), seed=key.seed().hex(), yielded=yielded)
         part = part_of(package)
@@ -254,39 +253,9 @@ class MoveOut:
             rules=replace(home.covering(), entries_max=ENTRIES_MAX),
         )
 
-    def _sealed(self, staged: Staged, key: KeyPair) -> Signed[Head]:
-        about, newest = staged.about, self._newest()
-        mark = about.journal
-        journal = (
-            None if mark is None else JournalMark(id=mark.id, sequence=mark.sequence, incarnation=mark.incarnation)
-        )
-        return self._speaker.seal_head(
-            incarnation=about.e,
-            seq=about.seq,
-            manifest=staged.manifest,
-            archive=archive_of(self._home.name, key.public),
-            size_bytes=staged.bytes,
-            files=staged.files,
-            journal=journal,
-            prev=None if newest is None else newest.digest,
-        )
-
     def _newest(self) -> Signed[Head] | None:
-        sources = [HeadFile(self._home.heads_file).read()]
-        for folder in folders_of(self._home.witnesses):
-            try:
-                sources.append(witness_file(folder, self._speaker.id).read())
-            except (HoldfastError, OSError):
-                continue  # it can only know what we know
-        log = self._speaker.log()
-        return joined(valid_heads(one.heads, log, port=self._means.port)[0] for one in sources).newest
+        near, log = read_near(self._home, self._speaker.id), self._speaker.log()
+        return joined(valid_heads(one.heads, log, port=self._means.port)[0] for one in near.values()).newest
 
     def _now(self) -> int:
         return self._means.clock.wall_ms() // 1000
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""

@@ -30,7 +30,7 @@ from holdfast.backup.chain.heads import HEADS, HeadFile
 from holdfast.backup.places.places import Place, read_places, write_places
 from holdfast.backup.restore.restore_choice import Wish, none_to_restore
 from holdfast.backup.restore.restore_home import RestoredMark, RestoreReport, find_mark, restore_to, write_mark
-from holdfast.backup.snapshot.verify import JOURNAL
+from holdfast.backup.snapshot.place_snapshots import JOURNAL
 from holdfast.core.clock import Clock, Entropy
 from holdfast.errors import HoldfastError, LogMissing, NotNow, VaultLocked
 from holdfast.host.private_files import remove_durably

@@ -13,7 +13,8 @@ import ctypes
 import errno
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.host.private_files import FILE_MODE, FOLDER_MODE, sync
@@ -64,17 +65,19 @@ class ContainedWriter:
 
     def set_mode(self, path: str, mode: int) -> None:
         """Of a file or folder that was made here."""
-        fd = self._open(self._root, path) if path in self._made else self.read(path)
-        try:
+        with self._made_here(path) as fd:
             os.fchmod(fd, mode)
-        finally:
-            os.close(fd)
 
     def set_mtime(self, path: str, mtime_ns: int) -> None:
         """Of a file or folder that was made here; nothing may be made in the folder after it."""
+        with self._made_here(path) as fd:
+            os.utime(fd, ns=(mtime_ns, mtime_ns))
+
+    @contextmanager
+    def _made_here(self, path: str) -> Generator[int]:
         fd = self._open(self._root, path) if path in self._made else self.read(path)
         try:
-            os.utime(fd, ns=(mtime_ns, mtime_ns))
+            yield fd
         finally:
             os.close(fd)
 
@@ -85,7 +88,8 @@ class ContainedWriter:
 
     def sync(self) -> None:
         """Make everything in the file system of this folder durable."""
-        if not _sync_file_system(self._root):
+        syncfs = getattr(_LIBC, "syncfs", None)
+        if syncfs is None or syncfs(ctypes.c_int(self._root)) != 0:
             os.sync()
         sync(self._root)
 
@@ -114,10 +118,15 @@ class ContainedWriter:
             os.close(fd)
 
 
+def sync_tree(folder: Path) -> None:
+    """Make everything in the file system of this folder durable."""
+    with ContainedWriter(folder) as contained:
+        contained.sync()
+
+
 def open_by_kernel(root: int, path: str) -> int:
     """A folder below the root, by openat2. Raises OSError where the way leads outside."""
-    resolve = _BENEATH | _NO_SYMLINKS | _NO_MAGICLINKS | _NO_XDEV
-    how = _How(_FOLDER, 0, resolve)
+    how = _How(_FOLDER, 0, _BENEATH | _NO_SYMLINKS | _NO_MAGICLINKS | _NO_XDEV)
     fd = _LIBC.syscall(
         ctypes.c_long(_OPENAT2),
         ctypes.c_int(root),
@@ -132,11 +141,11 @@ def open_by_kernel(root: int, path: str) -> int:
 
 
 def open_by_walk(root: int, path: str) -> int:
-    """The same, name by name."""
+    """The same, name by name; the root itself where the path is empty."""
     if path.startswith("/") or ".." in path.split("/"):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
     fd = os.dup(root)
-    for name in path.split("/"):
+    for name in path.split("/") if path else ():
         try:
             inner = open_folder(name, at=fd)
         finally:
@@ -156,11 +165,6 @@ def has_openat2() -> bool:
     finally:
         os.close(fd)
     return True
-
-
-def _sync_file_system(fd: int) -> bool:
-    syncfs = getattr(_LIBC, "syncfs", None)
-    return syncfs is not None and syncfs(ctypes.c_int(fd)) == 0
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True)

@@ -20,11 +20,11 @@ import os
 import signal
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.backup.borg.log import LINES_MAX, LogLine, Said, Verb, find_trouble, is_talk, parse_line
-from holdfast.backup.engine import Amount, OnAmount
+from holdfast.backup.engine import SHORT_S, Amount, OnAmount, Repository
 from holdfast.errors import BackupInterrupted, EngineMissing, HoldfastError, TooLarge
 from holdfast.identity.records.secret_bytes import SecretBytes
 
@@ -55,16 +55,28 @@ def environment(*, base: Path, rescue: bool, rsh: str = "", given: Mapping[str, 
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One run of Borg, as a verb asks for it."""
+
+    verb: Verb
+    repository: Repository
+    arguments: Sequence[str]
+    rescue: bool = False
+    cwd: Path | None = None
+    on_progress: OnAmount | None = None
+    timeout_s: float = SHORT_S
+    late: type[HoldfastError] = BackupInterrupted
+
+
 class Run:
     """A running Borg: its output as pieces of bytes, and at the end what it said."""
 
-    def __init__(
-        self, process: asyncio.subprocess.Process, *, verb: Verb, where: str, on_progress: OnAmount | None
-    ) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, call: Call) -> None:
         self._process = process
-        self._verb = verb
-        self._where = where
-        self._log = asyncio.create_task(_read_log(process, on_progress))
+        self._verb = call.verb
+        self._where = call.repository.name
+        self._log = asyncio.create_task(_read_log(process, call.on_progress))
         self._over = False
 
     @property
@@ -119,31 +131,21 @@ class Run:
 
 @asynccontextmanager
 async def running(
-    program: Path,
-    verb: Verb,
-    arguments: Sequence[str],
-    *,
-    where: str,
-    env: Mapping[str, str],
-    passphrase: SecretBytes | None,
-    timeout_s: float,
-    cwd: Path | None = None,
-    on_progress: OnAmount | None = None,
-    late: type[HoldfastError] = BackupInterrupted,
+    program: Path, call: Call, *, options: Sequence[str], env: Mapping[str, str]
 ) -> AsyncGenerator[Run, None]:
     """Start Borg and give the run; on leaving it has ended, of itself or by us.
 
-    Raises:
-        EngineMissing: the program is not there.
-        BackupInterrupted, or `late`: the time was over.
+    Raises EngineMissing where the program is not there; BackupInterrupted, or `late`, where the time was over.
     """
-    with _secret_pipe(passphrase) as (fds, names):
+    cwd, where, timeout_s = call.cwd, call.repository.name, call.timeout_s
+    with _secret_pipe(call.repository.passphrase) as (fds, names):
         try:
             process = await asyncio.create_subprocess_exec(
                 program,
                 "--log-json",
-                *verb.split(),
-                *arguments,
+                *call.verb.split(),
+                *options,
+                *call.arguments,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -157,7 +159,7 @@ async def running(
             if cwd is not None and not cwd.is_dir():
                 raise
             raise EngineMissing(f"cannot run {program}: {error.strerror}") from error
-    run = Run(process, verb=verb, where=where, on_progress=on_progress)
+    run = Run(process, call)
     limit = asyncio.timeout(timeout_s)
     try:
         async with limit:
@@ -165,10 +167,10 @@ async def running(
     except TimeoutError:
         if not limit.expired():
             raise
-        if late is not BackupInterrupted:
-            raise late(f"{where}: no answer within {timeout_s:g} s") from None
+        if call.late is not BackupInterrupted:
+            raise call.late(f"{where}: no answer within {timeout_s:g} s") from None
         raise BackupInterrupted(
-            f"{where}: Holdfast stopped borg {verb}, because it took longer than {timeout_s:g} s",
+            f"{where}: Holdfast stopped borg {call.verb}, because it took longer than {timeout_s:g} s",
             hint="check the disk or network of this place, then try again",
         ) from None
     finally:
@@ -176,11 +178,8 @@ async def running(
 
 
 @contextlib.contextmanager
-def _secret_pipe(passphrase: SecretBytes | None) -> Generator[tuple[tuple[int, ...], dict[str, str]], None, None]:
+def _secret_pipe(passphrase: SecretBytes) -> Generator[tuple[tuple[int, ...], dict[str, str]], None, None]:
     """The reading end for Borg and the variable that names it. A passphrase fits into a pipe."""
-    if passphrase is None:
-        yield (), {}
-        return
     reading, writing = os.pipe()
     try:
         try:

@@ -27,6 +27,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,19 +35,8 @@ from typing import Any
 import msgspec
 
 from holdfast.backup.borg.log import Verb
-from holdfast.backup.borg.process import Run, environment, running
-from holdfast.backup.engine import (
-    LONG_S,
-    SHORT_S,
-    SILENT,
-    Archive,
-    Created,
-    Listing,
-    OnAmount,
-    Progress,
-    Repository,
-    awaited,
-)
+from holdfast.backup.borg.process import Call, Run, environment, running
+from holdfast.backup.engine import LONG_S, SILENT, Archive, Created, Listing, OnAmount, Progress, Repository, awaited
 from holdfast.errors import (
     BackupFailed,
     BackupInterrupted,
@@ -171,8 +161,7 @@ class Borg:
         return Borg(self.program, base=base, version=self.version, progress=self.progress)
 
     async def init(self, repository: Repository) -> None:
-        arguments = ["--encryption", ENCRYPTION, repository.address]
-        await self._run(Verb.INIT, repository, arguments)
+        await self._do(Verb.INIT, repository, "--encryption", ENCRYPTION, repository.address)
         await self._narrow(repository)
 
     async def create(
@@ -188,9 +177,8 @@ class Borg:
         bare = "--numeric-ids --noflags --noacls --noxattrs"
         progress = ["--progress"] if on_progress else []
         arguments = [*fixed.split(), *bare.split(), *progress, _target(repository, archive), "."]
-        raw = await self._run_writing(
-            Verb.CREATE, repository, arguments, cwd=folder, on_progress=on_progress, timeout_s=timeout_s
-        )
+        call = Call(Verb.CREATE, repository, arguments, cwd=folder, on_progress=on_progress, timeout_s=timeout_s)
+        raw = await self._run_writing(call)
         answer = _parsed(raw, Verb.CREATE, repository)
         try:
             made, stats = answer["archive"], answer["archive"]["stats"]
@@ -210,36 +198,22 @@ class Borg:
         """A far host has a minute to answer."""
         only = ["--glob-archives", f"{prefix}*"] if prefix else []
         wait_s = ANSWER_S + (0 if rescue else LOCK_WAIT_S)
-        raw = await self._run(
-            Verb.LIST,
-            repository,
-            ["--json", *only, repository.address],
-            rescue=rescue,
-            timeout_s=wait_s if repository.is_far else SHORT_S,
-            late=PlaceUnreachable if repository.is_far else BackupInterrupted,
-        )
-        listing = self._listing(raw, repository)
-        if not rescue:
-            repository.check_id(listing.repository_id)
-        return listing
-
-    def _listing(self, raw: bytes, repository: Repository) -> Listing:
-        answer = _parsed(raw, Verb.LIST, repository)
+        arguments = ["--json", *only, repository.address]
+        call = Call(Verb.LIST, repository, arguments, rescue=rescue)
+        if repository.is_far:
+            call = replace(call, timeout_s=wait_s, late=PlaceUnreachable)
+        answer = _parsed(await self._run(call), Verb.LIST, repository)
         try:
-            return Listing(
+            listing = Listing(
                 repository_id=str(answer["repository"]["id"]),
                 encryption=str(answer["encryption"]["mode"]),
-                archives=tuple(
-                    Archive(
-                        name=str(one["name"]),
-                        id=str(one["id"]),
-                        at=datetime.fromisoformat(one["start"]).replace(tzinfo=UTC),
-                    )
-                    for one in answer["archives"]
-                ),
+                archives=tuple(map(_archive, answer["archives"])),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise _odd(Verb.LIST, repository) from error
+        if not rescue:
+            repository.check_id(listing.repository_id)
+        return listing
 
     @asynccontextmanager
     async def export_tar(
@@ -252,24 +226,25 @@ class Borg:
         timeout_s: float = LONG_S,
     ) -> AsyncGenerator[AsyncGenerator[bytes, None], None]:
         arguments = [_target(repository, archive), "-", *paths]
-        async with self._running(Verb.EXPORT, repository, arguments, rescue=rescue, timeout_s=timeout_s) as run:
+        call = Call(Verb.EXPORT, repository, arguments, rescue=rescue, timeout_s=timeout_s)
+        async with self._running(call) as run:
             yield _checked_pieces(run)
 
     async def check(self, repository: Repository) -> None:
-        await self._run(Verb.CHECK, repository, ["--verify-data", repository.address], timeout_s=LONG_S)
+        await self._run(Call(Verb.CHECK, repository, ["--verify-data", repository.address], timeout_s=LONG_S))
 
     async def delete(self, repository: Repository, archives: Sequence[str]) -> None:
         if not archives:
             return
         first, *rest = archives
         arguments = [_target(repository, first), *map(_checked_name, rest)]
-        await self._run_writing(Verb.DELETE, repository, arguments)
+        await self._run_writing(Call(Verb.DELETE, repository, arguments, timeout_s=LONG_S))
 
     async def compact(self, repository: Repository) -> None:
-        await self._run_writing(Verb.COMPACT, repository, [repository.address])
+        await self._run_writing(Call(Verb.COMPACT, repository, [repository.address], timeout_s=LONG_S))
 
     async def export_key(self, repository: Repository) -> str:
-        raw = await self._run(Verb.KEY_EXPORT, repository, [repository.address])
+        raw = await self._do(Verb.KEY_EXPORT, repository, repository.address)
         text = raw.decode(errors="replace")
         if not text.startswith("BORG_KEY "):
             raise _odd(Verb.KEY_EXPORT, repository)
@@ -280,12 +255,12 @@ class Borg:
         path = self.base / f"{repository.name}.key"
         write_atomically(path, key.encode())
         try:
-            await self._run(Verb.KEY_IMPORT, repository, [repository.address, str(path)])
+            await self._do(Verb.KEY_IMPORT, repository, repository.address, str(path))
         finally:
             path.unlink(missing_ok=True)
 
     async def break_lock(self, repository: Repository) -> None:
-        await self._run(Verb.BREAK_LOCK, repository, [repository.address])
+        await self._do(Verb.BREAK_LOCK, repository, repository.address)
 
     async def _narrow(self, repository: Repository) -> bool:
         """Give a repository small segments from now on; whether it had large ones.
@@ -294,98 +269,51 @@ class Borg:
         """
         if repository.is_far or _segment_bytes(Path(repository.address)) <= SEGMENT_BYTES:
             return False
-        await self._run(Verb.CONFIG, repository, [repository.address, "max_segment_size", str(SEGMENT_BYTES)])
+        await self._do(Verb.CONFIG, repository, repository.address, "max_segment_size", str(SEGMENT_BYTES))
         return True
 
-    async def _run_writing(
-        self,
-        verb: Verb,
-        repository: Repository,
-        arguments: Sequence[str],
-        *,
-        cwd: Path | None = None,
-        on_progress: OnAmount | None = None,
-        timeout_s: float = LONG_S,
-    ) -> bytes:
+    async def _run_writing(self, call: Call) -> bytes:
         """Once more, where a place called itself full only because of its large segments."""
-
-        async def run() -> bytes:
-            return await self._run(verb, repository, arguments, cwd=cwd, on_progress=on_progress, timeout_s=timeout_s)
-
         try:
-            return await run()
+            return await self._run(call)
         except PlaceFull as full:
             try:
-                fixed = await self._narrow(repository)
+                fixed = await self._narrow(call.repository)
             except HoldfastError:
                 raise full from None
             if not fixed:
                 raise
-        return await run()
+        return await self._run(call)
 
-    async def _run(
-        self,
-        verb: Verb,
-        repository: Repository,
-        arguments: Sequence[str],
-        *,
-        rescue: bool = False,
-        cwd: Path | None = None,
-        on_progress: OnAmount | None = None,
-        timeout_s: float = SHORT_S,
-        late: type[HoldfastError] = BackupInterrupted,
-    ) -> bytes:
-        what = f"place {repository.name}: borg {verb}"
-        if verb is Verb.LIST:
-            what = f"asking place {repository.name}"
-        async with (
-            nullcontext() if on_progress else awaited(self.progress, what),
-            self._running(
-                verb,
-                repository,
-                arguments,
-                rescue=rescue,
-                cwd=cwd,
-                on_progress=on_progress,
-                timeout_s=timeout_s,
-                late=late,
-            ) as run,
-        ):
+    async def _do(self, verb: Verb, repository: Repository, *arguments: str) -> bytes:
+        return await self._run(Call(verb, repository, arguments))
+
+    async def _run(self, call: Call) -> bytes:
+        name = call.repository.name
+        what = f"asking place {name}" if call.verb is Verb.LIST else f"place {name}: borg {call.verb}"
+        waiting = nullcontext() if call.on_progress else awaited(self.progress, what)
+        async with waiting, self._running(call) as run:
             return await run.read()
 
     @asynccontextmanager
-    async def _running(
-        self,
-        verb: Verb,
-        repository: Repository,
-        arguments: Sequence[str],
-        *,
-        rescue: bool,
-        timeout_s: float,
-        on_progress: OnAmount | None = None,
-        cwd: Path | None = None,
-        late: type[HoldfastError] = BackupInterrupted,
-    ) -> AsyncGenerator[Run, None]:
+    async def _running(self, call: Call) -> AsyncGenerator[Run, None]:
+        repository = call.repository
         self._check_answers(repository)
         began = time.monotonic()
+        ensure_private_folder(self.base)
+        lock = ["--bypass-lock"] if call.rescue else ["--lock-wait", str(LOCK_WAIT_S)]
+        remote = ["--remote-path", repository.remote_program] if repository.remote_program else []
+        rsh = rsh_of(repository.rsh) if repository.is_far else ""
         try:
-            async with self._started(
-                verb,
-                repository,
-                arguments,
-                rescue=rescue,
-                on_progress=on_progress,
-                timeout_s=timeout_s,
-                cwd=cwd,
-                late=late,
-            ) as run:
+            env = environment(base=self.base, rescue=call.rescue, rsh=rsh)
+            async with running(self.program, call, options=[*lock, *remote], env=env) as run:
                 yield run
         except PlaceUnreachable as error:
             if time.monotonic() - began > SLOW_S:
                 self._unanswered[_host(repository)] = (time.monotonic(), error)
             raise
         except (PassphraseRefused, RepositoryMoved, RepositoryKeyMissing):
-            if verb is not Verb.KEY_EXPORT and repository.id:
+            if call.verb is not Verb.KEY_EXPORT and repository.id:
                 repository.check_id(await self._find_id(repository) or repository.id)
             raise
 
@@ -401,37 +329,6 @@ class Borg:
             return (await self.export_key(repository)).split()[1]
         except (HoldfastError, IndexError):
             return None if repository.is_far else _id_in_config(Path(repository.address))
-
-    @asynccontextmanager
-    async def _started(
-        self,
-        verb: Verb,
-        repository: Repository,
-        arguments: Sequence[str],
-        *,
-        rescue: bool,
-        on_progress: OnAmount | None,
-        timeout_s: float,
-        cwd: Path | None,
-        late: type[HoldfastError],
-    ) -> AsyncGenerator[Run, None]:
-        ensure_private_folder(self.base)
-        lock = ["--bypass-lock"] if rescue else ["--lock-wait", str(LOCK_WAIT_S)]
-        remote = ["--remote-path", repository.remote_program] if repository.remote_program else []
-        rsh = rsh_of(repository.rsh) if repository.is_far else ""
-        async with running(
-            self.program,
-            verb,
-            [*lock, *remote, *arguments],
-            where=repository.name,
-            env=environment(base=self.base, rescue=rescue, rsh=rsh),
-            passphrase=repository.passphrase,
-            timeout_s=timeout_s,
-            cwd=cwd,
-            on_progress=on_progress,
-            late=late,
-        ) as run:
-            yield run
 
 
 def rsh_of(given: str) -> str:
@@ -471,6 +368,11 @@ def _in_config(folder: Path, pattern: str) -> str | None:
         return None
     found = re.search(pattern, raw, re.MULTILINE)
     return found[1] if found else None
+
+
+def _archive(one: dict[str, Any]) -> Archive:
+    at = datetime.fromisoformat(one["start"]).replace(tzinfo=UTC)
+    return Archive(name=str(one["name"]), id=str(one["id"]), at=at)
 
 
 def _target(repository: Repository, archive: str) -> str:

@@ -37,6 +37,8 @@ from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.statements import Head, find_fault_in_head, parse_head
 from holdfast.identity.vault.ring import Escrow
+from holdfast.layout.agent_home import AgentHome
+from holdfast.layout.witness_address import folders_of
 
 HOME = "the agent's folder"
 
@@ -114,13 +116,9 @@ def overview(listed: Sequence[Listed], others: Mapping[str, Held], log: KeyLog, 
 def _judged(one: Listed, chain: Chain, faults: tuple[str, ...]) -> Standing:
     held = tuple(head for head in chain.heads if head.record.archive in one.archives)
     named = {head.record.archive for head in held}
-    newest = chain.newest
-    lag = None
-    if newest is not None and held:
-        lag = behind(newest.record, held[-1].record)
-    return Standing(
-        place=one.place, held=held, lag=lag, unnamed=len(one.archives - named), findings=faults, error=one.error
-    )
+    lag = behind(chain.heads[-1].record, held[-1].record) if held else None
+    unnamed = len(one.archives - named)
+    return Standing(place=one.place, held=held, lag=lag, unnamed=unnamed, findings=faults, error=one.error)
 
 
 def _fork_text(seq: int, *, after_restore: bool) -> str:
@@ -143,6 +141,17 @@ async def _companion_heads(engine: BackupEngine, place: Place) -> Held | PlaceUn
 def witness_file(folder: Path, agent_id: str) -> HeadFile:
     """Where a witness in a folder keeps the heads of this agent."""
     return HeadFile(folder / f"{agent_id}.{HEADS}")
+
+
+def read_near(home: AgentHome, agent_id: str) -> dict[str, Held]:
+    """The heads that the agent's folder and its witnesses in folders have, by name."""
+    found = {HOME: HeadFile(home.heads_file).read()}
+    for folder in folders_of(home.witnesses):
+        try:
+            found[f"witness {folder}"] = witness_file(folder, agent_id).read()
+        except (HoldfastError, OSError) as error:
+            found[f"witness {folder}"] = Held(findings=(f"cannot be read: {error}",))
+    return found
 
 
 READ_MAX = 64  # above what the usual rules keep in a place; each takes one run of the engine
@@ -200,14 +209,8 @@ async def _completed(
     foreign += reading.foreign
     if foreign:
         reading.findings.append(f"archives without a valid head of this agent, never chosen: {_shown(sorted(foreign))}")
-    return replace(
-        one,
-        known=replace(
-            one.known,
-            heads=(*one.known.heads, *reading.heads),
-            findings=(*one.known.findings, *lost, *reading.told(), *reading.findings),
-        ),
-    )
+    findings = (*one.known.findings, *lost, *reading.told(), *reading.findings)
+    return replace(one, known=replace(one.known, heads=(*one.known.heads, *reading.heads), findings=findings))
 
 
 def newest_first(archives: Iterable[str]) -> list[str]:
@@ -216,26 +219,25 @@ def newest_first(archives: Iterable[str]) -> list[str]:
     return [name for _, _, name in sorted(ranked, reverse=True)]
 
 
+@dataclass(slots=True)
 class _Reading:
     """The archives of one place, one after another."""
 
-    def __init__(self, engine: BackupEngine, repository: Repository, log: KeyLog, port: Signatures) -> None:
-        self._engine = engine
-        self._repository = repository
-        self._log = log
-        self._port = port
-        self._valid: list[int] = []
-        self.heads: list[Signed[Head]] = []
-        self.foreign: list[str] = []
-        self.findings: list[str] = []
+    engine: BackupEngine
+    repository: Repository
+    log: KeyLog
+    port: Signatures
+    valid: list[int] = field(default_factory=list[int])
+    heads: list[Signed[Head]] = field(default_factory=list[Signed[Head]])
+    foreign: list[str] = field(default_factory=list[str])
+    findings: list[str] = field(default_factory=list[str])
 
     async def run(self, archives: Sequence[str]) -> None:
         for number, archive in enumerate(archives):
             try:
-                head = await read_inner_head(self._engine, self._repository, archive)
+                head = await read_inner_head(self.engine, self.repository, archive)
             except Retryable as error:
-                left = len(archives) - number
-                self.findings.append(f"{left} archives were not read: {error.message}")
+                self.findings.append(f"{len(archives) - number} archives were not read: {error.message}")
                 return
             except HoldfastError as error:
                 self.findings.append(f"archive {archive}: no head could be read: {error.message}")
@@ -243,19 +245,18 @@ class _Reading:
             self._judge(archive, head)
 
     def _judge(self, archive: str, head: Signed[Head]) -> None:
-        ours = head.record.id == self._log.id and head.record.archive == archive
-        if ours and find_fault_in_head(head, self._log, port=self._port) is None:
-            self._valid.append(head.record.seq)
+        ours = head.record.id == self.log.id and head.record.archive == archive
+        if ours:  # also of a later position than this log has, or forged: the overview says which
             self.heads.append(head)
-            return
-        if ours:  # of a later position than this log has, or forged: the overview says which
-            self.heads.append(head)
-        self.foreign.append(archive)
+        if ours and find_fault_in_head(head, self.log, port=self.port) is None:
+            self.valid.append(head.record.seq)
+        else:
+            self.foreign.append(archive)
 
     def told(self) -> tuple[str, ...]:
-        if not self._valid:
+        if not self.valid:
             return ()
-        numbers = _shown([str(seq) for seq in sorted(self._valid, reverse=True)])
+        numbers = _shown([str(seq) for seq in sorted(self.valid, reverse=True)])
         return (
             f"{HEADS} in the companion files is damaged or old: the heads of snapshots {numbers} were read "
             "from the archives themselves",

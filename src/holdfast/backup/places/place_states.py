@@ -8,16 +8,14 @@ what the file holds at that moment, and replaces it in one rename.
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from holdfast.backup.places.place_state import PlaceState
-from holdfast.errors import BadPlace
-from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
+from holdfast.backup.places.place_state import OK, PlaceState, tried
+from holdfast.errors import BadPlace, HoldfastError
+from holdfast.host.private_files import ensure_private_folder, locked, read_private, write_atomically
 
 FILE = "place_state.json"
 LOCK = "place_state.lock"
@@ -53,13 +51,9 @@ class PlaceStates:
     def _read(self) -> _File:
         path = self._folder / FILE
         try:
-            fd = open_private(path, os.O_RDONLY)
+            found = msgspec.json.decode(read_private(path, -1), type=_File)
         except FileNotFoundError:
             return _File(format=FORMAT, places={})
-        with os.fdopen(fd, "rb") as file:
-            raw = file.read()
-        try:
-            found = msgspec.json.decode(raw, type=_File)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise BadPlace(
                 f"{path}: {error}", hint="remove this file: Holdfast writes it again at the next backup"
@@ -72,31 +66,28 @@ class PlaceStates:
         return self.read().get(place, PlaceState())
 
     def change(self, place: str, change: Change) -> PlaceState:
-        return self._change(place, change) or PlaceState()
-
-    def forget(self, place: str) -> None:
-        self._change(place, None)
-
-    def _change(self, place: str, change: Change | None) -> PlaceState | None:
-        after: PlaceState | None = None
-
         def changed(file: _File) -> _File:
-            nonlocal after
-            after = None if change is None else change(file.places.get(place, PlaceState()))
             kept = {name: state for name, state in file.places.items() if name != place}
-            if after is not None:
-                kept[place] = after
+            kept[place] = change(file.places.get(place, PlaceState()))
             return msgspec.structs.replace(file, places=kept)
 
-        self._write(changed)
-        return after
+        return self._write(changed).places[place]
 
-    def _write(self, change: Callable[[_File], _File]) -> None:
+    def tried(self, place: str, error: HoldfastError | None, *, now_ms: int) -> None:
+        """After a run to this place, whatever became of it."""
+        code, message = (OK, "") if error is None else (error.code, error.message)
+        self.change(place, lambda state: tried(state, now_ms=now_ms, result=code, message=message))
+
+    def forget(self, place: str) -> None:
+        def without(file: _File) -> _File:
+            kept = {name: state for name, state in file.places.items() if name != place}
+            return msgspec.structs.replace(file, places=kept)
+
+        self._write(without)
+
+    def _write(self, change: Callable[[_File], _File]) -> _File:
         ensure_private_folder(self._folder)
-        lock = open_private(self._folder / LOCK, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            raw = msgspec.json.encode(change(self._read()))
-            write_atomically(self._folder / FILE, raw)
-        finally:
-            os.close(lock)
+        with locked(self._folder / LOCK):
+            after = change(self._read())
+            write_atomically(self._folder / FILE, msgspec.json.encode(after))
+        return after

@@ -21,7 +21,6 @@ line names; adding it again takes it over, because the vault's passphrase opens 
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,7 +38,7 @@ from holdfast.errors import (
     PlaceRefused,
     RepositoryDamaged,
 )
-from holdfast.host.private_files import open_private, write_atomically
+from holdfast.host.private_files import read_private, write_atomically
 from holdfast.identity.vault.ring import Escrow
 
 SENTINEL = "holdfast-place.json"
@@ -102,9 +101,11 @@ class PlaceAbout(msgspec.Struct, frozen=True, kw_only=True):
 def read_places(path: Path) -> tuple[Place, ...]:
     """All places of the agent; none where there is no file yet. Raises BadPlace."""
     try:
-        raw = _read(path)
+        raw = read_private(path, FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         return ()
+    if len(raw) > FILE_BYTES_MAX:
+        raise BadPlace(f"{path} is larger than {FILE_BYTES_MAX} bytes")
     return parse_places(raw, where=path)
 
 
@@ -127,10 +128,10 @@ def write_places(path: Path, places: Sequence[Place]) -> None:
 
 
 def get_place(places: Sequence[Place], name: str) -> Place:
-    for place in places:
-        if place.name == name:
-            return place
-    raise PlaceNotFound(f"there is no place {name!r}")
+    found = next((place for place in places if place.name == name), None)
+    if found is None:
+        raise PlaceNotFound(f"there is no place {name!r}")
+    return found
 
 
 def repository_of(place: Place, escrow: Escrow) -> Repository:
@@ -217,36 +218,18 @@ def _check(places: Sequence[Place], *, where: Path) -> None:
                 f"{where}: place {place.name}: `epoch` must be at least 1, and `agent` must be a folder name"
             )
         texts = (place.domain, place.remote_program, place.agent, place.place_id, place.repository_id)
-        if not all(len(one) <= TEXT_CHARS_MAX and (one.isprintable()) for one in texts):
+        if not all(len(one) <= TEXT_CHARS_MAX and one.isprintable() for one in texts):
             raise BadPlace(
                 f"{where}: place {place.name}: a field has more than {TEXT_CHARS_MAX} characters or is not printable"
             )
 
 
-def _read(path: Path) -> bytes:
-    fd = open_private(path, os.O_RDONLY)
-    with os.fdopen(fd, "rb") as file:
-        raw = file.read(FILE_BYTES_MAX + 1)
-    if len(raw) > FILE_BYTES_MAX:
-        raise BadPlace(f"{path} is larger than {FILE_BYTES_MAX} bytes")
-    return raw
-
-
-_AWAY = (
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.ENODEV,
-    errno.ENXIO,
-    errno.ESTALE,
-    errno.ENOTCONN,
-    errno.EHOSTDOWN,
-    errno.EHOSTUNREACH,
-    errno.ETIMEDOUT,
-)
-
-
-def place_error(error: OSError, place: str) -> HoldfastError:
+def place_error(error: Exception, place: str) -> HoldfastError:
     """The same failure, as every other of this place: it stops no other."""
+    if isinstance(error, HoldfastError):
+        return error
+    if not isinstance(error, OSError):
+        return BackupFailed(f"place {place}: {error}")
     named = f"{error.filename}: " if error.filename else ""
     text = f"place {place}: {named}{error.strerror or error}"
     match error.errno:
@@ -256,7 +239,9 @@ def place_error(error: OSError, place: str) -> HoldfastError:
             return PlaceRefused(text)
         case errno.EIO:
             return RepositoryDamaged(text)
-        case code if code in _AWAY:
+        case errno.ENOENT | errno.ENOTDIR | errno.ENODEV | errno.ENXIO | errno.ESTALE | errno.ENOTCONN:
+            return PlaceMissing(text)
+        case errno.EHOSTDOWN | errno.EHOSTUNREACH | errno.ETIMEDOUT:
             return PlaceMissing(text)
         case _:
             return BackupFailed(text)

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.backup.archive.contained_writer import ContainedWriter
+from holdfast.backup.archive.contained_writer import sync_tree
 from holdfast.backup.archive.manifest import NAME, EntryKind, ManifestEntry
 from holdfast.backup.archive.reader import (
     HEAD_NAME,
@@ -120,8 +120,7 @@ class Gathering:
             known = got.whole | got.bad.keys()
             left = [one for one in batch if one.path not in known]
             if left and got.error is None:
-                lost = "is missing from the archive"
-                self.damaged |= dict.fromkeys((one.path for one in left), lost)
+                self.damaged |= dict.fromkeys((one.path for one in left), "is missing from the archive")
             elif left and got.error is not None:
                 if not isinstance(got.error, DAMAGE):
                     raise got.error
@@ -240,24 +239,21 @@ class FoundFiles:
         return tuple(one for one in self.entries if one.is_content and one.path not in lost)
 
 
+@dataclass(frozen=True, slots=True)
 class FileRestore:
-    def __init__(
-        self, engine: BackupEngine, escrow: Escrow, work: Path, failures: Failures, wanted: Sequence[str]
-    ) -> None:
-        self._engine = engine
-        self._escrow = escrow
-        self._work = work
-        self._failures = failures
-        self._wanted = tuple(wanted)
+    engine: BackupEngine
+    escrow: Escrow
+    work: Path
+    failures: Failures
+    wanted: Sequence[str]
 
     async def plan(self, made: Sequence[RestoreCandidate]) -> FoundFiles:
         """What would be restored, by the manifest alone."""
         for one in made:
-            found = await self._selected(one)
-            if found is not None:
+            if found := await self._selected(one):
                 return found
-            self._failures.check_older(one.head.record)
-        raise self._failures.last()
+            self.failures.check_older(one.head.record)
+        raise self.failures.last()
 
     async def gather(self, made: Sequence[RestoreCandidate]) -> FoundFiles:
         """The newest snapshot of which something that is wanted is whole, with all that is."""
@@ -268,45 +264,39 @@ class FileRestore:
                 if gathered.restored or not gathered.damaged:
                     return gathered
                 text = "; ".join(f"{lost.path}: {lost.message}" for lost in gathered.damaged)
-                self._failures.add(
-                    one.head.record,
-                    gathered.place.name,
-                    BackupDamaged(f"all of the files that you asked for are damaged in this snapshot: {text}"),
-                )
-            self._failures.check_older(one.head.record)
-        raise self._failures.last()
+                wrong = f"all of the files that you asked for are damaged in this snapshot: {text}"
+                self.failures.add(one.head.record, gathered.place.name, BackupDamaged(wrong))
+            self.failures.check_older(one.head.record)
+        raise self.failures.last()
 
     async def _selected(self, one: RestoreCandidate) -> FoundFiles | None:
         for place in one.places:
             try:
                 entries = await self._manifest(one, place)
             except HoldfastError as error:
-                self._failures.add(one.head.record, place.name, error)
+                self.failures.add(one.head.record, place.name, error)
                 continue
-            wanted = select(entries, self._wanted, one.head.record)
-            return FoundFiles(chosen=one, place=place, entries=wanted)
+            return FoundFiles(chosen=one, place=place, entries=select(entries, self.wanted, one.head.record))
         return None
 
     async def _manifest(self, one: RestoreCandidate, place: Place) -> tuple[ManifestEntry, ...]:
-        work = self._work / "manifest"
+        work = self.work / "manifest"
         await asyncio.to_thread(remove_tree, work)
         ensure_private_folder(work)
-        repository = repository_of(place, self._escrow)
-        return await fetch_manifest(self._engine, repository, one.head, work)
+        return await fetch_manifest(self.engine, repository_of(place, self.escrow), one.head, work)
 
     async def _gathered(self, found: FoundFiles, older: Sequence[RestoreCandidate]) -> FoundFiles:
-        await asyncio.to_thread(remove_tree, self._work / "files")
-        gathering = Gathering(self._work / "files", found.entries)
+        await asyncio.to_thread(remove_tree, self.work / "files")
+        gathering = Gathering(self.work / "files", found.entries)
         rest = [place for place in found.chosen.places if place != found.place]
         why: dict[str, str] = {}
         for place in (found.place, *rest):
-            repository = repository_of(place, self._escrow)
+            repository = repository_of(place, self.escrow)
             try:
-                await gathering.take(self._engine, repository, found.chosen.head, gathering.missing)
+                await gathering.take(self.engine, repository, found.chosen.head, gathering.missing)
             except HoldfastError as error:
-                self._failures.add(found.chosen.head.record, place.name, error)
-            for path, text in gathering.damaged.items():
-                why[path] = text
+                self.failures.add(found.chosen.head.record, place.name, error)
+            why |= gathering.damaged
             if not gathering.missing:
                 break
         await self._from_older(gathering, older[:OLDER_MAX])
@@ -317,9 +307,7 @@ class FileRestore:
         damaged = tuple(
             DamagedFile(path=one.path, message=why.get(one.path, "could not be fetched")) for one in gathering.missing
         )
-        return FoundFiles(
-            chosen=found.chosen, place=found.place, entries=found.entries, damaged=damaged, folder=gathering.folder
-        )
+        return replace(found, damaged=damaged, folder=gathering.folder)
 
     async def _from_older(self, gathering: Gathering, older: Sequence[RestoreCandidate]) -> None:
         """The same bytes out of older snapshots; what goes wrong there is no news."""
@@ -328,7 +316,7 @@ class FileRestore:
                 return
             with contextlib.suppress(*DAMAGE, Retryable):
                 same = gathering.same_in(await self._manifest(one, place))
-                await gathering.take(self._engine, repository_of(place, self._escrow), one.head, same)
+                await gathering.take(self.engine, repository_of(place, self.escrow), one.head, same)
 
 
 def outermost(files: Sequence[str]) -> tuple[str, ...]:
@@ -352,8 +340,7 @@ def put_files(found: FoundFiles, target: Path, files: Sequence[str]) -> None:
     if found.folder is None:
         return
     check_free(target, files)
-    with ContainedWriter(found.folder) as contained:
-        contained.sync()
+    sync_tree(found.folder)
     for path in files:
         if not os.path.lexists(found.folder / path):
             continue  # damaged: it is in the report
@@ -377,12 +364,10 @@ def select(entries: Sequence[ManifestEntry], wanted: Sequence[str], head: Head) 
 
 def _not_there(entries: Sequence[ManifestEntry], path: str, head: Head) -> SnapshotNotFound:
     names = [one.path for one in entries]
-    last = path.rpartition("/")[2]
-    near = [name for name in names if name.rpartition("/")[2] == last]
+    near = [name for name in names if name.rpartition("/")[2] == path.rpartition("/")[2]]
     near += get_close_matches(path, names, n=SHOWN_MAX, cutoff=0.6)
     if near:
-        shown = ", ".join(dict.fromkeys(near[:SHOWN_MAX]))
-        hint = f"similar names: {shown}"
+        hint = f"similar names: {', '.join(dict.fromkeys(near[:SHOWN_MAX]))}"
     else:
         top = [f"{one.path}/" if one.kind is EntryKind.FOLDER else one.path for one in entries if "/" not in one.path]
         more = f" and {len(top) - SHOWN_MAX} more" if len(top) > SHOWN_MAX else ""

@@ -37,20 +37,19 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.backup.archive.contained_writer import ContainedWriter
+from holdfast.backup.archive.contained_writer import sync_tree
 from holdfast.backup.archive.manifest import SnapshotNote
 from holdfast.backup.archive.reader import Snapshot
 from holdfast.backup.backups import STAGING, alone
-from holdfast.backup.chain.chain import behind
+from holdfast.backup.chain.chain import Lag, behind
 from holdfast.backup.chain.heads import HEADS, HeadFile, Held
 from holdfast.backup.chain.sources import Overview, look_around, survey
 from holdfast.backup.engine import BackupEngine
 from holdfast.backup.places.places import Place, repository_of
-from holdfast.backup.report import LagShape, lag_shape
+from holdfast.backup.report import head_fields
 from holdfast.backup.restore.restore_choice import Failures, Passed, RestoreCandidate, Wish, candidates, moment
 from holdfast.backup.restore.restore_files import DamagedFile, FileRestore, FoundFiles, check_free, outermost, put_files
-from holdfast.backup.snapshot.place_snapshots import SCRATCH
-from holdfast.backup.snapshot.verify import Check, check_snapshot, fetch
+from holdfast.backup.snapshot.place_snapshots import SCRATCH, Check, check_snapshot, fetch
 from holdfast.core.ports import KeyRing
 from holdfast.errors import BackupBusy, BadInput, HoldfastError
 from holdfast.host.folder_swap import remove_tree, settle, swap_in
@@ -61,6 +60,7 @@ from holdfast.host.private_files import (
     disk_error,
     ensure_private_folder,
     open_private,
+    read_private,
     write_atomically,
 )
 from holdfast.identity.log.log_state import KeyLog
@@ -104,7 +104,7 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     files: int
     bytes: int
     newest_known: int  # number of the newest head that anybody has
-    behind: LagShape | None  # that head; None where it is the one that was restored
+    behind: Lag | None  # that head; None where it is the one that was restored
     passed: tuple[Passed, ...] = ()
     damaged: tuple[DamagedFile, ...] = ()  # of single files: those that no place has whole
     paths: tuple[str, ...] = ()  # of single files: those that are, or would be, restored
@@ -133,10 +133,10 @@ async def restore_to(
         BackupDamaged, ArchiveRefused and others: of the last one tried, where none could be used.
         JournalBusy, BackupBusy: another process uses the agent's folder.
     """
-    for path in () if wish is None else wish.files:
+    wish = wish or Wish()
+    for path in wish.files:
         if any(find_bad_name(name) for name in path.split("/")):
             raise BadInput(f"{path!r} is not a path inside the agent's folder")
-    wish = wish or Wish()
     wish = replace(wish, files=outermost(wish.files))
     run = _Restore(Path(os.path.abspath(target)), means, wish)
     return await run.plan() if dry_run else await run.run(prepare)
@@ -165,13 +165,13 @@ class _Restore:
                 return self._of_files(found, some, done=False, look_s=look_s)
         finally:
             await asyncio.to_thread(remove_tree, self._work)
-        first = made[0]
-        return self._report(found, first.head.record, first.places[0], done=False, look_s=look_s)
+        return self._report(found, made[0].head.record, made[0].places[0], done=False, look_s=look_s)
 
     async def run(self, prepare: Prepare | None) -> RestoreReport:
         check_place(self._target, allow_network_fs=True)
         check_free(self._target, self._wish.files)
-        _ensure_folder(self._target.parent)
+        if not self._target.parent.is_dir():  # one that is there may be open to others
+            ensure_private_folder(self._target.parent)
         async with AsyncExitStack() as held:
             held.enter_context(_turn(self._near / f"{self._own}.restore.lock"))
             await asyncio.to_thread(self._clear)
@@ -190,19 +190,10 @@ class _Restore:
         chosen, place, snapshot, check_s = await self._fetched(made)
         fetched = time.monotonic()
         kept = await self._put(snapshot, found, prepare)
-        report = self._report(
-            found,
-            chosen.head.record,
-            place,
-            done=True,
-            look_s=look_s,
-            kept=kept,
-            fetch_s=fetched - began - check_s,
-            check_s=check_s,
-            swap_s=time.monotonic() - fetched,
-        )
+        took = {"fetch_s": fetched - began - check_s, "check_s": check_s, "swap_s": time.monotonic() - fetched}
         return msgspec.structs.replace(
-            report,
+            self._report(found, chosen.head.record, place, done=True, look_s=look_s, **took),
+            kept=kept,
             links_left=snapshot.links_left[:NAMED_MAX],
             links_left_count=len(snapshot.links_left),
             notes=snapshot.notes[:NAMED_MAX],
@@ -259,9 +250,8 @@ class _Restore:
             await asyncio.to_thread(put_files, some, self._target, self._wish.files)
         except OSError as error:
             raise disk_error(error, self._target) from error
-        return self._of_files(
-            found, some, done=True, look_s=look_s, fetch_s=fetched - began, swap_s=time.monotonic() - fetched
-        )
+        took = {"fetch_s": fetched - began, "swap_s": time.monotonic() - fetched}
+        return self._of_files(found, some, done=True, look_s=look_s, **took)
 
     async def _put(self, snapshot: Snapshot, found: Overview, prepare: Prepare | None) -> str:
         state = snapshot.state
@@ -271,7 +261,7 @@ class _Restore:
         await asyncio.to_thread(_set_mode, state, snapshot.about.mode)
         stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
         aside = self._target.with_name(f"{self._target.name}.before-{stamp}")
-        await asyncio.to_thread(_sync_tree, state)
+        await asyncio.to_thread(sync_tree, state)  # what was added after the fetch, before the name leads to it
         # Not in a thread: a signal must not let go of a swap that is half done.
         return str(aside) if swap_in(state, self._target, aside=aside) else ""
 
@@ -311,15 +301,10 @@ class _Restore:
         for path in self._near.glob(f"{self._own}.restoring-*"):
             remove_tree(path)
 
-    def _of_files(
-        self, found: Overview, some: FoundFiles, *, done: bool, look_s: float, fetch_s: float = 0.0, swap_s: float = 0.0
-    ) -> RestoreReport:
-        report = self._report(
-            found, some.chosen.head.record, some.place, done=done, look_s=look_s, fetch_s=fetch_s, swap_s=swap_s
-        )
+    def _of_files(self, found: Overview, some: FoundFiles, *, done: bool, **took: float) -> RestoreReport:
         restored = some.restored
         return msgspec.structs.replace(
-            report,
+            self._report(found, some.chosen.head.record, some.place, done=done, **took),
             files=len(restored),
             bytes=sum(one.size for one in restored),
             damaged=some.damaged,
@@ -328,43 +313,23 @@ class _Restore:
             links_left_count=len(some.links_left),
         )
 
-    def _report(
-        self,
-        found: Overview,
-        head: Head,
-        place: Place,
-        *,
-        done: bool,
-        look_s: float,
-        kept: str = "",
-        fetch_s: float = 0.0,
-        check_s: float = 0.0,
-        swap_s: float = 0.0,
-    ) -> RestoreReport:
+    def _report(self, found: Overview, head: Head, place: Place, *, done: bool, **took: float) -> RestoreReport:
+        """`took`: the seconds that each part took, by the name of its field."""
         newest = found.chain.newest
         known = head if newest is None else newest.record
         places = (f"place {one.place.name}: {text}" for one in found.places for text in one.findings)
-        return RestoreReport(
+        report = RestoreReport(
             target=str(self._target),
             done=done,
-            seq=head.seq,
-            archive=head.archive,
+            **head_fields(head),
             place=place.name,
             at=head.at,
-            incarnation=head.e,
-            journal_sequence=None if head.journal is None else head.journal.sequence,
-            files=head.files,
-            bytes=head.bytes,
             newest_known=known.seq,
-            behind=lag_shape(behind(known, head)),
+            behind=behind(known, head),
             passed=tuple(self._failures.passed),
-            kept=kept,
             findings=(*found.findings, *places),
-            look_s=round(look_s, 3),
-            fetch_s=round(fetch_s, 3),
-            check_s=round(check_s, 3),
-            swap_s=round(swap_s, 3),
         )
+        return msgspec.structs.replace(report, **{name: round(seconds, 3) for name, seconds in took.items()})
 
 
 def _set_mode(state: Path, mode: int) -> None:
@@ -383,12 +348,6 @@ def _loss(wanted: Head, taken: Head) -> str:
         f"WARNING: no place has an undamaged snapshot {wanted.seq} of {moment(wanted.at)}; the newest "
         f"undamaged one is {taken.seq} of {moment(taken.at)}: {seconds:,} s{steps} are lost"
     )
-
-
-def _ensure_folder(path: Path) -> None:
-    """What is missing is made for its owner alone; a folder that is there may be open to others."""
-    if not path.is_dir():
-        ensure_private_folder(path)
 
 
 @contextmanager
@@ -414,19 +373,9 @@ def _turn(path: Path) -> Generator[None]:
 
 def _not_carried(folder: str, names: list[str]) -> list[str]:
     """Sockets and the like, and what backups left under way."""
-    out: list[str] = []
-    for name in names:
-        mode = os.lstat(os.path.join(folder, name)).st_mode
-        kept = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
-        if not kept or name == STAGING or name.startswith(SCRATCH):
-            out.append(name)
-    return out
-
-
-def _sync_tree(folder: Path) -> None:
-    """Make what was added after the fetch durable too, before the name leads to it."""
-    with ContainedWriter(folder) as contained:
-        contained.sync()
+    modes = {name: os.lstat(os.path.join(folder, name)).st_mode for name in names}
+    kept = {name for name, mode in modes.items() if stat.S_ISREG(mode) or stat.S_ISDIR(mode)}
+    return [name for name in names if name not in kept or name == STAGING or name.startswith(SCRATCH)]
 
 
 RESTORED = "restored.json"
@@ -449,13 +398,7 @@ def write_mark(instance: Path, mark: RestoredMark) -> None:
 def find_mark(instance: Path) -> RestoredMark | None:
     """None where the folder was never restored, or the file cannot be read."""
     try:
-        fd = open_private(instance / RESTORED, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    with open(fd, "rb") as file:
-        raw = file.read(MARK_BYTES_MAX)
-    try:
-        found = msgspec.json.decode(raw, type=RestoredMark)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        found = msgspec.json.decode(read_private(instance / RESTORED, MARK_BYTES_MAX), type=RestoredMark)
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return found if found.format == MARK_FORMAT else None

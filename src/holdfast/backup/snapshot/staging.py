@@ -31,14 +31,15 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import apsw
 from msgspec import structs
 
-from holdfast.backup.archive.contained_writer import ContainedWriter
+from holdfast.backup.archive.contained_writer import ContainedWriter, open_by_walk
 from holdfast.backup.archive.manifest import (
     DEPTH_MAX,
     ENTRIES_MAX,
@@ -60,6 +61,9 @@ from holdfast.host.private_files import FILE_MODE, FOLDER_MODE, disk_error, open
 from holdfast.host.sqlite import copy_whole
 from holdfast.host.tree import GRAIN_NS, FileMark, may_hide_a_change, open_folder, seen
 from holdfast.identity.records.encodings import Digest
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.speaker.speaker import Speaker
+from holdfast.identity.statements.statements import Head, JournalMark
 from holdfast.journal.bind import journal_at
 from holdfast.layout.covered import CoveringRules, look
 from holdfast.layout.covering import CoveredKind
@@ -155,30 +159,44 @@ def stage(subject: Subject, staging: Path, *, on_file: OnFile | None = None) -> 
     """
     try:
         os.chmod(staging, FOLDER_MODE)  # without a set-group bit that it has from above
-        with ContainedWriter(staging) as contained:
-            contained.make_folder(STATE)
-            return _Stage(subject, staging, contained, on_file).run()
+        root = open_folder(str(subject.folder))
+        try:
+            with ContainedWriter(staging) as contained:
+                contained.make_folder(STATE)
+                return _Stage(subject, staging, contained, on_file, root).run()
+        finally:
+            os.close(root)
     except OSError as error:
         raise disk_error(error, staging) from error
 
 
+def seal_staged(speaker: Speaker, staged: Staged, *, archive: str, newest: Signed[Head] | None) -> Signed[Head]:
+    """The head of what was staged: it follows the newest one that is known."""
+    about, mark = staged.about, staged.about.journal
+    return speaker.seal_head(
+        incarnation=about.e,
+        seq=about.seq,
+        manifest=staged.manifest,
+        archive=archive,
+        size_bytes=staged.bytes,
+        files=staged.files,
+        journal=None if mark is None else JournalMark(**structs.asdict(mark)),
+        prev=None if newest is None else newest.digest,
+    )
+
+
+@dataclass(slots=True)
 class _Stage:
-    def __init__(self, subject: Subject, staging: Path, contained: ContainedWriter, on_file: OnFile | None) -> None:
-        self._subject = subject
-        self._staging = staging
-        self._contained = contained
-        self._on_file = on_file
-        self._files = self._bytes = 0
-        self._folders: list[tuple[str, int]] = []  # with their times, which the copying changes
-        self._root = open_folder(str(subject.folder))
+    _subject: Subject
+    _staging: Path
+    _contained: ContainedWriter
+    _on_file: OnFile | None
+    _root: int  # the subject's folder
+    _files: int = 0
+    _bytes: int = 0
+    _folders: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])  # with their times of before
 
     def run(self) -> Staged:
-        try:
-            return self._run()
-        finally:
-            os.close(self._root)
-
-    def _run(self) -> Staged:
         subject = self._subject
         mark, entry = self._barrier()
         incarnation = subject.incarnation
@@ -199,14 +217,8 @@ class _Stage:
             writer = ManifestWriter(file, about)
             self._walk(writer, entry)
             digest = writer.close()
-        return Staged(
-            folder=self._staging,
-            manifest=digest,
-            about=about,
-            files=writer.files,
-            bytes=writer.bytes,
-            notes=writer.notes,
-        )
+        files, size, notes = writer.files, writer.bytes, writer.notes
+        return Staged(folder=self._staging, manifest=digest, about=about, files=files, bytes=size, notes=notes)
 
     def _barrier(self) -> tuple[SnapshotJournal | None, ManifestEntry | None]:
         """The journal's copy, before anything else, and how far it had come."""
@@ -228,8 +240,7 @@ class _Stage:
         wanted = journal is not None
         for one in look(self._subject.folder, self._subject.rules):
             if one.kind is None:
-                text = "left out" if one.left_out is None else f"left out: {one.left_out.text}"
-                writer.note(one.path, text)
+                writer.note(one.path, "left out" if one.left_out is None else f"left out: {one.left_out.text}")
                 continue
             if one.path.startswith(tuple(above)):
                 continue
@@ -239,10 +250,8 @@ class _Stage:
                 continue
             if one.remark:
                 writer.note(one.path, one.remark)
-            if journal is not None and one.path == journal.path:
-                entry: ManifestEntry | None = journal
-            else:
-                entry = self._copy(one.path, one.kind, writer)
+            taken = journal is not None and one.path == journal.path
+            entry = journal if taken else self._copy(one.path, one.kind, writer)
             if entry is None:
                 self._forget(one.path)
                 continue  # gone since
@@ -262,12 +271,9 @@ class _Stage:
 
     def _forget(self, path: str) -> None:
         """What a try left before the file was gone: no manifest would name it."""
-        try:
-            status = os.lstat(self._staging / STATE / path)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        if not stat.S_ISDIR(status.st_mode):
-            os.unlink(self._staging / STATE / path)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if not stat.S_ISDIR(os.lstat(self._staging / STATE / path).st_mode):
+                os.unlink(self._staging / STATE / path)
 
     def _tell(self, poured: int) -> None:
         if self._on_file is not None:
@@ -286,12 +292,8 @@ class _Stage:
                         kind=EntryKind.FOLDER, mode=mode, mtime_us=mtime_us_of(status.st_mtime_ns), path=path
                     )
                 case CoveredKind.LINK:
-                    above, name = self._opened_above(path)
-                    try:
-                        target = os.readlink(name, dir_fd=above)
-                    finally:
-                        os.close(above)
-                    return ManifestEntry(kind=EntryKind.LINK, path=path, target=target)
+                    with self._opened_above(path) as (above, name):
+                        return ManifestEntry(kind=EntryKind.LINK, path=path, target=os.readlink(name, dir_fd=above))
                 case CoveredKind.DATABASE:
                     return self._database(path)
                 case CoveredKind.FILE:
@@ -312,8 +314,7 @@ class _Stage:
         return mode | 0o700
 
     def _file(self, path: str, writer: ManifestWriter) -> ManifestEntry | None:
-        above, name = self._opened_above(path)
-        try:
+        with self._opened_above(path) as (above, name):
             tried = self._tried(above, name, path, fresh=True)
             for attempt in range(1, TRIES):
                 if tried is None or tried.at_rest:
@@ -324,10 +325,7 @@ class _Stage:
                     break
             else:
                 if tried is not None and not tried.at_rest:
-                    changed = f"changed each of {TRIES} times it was copied; kept as last read"
-                    writer.note(path, changed)
-        finally:
-            os.close(above)
+                    writer.note(path, f"changed each of {TRIES} times it was copied; kept as last read")
         if tried is None:
             writer.note(path, "left out: no file any more")
             return None
@@ -348,7 +346,10 @@ class _Stage:
             return None
         before = seen(path, status).mark
         where = f"{STATE}/{path}"
-        out = self._contained.new_file(where) if fresh else self._again(where)
+        if not fresh:
+            self._contained.set_mode(where, FILE_MODE)
+            os.unlink(self._staging / where)
+        out = self._contained.new_file(where)
         try:
             size, sha256 = _pour(fd, out, bytes_max=before.size, on_piece=self._tell)
         finally:
@@ -358,17 +359,9 @@ class _Stage:
         if mode & MODE_MAX != FILE_MODE:
             self._contained.set_mode(where, mode & MODE_MAX)
         entry = ManifestEntry(kind=EntryKind.FILE, mode=mode, mtime_us=mtime_us, path=path, sha256=sha256, size=size)
-        whole = self._look(fd, path) == before and size == before.size
+        whole = seen(path, os.fstat(fd)).mark == before and size == before.size
         hiding = may_hide_a_change(before, began_ns=began_ns, ended_ns=time.time_ns())
         return _Try(entry=entry, mark=before, whole=whole, at_rest=whole and not hiding)
-
-    def _look(self, fd: int, path: str) -> FileMark:
-        return seen(path, os.fstat(fd)).mark
-
-    def _again(self, where: str) -> int:
-        self._contained.set_mode(where, FILE_MODE)
-        os.unlink(self._staging / where)
-        return self._contained.new_file(where)
 
     def _without_odd_bits(self, entry: ManifestEntry, writer: ManifestWriter) -> ManifestEntry:
         if entry.mode <= MODE_MAX:
@@ -380,10 +373,9 @@ class _Stage:
         """A database's copy by SQLite itself, whole and checked."""
         where = f"{STATE}/{path}"
         os.close(self._contained.new_file(where))
-        copy = self._staging / where
         status = self._stat(path)
         mode, mtime_us = stat.S_IMODE(status.st_mode) & MODE_MAX, mtime_us_of(status.st_mtime_ns)
-        copy_database(self._subject.folder / path, copy)
+        copy_database(self._subject.folder / path, self._staging / where)
         fd = self._contained.read(where)
         try:
             size, sha256 = _pour(fd, None, bytes_max=os.fstat(fd).st_size, on_piece=self._tell)
@@ -395,23 +387,18 @@ class _Stage:
         return ManifestEntry(kind=EntryKind.DATABASE, mode=mode, mtime_us=mtime_us, path=path, sha256=sha256, size=size)
 
     def _stat(self, path: str) -> os.stat_result:
-        above, name = self._opened_above(path)
-        try:
+        with self._opened_above(path) as (above, name):
             return os.stat(name, dir_fd=above, follow_symlinks=False)
-        finally:
-            os.close(above)
 
-    def _opened_above(self, path: str) -> tuple[int, str]:
+    @contextmanager
+    def _opened_above(self, path: str) -> Generator[tuple[int, str]]:
         """The folder that holds the path, reached without following a link, and the last name."""
-        *names, last = path.split("/")
-        fd = os.dup(self._root)
-        for name in names:
-            try:
-                inner = open_folder(name, at=fd)
-            finally:
-                os.close(fd)
-            fd = inner
-        return fd, last
+        above, _, last = path.rpartition("/")
+        fd = open_by_walk(self._root, above)
+        try:
+            yield fd, last
+        finally:
+            os.close(fd)
 
 
 def _pour(fd: int, out: int | None, *, bytes_max: int, on_piece: Callable[[int], None]) -> tuple[int, str]:

@@ -60,9 +60,7 @@ async def prune(
             decided = await _prune_one(
                 places, place, heads, dry_run=dry_run, accept_missing=accept_missing, now=now or datetime.now(UTC)
             )
-        except HoldfastError as error:
-            return Pruned(place=place, error=error)
-        except OSError as error:
+        except (HoldfastError, OSError) as error:
             return Pruned(place=place, error=place_error(error, place.name))
         return Pruned(place=place, plan=decided)
 

@@ -93,33 +93,14 @@ def check_plan(decided: PrunePlan, *, place: str, accept_missing: bool = False) 
 
 def _by_rules(known: Sequence[Named], rules: RetentionRules, now: datetime) -> frozenset[str]:
     kept: set[str] = set()
-    for count, period, back in (
-        (rules.hourly, _hour, timedelta(hours=1)),
-        (rules.daily, _day, timedelta(days=1)),
-        (rules.weekly, _week, timedelta(weeks=1)),
-        (rules.monthly, _month, timedelta(days=31)),
+    for count, period, back in (  # a period is named in UTC, a week by its ISO number
+        (rules.hourly, "%Y-%m-%d %H", timedelta(hours=1)),
+        (rules.daily, "%Y-%m-%d", timedelta(days=1)),
+        (rules.weekly, "%G-%V", timedelta(weeks=1)),
+        (rules.monthly, "%Y-%m", timedelta(days=31)),
     ):
-        oldest = now - count * back
-        newest: dict[tuple[int, ...], str] = {}
-        for one in known:  # in order: the last of a period stays
-            if one.at > oldest:
-                newest[period(one.at.astimezone(UTC))] = one.archive
+        # In order: the last of a period stays.
+        recent = (one for one in known if one.at > now - count * back)
+        newest = {one.at.astimezone(UTC).strftime(period): one.archive for one in recent}
         kept.update(newest.values())
     return frozenset(kept)
-
-
-def _hour(at: datetime) -> tuple[int, ...]:
-    return (at.year, at.month, at.day, at.hour)
-
-
-def _day(at: datetime) -> tuple[int, ...]:
-    return (at.year, at.month, at.day)
-
-
-def _week(at: datetime) -> tuple[int, ...]:
-    year, week, _ = at.isocalendar()
-    return (year, week)
-
-
-def _month(at: datetime) -> tuple[int, ...]:
-    return (at.year, at.month)

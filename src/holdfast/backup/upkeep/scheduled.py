@@ -34,7 +34,8 @@ from holdfast.backup.record import OLDER_HINT
 from holdfast.backup.upkeep.due import due, find_trouble, unreported
 from holdfast.backup.upkeep.prune import Pruned
 from holdfast.core.clock import Clock
-from holdfast.core.notices import NoticeKind, Notices, backup_notice, backup_older_folder_notice, prune_refused_notice
+from holdfast.core.notices import Notice, Notices, backup_notice, backup_older_folder_notice, prune_refused_notice
+from holdfast.core.waiting import running_beside
 from holdfast.errors import BackupBusy, BadInput, HoldfastError, PruneRefused
 from holdfast.host.log import Log
 from holdfast.host.private_files import ensure_private_folder, write_atomically
@@ -44,23 +45,21 @@ Backup = Callable[[Sequence[str]], Awaitable[object]]
 
 
 async def run_due(
-    home: AgentHome, backup: Backup, *, every_s: float, clock: Clock, notices: Notices | None, log: Log | None = None
+    home: AgentHome, backup: Backup, *, every_s: float, clock: Clock, notices: Notices | None
 ) -> tuple[str, ...]:
     """Back up to what is due, by `backup(names)`; then tell news. The names that were due."""
     names = due_now(home, every_s=every_s, now_ms=clock.wall_ms())
     if names:
         try:
             await backup(names)
-        except BackupBusy as error:  # another process backs up: no place has failed
-            if log is not None:
-                log.event("backup-busy", error=error.message)
+        except BackupBusy:
+            pass  # another process backs up: no place has failed
         except HoldfastError as error:
             # It never came to the places: nothing was staged, or the engine is missing.
-            _record(home, names, error, clock)
-            if log is not None:
-                log.event("backup-failed", code=error.code, error=error.message)
-    await notify_warning(home, clock=clock, notices=notices, log=log)
-    await notify_changes(home, clock=clock, notices=notices, log=log)
+            for name in names:
+                states_of(home).tried(name, error, now_ms=clock.wall_ms())
+    await notify_warning(home, clock=clock, notices=notices)
+    await notify_changes(home, clock=clock, notices=notices)
     return names
 
 
@@ -69,27 +68,17 @@ def due_now(home: AgentHome, *, every_s: float, now_ms: int) -> tuple[str, ...]:
     return due(names, states_of(home).read(), now_ms=now_ms, every_ms=round(every_s * 1000))
 
 
-async def notify_warning(home: AgentHome, *, clock: Clock, notices: Notices | None, log: Log | None = None) -> bool:
+async def notify_warning(home: AgentHome, *, clock: Clock, notices: Notices | None) -> bool:
     """Send the kept warning about the agent's folder, if there is one; kept until it was delivered."""
     states = states_of(home)
     text = states.warning()
-    if not text:
+    if not text or not await _sent(backup_older_folder_notice(text, OLDER_HINT, now_ms=clock.wall_ms()), notices):
         return False
-    if log is not None:
-        log.event(NoticeKind.BACKUP_OLDER_FOLDER.value, text=text)
-    if notices is not None:
-        notice = backup_older_folder_notice(text, OLDER_HINT, now_ms=clock.wall_ms())
-        try:
-            await notices.tell(notice)
-        except (HoldfastError, OSError) as error:
-            if log is not None:
-                log.event("notice-failed", error=str(error))
-            return False
     states.warn("")
     return True
 
 
-async def notify_changes(home: AgentHome, *, clock: Clock, notices: Notices | None, log: Log | None = None) -> int:
+async def notify_changes(home: AgentHome, *, clock: Clock, notices: Notices | None) -> int:
     """Send a notice for each change in the state of the places; how many."""
     states, told = states_of(home), 0
     stale_after_ms = round(home.settings.backup.stale_after_h * 3_600_000)
@@ -100,19 +89,20 @@ async def notify_changes(home: AgentHome, *, clock: Clock, notices: Notices | No
         new = unreported(state, trouble, place=place.name)
         if new is None:
             continue
-        notice = backup_notice(place.name, new.kind, new.text, new.hint, now_ms=now_ms)
-        if log is not None:
-            log.event(notice.kind, place=place.name, text=new.text)
-        if notices is not None:
-            try:
-                await notices.tell(notice)
-            except (HoldfastError, OSError) as error:
-                if log is not None:
-                    log.event("notice-failed", error=str(error))
-                continue
-        states.change(place.name, _told(new.kind))
-        told += 1
+        if await _sent(backup_notice(place.name, new.kind, new.text, new.hint, now_ms=now_ms), notices):
+            states.change(place.name, _told(new.kind))
+            told += 1
     return told
+
+
+async def _sent(notice: Notice, notices: Notices | None) -> bool:
+    """Whether a person has it, as far as there is a way to them."""
+    try:
+        if notices is not None:
+            await notices.tell(notice)
+    except (HoldfastError, OSError):
+        return False
+    return True
 
 
 def backup_of(home: AgentHome) -> Backup:
@@ -121,8 +111,7 @@ def backup_of(home: AgentHome) -> Backup:
     async def backup(names: Sequence[str]) -> None:
         from holdfast.backup.backups import open_backups
 
-        backups = await open_backups(home)
-        await backups.now(names)
+        await (await open_backups(home)).now(names)
 
     return backup
 
@@ -133,15 +122,6 @@ async def notify_refused_prunes(refused: Sequence[Pruned], *, notices: Notices |
         if notices is not None and isinstance(one.error, PruneRefused):
             told = prune_refused_notice(one.place.name, one.error.message, one.error.hint, now_ms=clock.wall_ms())
             await notices.tell(told)
-
-
-def _record(home: AgentHome, names: Sequence[str], error: HoldfastError, clock: Clock) -> None:
-    from holdfast.backup.places.place_state import tried
-
-    for name in names:
-        states_of(home).change(
-            name, lambda state: tried(state, now_ms=clock.wall_ms(), result=error.code, message=error.message)
-        )
 
 
 def _told(kind: str) -> Callable[[PlaceState], PlaceState]:
@@ -235,13 +215,8 @@ async def kept_backups(
 ) -> AsyncGenerator[None, None]:
     """Backups run while the body runs. Raises BadInput for a bad interval."""
     every_s = parse_every(every)
-    looking = asyncio.create_task(_look(home, every=every, every_s=every_s, clock=clock, log=log, look_s=look_s))
-    try:
+    async with running_beside(_look(home, every=every, every_s=every_s, clock=clock, log=log, look_s=look_s)):
         yield
-    finally:
-        looking.cancel()
-        with suppress(asyncio.CancelledError):
-            await looking
 
 
 async def _look(home: AgentHome, *, every: str, every_s: float, clock: Clock, log: Log, look_s: float) -> None:
