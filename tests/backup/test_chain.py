@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
-from holdfast.backup.chain.chain import behind, find_broken_link, joined, valid_heads
+from holdfast.backup.chain.chain import behind, joined, valid_heads
 from holdfast.backup.chain.heads import HeadFile, parse_lines
 from holdfast.identity.records.encodings import digest_of
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.statements import Head, JournalMark
+from holdfast.identity.statements.statements import Head, JournalMark, follows
 from holdfast_proofs.backup_lab import AT, SODIUM, Owner
 
 OWNER = Owner()
@@ -69,8 +70,8 @@ def test_forks_and_gaps_are_named() -> None:
     assert [(one.seq, one.after_restore) for one in found.forks] == [(2, False), (4, True)]
     assert found.gaps == (3,)
     assert found.newest == restored[-1]
-    assert find_broken_link(heads) == ""
-    assert "4" in find_broken_link([heads[0], heads[1], heads[3]])
+    assert all(follows(one, before) for before, one in pairwise(heads))
+    assert not follows(heads[3], heads[1])
 
 
 def test_an_incarnation_outranks_a_number() -> None:
@@ -78,18 +79,6 @@ def test_an_incarnation_outranks_a_number() -> None:
     lost = chain_of(9)
     live = chain_of(1, e=2, after=lost[3])
     assert joined([lost, live]).newest == live[0]
-
-
-def test_a_moment_and_a_number_find_their_head() -> None:
-    found = joined([chain_of(4)])
-    at = found.find_at(AT + 150)
-    assert at is not None
-    assert at.record.seq == 2
-    assert found.find_at(AT) is None
-    third = found.find(3)
-    assert third is not None
-    assert third.record.seq == 3
-    assert found.find(9) is None
 
 
 def test_heads_of_others_do_not_count() -> None:

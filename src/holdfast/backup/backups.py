@@ -83,13 +83,8 @@ class Backups:
 
     async def now(self, only: Sequence[str] = (), *, check: bool = True) -> NowReport:
         """A snapshot of the agent as it is now, in all places or these, each restored for a test.
-
-        What happens in a place is in the report and in its state, and stops no other place.
-
-        Raises:
-            BackupBusy: another process is at it.
-            SnapshotFailed: the folder could not be staged, or a newer incarnation has backups.
-        """
+        What happens in a place is in the report and in its state, and stops no other place. Raises BackupBusy: another
+        process is at it; SnapshotFailed: the folder could not be staged, or a newer incarnation has backups."""
         with self._alone():
             check_not_moved(self.home.instance)
             chosen = self._chosen(only)
@@ -109,9 +104,7 @@ class Backups:
 
     async def _chain_to_continue(self) -> tuple[Chain, Warned | None]:
         """The chain that the next head continues, and a warning if the folder is behind it.
-
-        A folder that lost its chain, or was put back, must not begin a second one.
-        """
+        A folder that lost its chain, or was put back, must not begin a second one."""
         own = own_heads(self.places)
         chain = await self._near_chain()
         if chain.newest is None or find_older(own, chain) is not None:
@@ -135,9 +128,7 @@ class Backups:
 
     async def verify(self, only: Sequence[str] = (), *, archive: str = "") -> VerifyReport:
         """Restore the newest snapshot of each place for a test, or this one.
-
-        Raises BackupBusy, SnapshotNotFound where no place has any.
-        """
+        Raises BackupBusy, SnapshotNotFound where no place has any."""
         with self._alone():
             chosen = self._chosen(only)
             # A backup that was killed may have left a place without its newest head beside it.
@@ -230,9 +221,7 @@ class Backups:
 
     async def _spread(self, head: Signed[Head], done: dict[str, PlaceResult]) -> None:
         """The head to the places that do not hold its snapshot, and to witnesses in folders.
-
-        Only once some place holds it. What cannot be reached gets it with the next one.
-        """
+        Only once some place holds it. What cannot be reached gets it with the next one."""
         if not any(one.made for one in done.values()):
             return
         await self.places.refresh_companions()
@@ -244,9 +233,7 @@ class Backups:
 
     async def _near_chain(self) -> Chain:
         """What the folder, the companion files and the witnesses know; nothing is listed.
-
-        A far host is asked too: a folder that was put back would use its numbers a second time.
-        """
+        A far host is asked too: a folder that was put back would use its numbers a second time."""
         log, others = self._speaker.log(), self._others()
         answers = await asyncio.gather(*map(self._companion_heads, self.places.read()))
         return joined(valid_heads(one.heads, log, port=self._port)[0] for one in (*others.values(), *answers))
@@ -306,9 +293,7 @@ async def open_backups(
     home: AgentHome, *, ask: Callable[[], str] | None = None, progress: Progress = SILENT
 ) -> Backups:
     """The snapshots of the agent in this folder, with its vault open.
-
-    Raises EngineMissing, EngineTooOld, VaultMissing, VaultLocked, LogMissing.
-    """
+    Raises EngineMissing, EngineTooOld, VaultMissing, VaultLocked, LogMissing."""
     places, clock = await open_places(home, ask=ask, progress=progress), SystemClock()
     signed = home.signer is not None
     speaker = open_speaker(home, clock) if signed else home_speaker(home.folder, places.vault, clock)
@@ -339,10 +324,8 @@ async def run_jobs(
     places: Sequence[Place], job: Job, *, states: PlaceStates, now_ms: NowMs, timeout_s: float = JOB_S_MAX
 ) -> JobErrors:
     """Do the job for every place at once and record the result of each.
-
-    No place waits for another and none stops another. The sentinel of a place is checked first.
-    Never raises for what happens at a place; only a cancel of the whole run ends them all.
-    """
+    No place waits for another and none stops another. The sentinel of a place is checked first. Never raises for what
+    happens at a place; only a cancel of the whole run ends them all."""
 
     async def one(place: Place) -> HoldfastError | None:
         error = await _error_of(place, job, timeout_s)

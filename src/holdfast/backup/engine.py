@@ -176,9 +176,7 @@ class BackupEngine(Protocol):
 
     async def init(self, repository: Repository) -> None:
         """Make a new, encrypted, empty repository. Its parent folder must exist.
-
-        Raises PlaceTaken if something is there already: that is left as it is.
-        """
+        Raises PlaceTaken if something is there already: that is left as it is."""
         ...
 
     async def create(
@@ -191,10 +189,8 @@ class BackupEngine(Protocol):
         timeout_s: float = LONG_S,
     ) -> Created:
         """Store everything in the folder as a new archive, with paths relative to it, modes and times.
-
-        The folder is a frozen copy. The archive may share damaged data with an older one: only a test
-        restore shows that it can be read. Raises SnapshotExists, SnapshotIncomplete, BadInput (name).
-        """
+        The folder is a frozen copy. The archive may share damaged data with an older one: only a test restore shows
+        that it can be read. Raises SnapshotExists, SnapshotIncomplete, BadInput (name)."""
         ...
 
     async def list_archives(self, repository: Repository, *, prefix: str = "", rescue: bool = False) -> Listing:
@@ -211,11 +207,9 @@ class BackupEngine(Protocol):
         timeout_s: float = LONG_S,
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """The archive as a tar stream in the old GNU form; with `paths` only these files.
-
-        The stream raises at its end if anything was wrong: believe nothing before you read all of it.
-        Leaving earlier ends the engine's work. Data of other paths is not read, so damage there stops
-        nothing. Raises SnapshotNotFound.
-        """
+        The stream raises at its end if anything was wrong: believe nothing before you read all of it. Leaving earlier
+        ends the engine's work. Data of other paths is not read, so damage there stops nothing. Raises
+        SnapshotNotFound."""
         ...
 
     async def check(self, repository: Repository) -> None:
@@ -224,9 +218,7 @@ class BackupEngine(Protocol):
 
     async def delete(self, repository: Repository, archives: Sequence[str]) -> None:
         """Remove these archives from the listing; `compact` frees their space.
-
-        An append-only place answers the same and keeps the data. Raises SnapshotNotFound.
-        """
+        An append-only place answers the same and keeps the data. Raises SnapshotNotFound."""
         ...
 
     async def compact(self, repository: Repository) -> None:

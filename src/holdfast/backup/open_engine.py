@@ -14,10 +14,7 @@ BASE = "borg"  # the engine's folder in an agent's instance folder
 async def open_engine(
     settings: BackupSettings | None = None, *, base: Path, progress: Progress = SILENT
 ) -> BackupEngine:
-    """The engine of this machine, if its version is one we rely on.
-
-    Raises EngineMissing, EngineTooOld.
-    """
+    """The engine of this machine, if its version is one we rely on. Raises EngineMissing, EngineTooOld."""
     settings = settings or BackupSettings()
     program = find_program(settings.borg)
     version = await ask_version(program)
@@ -27,9 +24,7 @@ async def open_engine(
 
 async def describe_engine(settings: BackupSettings) -> str:
     """Name, version and path, for `holdfast doctor`. Raises EngineMissing, EngineTooOld.
-
-    A version that the settings accept and we do not is too old here too.
-    """
+    A version that the settings accept and we do not is too old here too."""
     program = find_program(settings.borg)
     version = await ask_version(program)
     check_version(version, accept_old=False)

@@ -17,6 +17,16 @@ ADOPTED = ".holdfast"  # in the folder of an agent that was there before
 NAME_CHARS_MAX = 64
 
 
+class _Inside:
+    """The path of this name in the folder of its owner."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, owner: AgentHome | MemoryPlace, kind: type) -> Path:
+        return owner.folder / self.name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentHome:
     """Paths of one agent. Nothing here opens or makes a file."""
@@ -24,6 +34,21 @@ class AgentHome:
     folder: Path
     name: str
     settings: AgentSettings = field(default_factory=AgentSettings)
+
+    settings_file = _Inside(NAME)
+    identity_file = _Inside("identity.json")
+    log_file = _Inside("kel.jsonl")
+    receipts_file = _Inside("receipts.jsonl")
+    journal = _Inside("journal.db")
+    keys_file = _Inside("keys.json")
+    instance = _Inside("instance")  # this host's own: never backed up, never copied
+    scratch = _Inside("scratch")
+    memory_file = _Inside("MEMORY.md")
+    days = _Inside("memory")
+    heartbeat_file = _Inside("HEARTBEAT.md")
+    handoff_file = _Inside("handoff.md")
+    places_file = _Inside("places.json")  # where backups go: names and addresses, no secrets
+    heads_file = _Inside("heads.jsonl")  # the chain of signed backup heads
 
     @property
     def state(self) -> Path:
@@ -35,65 +60,6 @@ class AgentHome:
         given = (self.vault, self.second, *folders_of(self.witnesses), self.arbiter, self.signer)
         own = "" if self.state == self.folder else self.folder.relative_to(self.state).as_posix()
         return CoveringRules(apart=tuple(str(path) for path in given if path is not None), own=own)
-
-    @property
-    def settings_file(self) -> Path:
-        return self.folder / NAME
-
-    @property
-    def identity_file(self) -> Path:
-        return self.folder / "identity.json"
-
-    @property
-    def log_file(self) -> Path:
-        return self.folder / "kel.jsonl"
-
-    @property
-    def receipts_file(self) -> Path:
-        return self.folder / "receipts.jsonl"
-
-    @property
-    def journal(self) -> Path:
-        return self.folder / "journal.db"
-
-    @property
-    def keys_file(self) -> Path:
-        return self.folder / "keys.json"
-
-    @property
-    def instance(self) -> Path:
-        """This host's own: never backed up, never copied."""
-        return self.folder / "instance"
-
-    @property
-    def scratch(self) -> Path:
-        return self.folder / "scratch"
-
-    @property
-    def memory_file(self) -> Path:
-        return self.folder / "MEMORY.md"
-
-    @property
-    def days(self) -> Path:
-        return self.folder / "memory"
-
-    @property
-    def heartbeat_file(self) -> Path:
-        return self.folder / "HEARTBEAT.md"
-
-    @property
-    def handoff_file(self) -> Path:
-        return self.folder / "handoff.md"
-
-    @property
-    def places_file(self) -> Path:
-        """Where backups go: names and addresses, no secrets."""
-        return self.folder / "places.json"
-
-    @property
-    def heads_file(self) -> Path:
-        """The chain of signed backup heads."""
-        return self.folder / "heads.jsonl"
 
     @property
     def vault(self) -> Path | None:
@@ -122,9 +88,7 @@ class AgentHome:
 
 def home_folder(given: str | None) -> Path:
     """The folder that a command means: the option, else $HOLDFAST_HOME, else this one.
-
-    Of an adopted agent it is the one that Holdfast has made in its folder.
-    """
+    Of an adopted agent it is the one that Holdfast has made in its folder."""
     return home_in(_meant(given))
 
 
@@ -137,17 +101,13 @@ def root_folder(given: str | None) -> Path:
 def home_in(folder: Path) -> Path:
     """Where the home is in a folder that was backed up, restored or named by a person."""
     inner = folder / ADOPTED
-    if not os.path.lexists(folder / NAME) and os.path.lexists(inner / NAME):
-        return inner
-    return folder
+    return inner if not os.path.lexists(folder / NAME) and os.path.lexists(inner / NAME) else folder
 
 
 def find_home(folder: Path) -> AgentHome | None:
     """The agent in this folder, or None where it is none's. Raises what `load_home` does else."""
     path = folder / NAME
-    if not os.path.lexists(path) or not read_fields(path).get("agent"):
-        return None
-    return load_home(folder)
+    return load_home(folder) if os.path.lexists(path) and read_fields(path).get("agent") else None
 
 
 def _meant(given: str | None) -> Path:
@@ -156,11 +116,8 @@ def _meant(given: str | None) -> Path:
 
 def load_home(folder: Path) -> AgentHome:
     """The agent in this folder.
-
-    Raises:
-        NotAnAgent: there is no holdfast.toml that names one.
-        BadSettings, ModeTooWide, WrongOwner, SymlinkRefused
-    """
+    Raises NotAnAgent: there is no holdfast.toml that names one; BadSettings, ModeTooWide, WrongOwner,
+    SymlinkRefused."""
     path = folder / NAME
     if not os.path.lexists(path):
         raise NotAnAgent(f"there is no agent in {folder}")
@@ -180,16 +137,10 @@ def load_home(folder: Path) -> AgentHome:
 
 def peek_home(folder: Path) -> AgentHome | None:
     """The agent that the settings in this folder name; None where they name none.
-
-    The place is not judged: a journal is there too, with rules of its own.
-    """
+    The place is not judged: a journal is there too, with rules of its own."""
     path = folder / NAME
-    if not os.path.lexists(path):
-        return None
-    name = str(read_fields(path).get("agent", ""))
-    if not name:
-        return None
-    return AgentHome(folder=folder, name=name, settings=read_agent_settings(path))
+    name = str(read_fields(path).get("agent", "")) if os.path.lexists(path) else ""
+    return AgentHome(folder=folder, name=name, settings=read_agent_settings(path)) if name else None
 
 
 MEMORY_FILE = "MEMORY.md"
@@ -203,37 +154,16 @@ class MemoryPlace:
 
     folder: Path
 
-    @property
-    def memory_file(self) -> Path:
-        return self.folder / MEMORY_FILE
-
-    @property
-    def days(self) -> Path:
-        return self.folder / DAYS
+    memory_file = _Inside(MEMORY_FILE)
+    days = _Inside(DAYS)
+    private = _Inside(PRIVATE)  # what Holdfast keeps beside the files: losing it costs history, never a line
+    asides = _Inside(f"{PRIVATE}/aside")
+    lock = _Inside(f"{PRIVATE}/memory.lock")
+    position = _Inside(f"{PRIVATE}/memory.json")
+    report = _Inside(f"{PRIVATE}/merges.jsonl")
 
     def day_file(self, day: str) -> Path:
         return self.days / f"{day}.md"
-
-    @property
-    def private(self) -> Path:
-        """What Holdfast keeps beside the files: losing it costs history, never a line."""
-        return self.folder / PRIVATE
-
-    @property
-    def asides(self) -> Path:
-        return self.private / "aside"
-
-    @property
-    def lock(self) -> Path:
-        return self.private / "memory.lock"
-
-    @property
-    def position(self) -> Path:
-        return self.private / "memory.json"
-
-    @property
-    def report(self) -> Path:
-        return self.private / "merges.jsonl"
 
     def sidecar(self, path: Path) -> Path:
         return self.private / f"{path.name}.json"

@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,9 +57,7 @@ class FolderEntry(NamedTuple):
 
 def covered_files(folder: Path, rules: CoveringRules | None = None) -> Iterator[tuple[str, CoveredKind]]:
     """Every covered entry below the folder, as relative path and kind; a folder before its files.
-
-    Raises TooLarge where there are more entries than the rules allow.
-    """
+    Raises TooLarge where there are more entries than the rules allow."""
     for entry in look(folder, rules):
         if entry.kind is not None:
             yield entry.path, entry.kind
@@ -70,7 +69,7 @@ def look(folder: Path, rules: CoveringRules | None = None) -> Iterator[FolderEnt
     root = os.path.abspath(folder)
     fd = open_folder(root)
     try:
-        walk = _Walk(root=root, device=os.fstat(fd).st_dev, rules=rules, ours=_open_here())
+        walk = _Walk(root, os.fstat(fd).st_dev, rules, _open_here())
         for count, entry in enumerate(walk.entries(fd, "", 1), 1):
             if count > rules.entries_max:
                 raise TooLarge(
@@ -82,14 +81,14 @@ def look(folder: Path, rules: CoveringRules | None = None) -> Iterator[FolderEnt
         os.close(fd)
 
 
+@dataclass(frozen=True, slots=True)
 class _Walk:
     """One way through the folder."""
 
-    def __init__(self, *, root: str, device: int, rules: CoveringRules, ours: dict[tuple[int, int], int]) -> None:
-        self._root = root
-        self._device = device
-        self._rules = rules
-        self._ours = ours
+    _root: str
+    _device: int
+    _rules: CoveringRules
+    _ours: dict[tuple[int, int], int]
 
     def entries(self, at: int, above: str, depth: int) -> Iterator[FolderEntry]:
         with os.scandir(at) as entries:
@@ -125,11 +124,10 @@ class _Walk:
         return judged
 
     def _folder(self, at: int, name: str, found: FoundFile, depth: int) -> Iterator[FolderEntry]:
-        if found.mark.device != self._device:
-            yield _out(found.path, Reason.UNKEEPABLE, "another file system is mounted here")
-            return
-        if depth >= DEPTH_FOLLOWED:
-            yield _out(found.path, Reason.UNKEEPABLE, f"deeper than {DEPTH_FOLLOWED} folders")
+        elsewhere = found.mark.device != self._device
+        if elsewhere or depth >= DEPTH_FOLLOWED:
+            why = "another file system is mounted here" if elsewhere else f"deeper than {DEPTH_FOLLOWED} folders"
+            yield _out(found.path, Reason.UNKEEPABLE, why)
             return
         try:
             inner = open_folder(name, at=at)
@@ -153,8 +151,7 @@ class _Walk:
         path, size = found.path, found.mark.size
         owner = find_database(name)
         if owner is not None and owner in there and self._head(at, owner).startswith(SQLITE_HEAD):
-            taken = LeftOut(reason=Reason.MADE_AGAIN, text=f"taken with {owner}")
-            return FolderEntry(path, None, size, taken)
+            return _out(path, Reason.MADE_AGAIN, f"taken with {owner}", size=size)
         try:
             head = self._read_head(at, name)
         except OSError as error:
@@ -180,8 +177,7 @@ class _Walk:
         ours = self._ours.get((status.st_dev, status.st_ino))
         if ours is not None:
             return os.pread(ours, HEAD_BYTES, 0)
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        fd = os.open(name, flags, dir_fd=at)
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
         try:
             return os.read(fd, HEAD_BYTES)
         finally:

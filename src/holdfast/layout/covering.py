@@ -43,10 +43,8 @@ class Reason(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoveringRules:
     """What is left out beside the names below.
-
-    `apart` holds absolute paths: the vault, repositories and witnesses, should they be inside.
-    `own` is where Holdfast's own files are: in the folder itself, or in one inside it.
-    """
+    `apart` holds absolute paths: the vault, repositories and witnesses, should they be inside. `own` is where
+    Holdfast's own files are: in the folder itself, or in one inside it."""
 
     apart: tuple[str, ...] = ()
     own: str = ""

@@ -26,7 +26,7 @@ import msgspec
 from holdfast.core.waiting import running_beside
 from holdfast.errors import MovedAway
 from holdfast.host.log import Log
-from holdfast.host.private_files import open_private, remove_durably, write_atomically
+from holdfast.host.private_files import read_private, remove_durably, write_atomically
 
 FORMAT = 1
 NAME = "moved.json"
@@ -51,11 +51,9 @@ class MovedMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 def find_mark(instance: Path) -> MovedMark | None:
     """Raises MovedAway for a mark that cannot be read: that is the careful side."""
     try:
-        fd = open_private(instance / NAME, os.O_RDONLY)
+        return parse_mark(read_private(instance / NAME, FILE_BYTES_MAX), where=instance / NAME)
     except FileNotFoundError:
         return None
-    with open(fd, "rb") as file:
-        return parse_mark(file.read(FILE_BYTES_MAX), where=instance / NAME)
 
 
 def parse_mark(raw: bytes, *, where: Path) -> MovedMark:
@@ -80,9 +78,8 @@ def remove_mark(instance: Path) -> None:
 
 @asynccontextmanager
 async def stopped_when_moved(instance: Path, stop: Callable[[], None], log: Log) -> AsyncGenerator[None]:
-    """While the block runs, a mark that appears stops the work as SIGTERM would: calls under way
-    end, tasks go back to the queue. Then this raises MovedAway: a new start would change nothing.
-    """
+    """While the block runs, a mark that appears stops the work as SIGTERM would: calls under way end, tasks go back to
+    the queue. Then this raises MovedAway: a new start would change nothing."""
 
     async def watch() -> None:
         while not os.path.lexists(instance / NAME):  # noqa: ASYNC110 - a file gives no sign
@@ -97,9 +94,7 @@ async def stopped_when_moved(instance: Path, stop: Callable[[], None], log: Log)
 
 def check_not_moved(instance: Path) -> None:
     """Raises MovedAway where this copy of the agent may not run."""
-    if not os.path.lexists(instance / NAME):
-        return
-    mark = find_mark(instance)
+    mark = find_mark(instance) if os.path.lexists(instance / NAME) else None
     if mark is None:
         return
     if mark.state == MOVING:

@@ -67,11 +67,8 @@ TEXT_CHARS_MAX = 2_000
 def find_settings(journal: Path, *, config: str = "", overrides: Mapping[str, object] | None = None) -> Settings:
     """The settings for this journal: the file's, with what the command line says on top."""
     path = Path(config) if config else journal.parent / NAME
-    fields: dict[str, object] = {}
-    if config or os.path.lexists(path):
-        fields = read_fields(path)
-    fields.update(overrides or {})
-    return make_settings(fields)
+    fields = read_fields(path) if config or os.path.lexists(path) else {}
+    return make_settings({**fields, **(overrides or {})})
 
 
 def make_settings(fields: Mapping[str, object]) -> Settings:
@@ -117,8 +114,7 @@ def _take(path: Path, fields: dict[str, object], section: str, key: str, value: 
     where = f"[{section}] {key}" if section else key
     known = KEYS.get((section, key))
     if known is None:
-        names = [name for part, name in KEYS if part == section]
-        raise _unknown(path, where, key, names)
+        raise _unknown(path, where, key, [name for part, name in KEYS if part == section])
     field, kind = known
     fields[field] = _value(path, where, value, kind)
 
@@ -246,9 +242,7 @@ _AGENT = re.compile(r"^agent\s*=[^\n]*(?:\n|\Z)", re.MULTILINE)
 
 def write_identity_settings(path: Path, *, name: str, identity: IdentitySettings) -> None:
     """Set `agent` and [identity]; the file is made where there is none. Safe to repeat.
-
-    Raises BadSettings where the file names another agent, or cannot be changed in this way.
-    """
+    Raises BadSettings where the file names another agent, or cannot be changed in this way."""
     old = ""
     if os.path.lexists(path):
         known = read_fields(path).get("agent", name)
@@ -273,8 +267,7 @@ def write_identity_settings(path: Path, *, name: str, identity: IdentitySettings
 def edited(old: str, *, name: str, identity: IdentitySettings) -> str | None:
     """The text with these settings; None where that would change anything else."""
     rest = _AGENT.sub("", _SECTION.sub("", old), count=1).strip("\n")
-    section = "".join(_lines(identity))
-    new = f"agent = {_text(name)}\n\n" + (f"{rest}\n\n" if rest else "") + section
+    new = f"agent = {_text(name)}\n\n" + (f"{rest}\n\n" if rest else "") + "".join(_lines(identity))
     wanted = {**tomllib.loads(old), "agent": name, "identity": msgspec.to_builtins(identity)}
     try:
         found: dict[str, Any] = tomllib.loads(new)
@@ -289,15 +282,9 @@ def _plain(value: Any) -> Any:
 
 def _lines(identity: IdentitySettings) -> list[str]:
     fields = msgspec.to_builtins(identity)
-    return ["[identity]\n", *(f"{key} = {_toml_value(value)}\n" for key, value in fields.items())]
-
-
-def _toml_value(value: object) -> str:
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_text, value))}]"  # pyright: ignore[reportUnknownArgumentType]
-    return _text(value)
+    return ["[identity]\n", *(f"{key} = {_text(value)}\n" for key, value in fields.items())]
 
 
 def _text(value: object) -> str:
-    """A basic string of TOML; JSON escapes what TOML does, but for DEL."""
+    """A value as TOML has it, a list on one line; JSON escapes what TOML does, but for DEL."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -54,11 +54,8 @@ _F_SETLEASE, _F_SETSIG = 1024, 10
 
 def read_quiet(path: Path) -> bytes | None:
     """The file's bytes, read while no process has it open for writing; None where there is none.
-
-    A writer that keeps it open for longer than an instant is read beside.
-
-    Raises SymlinkRefused, WrongKind, WrongOwner, TooLarge, ReadOnly.
-    """
+    A writer that keeps it open for longer than an instant is read beside. Raises SymlinkRefused, WrongKind, WrongOwner,
+    TooLarge, ReadOnly."""
     until = time.monotonic() + QUIET_WAIT_S
     while True:
         try:
@@ -77,9 +74,7 @@ def read_quiet(path: Path) -> bytes | None:
 
 def exchange(path: Path, data: bytes, *, asides: Path) -> Path | None:
     """Give the file this content; what it was before is at the path that is returned.
-
-    None where there was no file. On return the new version is durable in its place.
-    """
+    None where there was no file. On return the new version is durable in its place."""
     aside = write_aside(path, data, asides=asides)
     try:
         ours = os.open(aside, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -115,9 +110,7 @@ def write_aside(path: Path, data: bytes, *, asides: Path) -> Path:
 
 def put_down(aside: Path, taken: bytes) -> bool:
     """Done with a displaced file whose content was taken; False where it may still change.
-
-    Then it stays, under a name that says what was taken of it.
-    """
+    Then it stays, under a name that says what was taken of it."""
     fd = _open(aside)
     try:
         if _lease(fd) and _read_all(fd, aside) == taken:

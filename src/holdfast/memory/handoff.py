@@ -84,9 +84,7 @@ class Handoff:
 
 def bounded(facts: Iterable[Fact], section: str, *, more: int = 0) -> tuple[str, ...]:
     """The lines of a section: pressing ones first, then the newest; what is left out is counted.
-
-    Facts of one moment stay as they are given: a task gives what came last first.
-    """
+    Facts of one moment stay as they are given: a task gives what came last first."""
     ordered = sorted(facts, key=lambda fact: (fact.rank, -fact.at_ms))
     kept = ordered[: LINES_MAX[section]]
     left = len(ordered) - len(kept) + more
@@ -97,14 +95,12 @@ def bounded(facts: Iterable[Fact], section: str, *, more: int = 0) -> tuple[str,
 def render(handoff: Handoff) -> str:
     """The text of handoff.md."""
     parts = [
-        f"# Hand-off of {_line(handoff.agent) or 'an agent without a name'}\n\n"
-        f"Format {FORMAT}, as of {moment(handoff.at_ms)} UTC.\n"
+        f"# Hand-off of {_line(handoff.agent) or 'an agent without a name'}\n\n",
+        f"Format {FORMAT}, as of {moment(handoff.at_ms)} UTC.\n",
+        f"Id: {_line(handoff.agent_id)}\n" if handoff.agent_id else "",
+        _BASIS.format(handoff.basis),
+        "Read this first on every start. `holdfast handoff` prints it as it is now.\n",
     ]
-    if handoff.agent_id:
-        parts.append(f"Id: {_line(handoff.agent_id)}\n")
-    parts.append(
-        _BASIS.format(handoff.basis) + "Read this first on every start. `holdfast handoff` prints it as it is now.\n"
-    )
     for name, title in SECTIONS:
         lines = handoff.lines(name) or (_EMPTY[name],)
         parts.append(f"\n## {title}\n\n" + "".join(f"- {line}\n" for line in lines))
@@ -140,9 +136,7 @@ def quoted(value: object, *, chars_max: int = QUOTED_CHARS_MAX) -> str:
     """A value from outside, as JSON on one line, cut to size."""
     shown = json.dumps(value, ensure_ascii=False, separators=(", ", ": "), default=str)
     shown = "".join(char if char.isprintable() else " " for char in shown)
-    if len(shown) <= chars_max:
-        return shown
-    return shown[: chars_max - 1] + "…"
+    return shown if len(shown) <= chars_max else shown[: chars_max - 1] + "…"
 
 
 def moment(at_ms: int) -> str:

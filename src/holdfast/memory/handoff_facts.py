@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.core.effect import CLASSES
 from holdfast.core.rest import WaitsForApproval, read_rest
@@ -34,6 +34,7 @@ STATE_RANK = {
     TaskState.SLEEPING: 3,
     TaskState.QUEUED: 4,
 }
+_ANSWERED = "answered, and not carried out yet"
 _SETTLED = {Event.SETTLE_DONE: "it was done", Event.SETTLE_SKIP: "skip it"}
 
 
@@ -69,21 +70,15 @@ class TaskFacts:
 
 def facts_of(row: TaskRow, view: TaskView | None, inbox: Sequence[InboxItem] = (), *, held: bool = False) -> TaskFacts:
     """The facts of a task; `view` is None where its records are erased or damaged.
-
-    `held`: a living worker holds it, so that what is started is under way and not in doubt.
-    """
+    `held`: a living worker holds it, so that what is started is under way and not in doubt."""
     if view is None or not view.name:
         return _bare(row)
     # Every look passes here with each task that has changed: its steps are read once.
     left = [step for step in view.steps.values() if not step.closed]
     pending, waits = _pending(row, view, left, inbox, held=held)
     ended = row.state in ENDED
-    return TaskFacts(
-        task_id=row.task_id,
-        name=row.name,
-        state=row.state,
-        created_ms=row.created_ms,
-        ended_ms=row.changed_ms,
+    return _facts(
+        row,
         where="" if ended else _where(row, view, left, held=held),
         waits=waits,
         pending=() if ended else tuple(pending),
@@ -100,45 +95,32 @@ def death_facts(tasks: Iterable[TaskFacts]) -> Iterable[Fact]:
         for death in task.deaths:
             found.setdefault(death.session_id, []).append(death)
     for deaths in found.values():
-        first = min(deaths, key=lambda death: death.at_ms)
-        held = counted(len(deaths), "tasks")
-        text = f"{quoted(first.worker)} died with {held}; {quoted(first.after)} took over"
-        yield _at(first.at_ms, text)
+        first, held = min(deaths, key=lambda death: death.at_ms), counted(len(deaths), "tasks")
+        yield _at(first.at_ms, f"{quoted(first.worker)} died with {held}; {quoted(first.after)} took over")
 
 
 def ended_facts(row: TaskRow, newest: Record | None) -> TaskFacts:
     """The facts of an ended task by its last record alone."""
     if newest is None:
         return _bare(row)
-    text = f"{_named(row)} ended: {_end_words(row, newest.end)}"
-    return TaskFacts(
-        task_id=row.task_id,
-        name=row.name,
-        state=row.state,
-        created_ms=row.created_ms,
-        ended_ms=row.changed_ms,
-        changed=(_at(newest.at_ms, text),),
-    )
+    return _facts(row, changed=(_at(newest.at_ms, f"{_named(row)} ended: {_end_words(row, newest.end)}"),))
 
 
 def _bare(row: TaskRow) -> TaskFacts:
     why = "its records are erased" if row.erased else "its records cannot be read"
-    return TaskFacts(
-        task_id=row.task_id,
-        name=row.name,
-        state=row.state,
-        created_ms=row.created_ms,
-        ended_ms=row.changed_ms,
-        where="" if row.state in ENDED else f"{_named(row)}: {row.state}; {why}",
-        changed=(Fact(at_ms=row.changed_ms, text=f"{_named(row)} is {row.state}; {why}"),),
-    )
+    where = "" if row.state in ENDED else f"{_named(row)}: {row.state}; {why}"
+    return _facts(row, where=where, changed=(Fact(at_ms=row.changed_ms, text=f"{_named(row)} is {row.state}; {why}"),))
+
+
+def _facts(row: TaskRow, **parts: Any) -> TaskFacts:  # Any: the fields of TaskFacts
+    row_fields = {name: getattr(row, name) for name in ("task_id", "name", "state", "created_ms")}
+    return TaskFacts(**row_fields, ended_ms=row.changed_ms, **parts)
 
 
 def _where(row: TaskRow, view: TaskView, left: Sequence[StepView], *, held: bool) -> str:
-    done = len(view.steps) - len(left)
     parts = [f"{_named(row)}: {row.state}"]
-    worker = view.claims[view.epoch].worker if view.epoch in view.claims else ""
     if row.state is TaskState.RUNNING:
+        worker = view.claims[view.epoch].worker if view.epoch in view.claims else ""
         parts.append(f"held by {quoted(worker)}" if held else "its worker died")
     step = _current(left)
     if step is not None:
@@ -148,11 +130,10 @@ def _where(row: TaskRow, view: TaskView, left: Sequence[StepView], *, held: bool
         parts.append(f"after step {last.ordinal} {last.tool}, {last.state}")
     else:
         parts.append("no step begun")
-    parts.append(f"{counted(done, 'steps')} closed")
+    parts.append(f"{counted(len(view.steps) - len(left), 'steps')} closed")
     if row.cancel_asked:
         parts.append("asked to stop")
-    plan = plan_lines(view)
-    if plan:
+    if plan := plan_lines(view):
         parts.append(f"plan: {plan}")
     parts.append(f"arguments {quoted(view.args)}")
     return "; ".join(parts)
@@ -185,11 +166,9 @@ def _pending(
     row: TaskRow, view: TaskView, left: Sequence[StepView], inbox: Sequence[InboxItem], *, held: bool
 ) -> tuple[list[Fact], str]:
     found: list[Fact] = []
-    answered = {
-        item.ordinal for item in inbox if not item.applied and item.kind in (InboxKind.APPROVAL, InboxKind.DECISION)
-    }
-    for step in left:
-        found += _pending_step(row, view, step, answered, held=held)
+    answers = (InboxKind.APPROVAL, InboxKind.DECISION)
+    answered = {item.ordinal for item in inbox if not item.applied and item.kind in answers}
+    found += [_pending_step(row, view, step, answered, held=held) for step in left]
     for ordinal, note in view.notes.items():
         if note.what == "approve" and note.answer is None:
             place = f"{row.task_id}/{ordinal}"
@@ -201,37 +180,32 @@ def _pending(
     return found, waits
 
 
-def _pending_step(row: TaskRow, view: TaskView, step: StepView, answered: set[str], *, held: bool) -> Iterable[Fact]:
+def _pending_step(row: TaskRow, view: TaskView, step: StepView, answered: set[str], *, held: bool) -> Fact:
     place = f"{row.task_id}/{step.ordinal}"
     what = f"{place} ({step.tool})"
+    rank = RANK_ALONE
     match step.state:
         case StepState.PARKED:
-            text = f"{what} is parked: {quoted(step.question)}"
-            hint = (
-                "answered, and not carried out yet"
-                if step.ordinal in answered
-                else (f"`holdfast effect show {place}`, then `holdfast effect settle {place}`")
-            )
-            rank = RANK_ANSWERED if step.ordinal in answered else RANK_DECIDE
-            yield Fact(at_ms=step.planned_ms, text=f"{text}; {hint}", rank=rank)
+            hint, rank = f"`holdfast effect show {place}`, then `holdfast effect settle {place}`", RANK_DECIDE
+            if step.ordinal in answered:
+                hint, rank = _ANSWERED, RANK_ANSWERED
+            text = f"{what} is parked: {quoted(step.question)}; {hint}"
         case StepState.UNKNOWN:
-            text = f"{what} is in doubt: {quoted(step.doubt)}; the next worker reconciles it"
-            yield Fact(at_ms=step.planned_ms, text=text, rank=RANK_DOUBT)
+            text, rank = f"{what} is in doubt: {quoted(step.doubt)}; the next worker reconciles it", RANK_DOUBT
         case StepState.STARTED if not held and step.letter != "R":
+            rank = RANK_DOUBT
             text = (
                 f"{what} was started and its outcome is unknown; it is "
                 f"{CLASSES[step.letter].name}: the next worker reconciles it, do not repeat it"
             )
-            yield Fact(at_ms=step.planned_ms, text=text, rank=RANK_DOUBT)
         case StepState.STARTED:
             text = f"{what} was sent and has no answer yet, arguments {quoted(step.args)}"
-            yield Fact(at_ms=step.planned_ms, text=text, rank=RANK_ALONE)
         case StepState.PLANNED if _asks(view, step):
             text = f"{what} waits for a yes or no, arguments {quoted(step.args)}"
-            yield _question(text, step.planned_ms, place, step.ordinal in answered)
+            return _question(text, step.planned_ms, place, step.ordinal in answered)
         case _:
             text = f"{what} is planned and was not sent"
-            yield Fact(at_ms=step.planned_ms, text=text, rank=RANK_ALONE)
+    return Fact(at_ms=step.planned_ms, text=text, rank=rank)
 
 
 def _asks(view: TaskView, step: StepView) -> bool:
@@ -245,7 +219,7 @@ def _asks(view: TaskView, step: StepView) -> bool:
 
 def _question(text: str, at_ms: int, place: str, answered: bool) -> Fact:
     if answered:
-        return Fact(at_ms=at_ms, text=f"{text}; answered, and not carried out yet", rank=RANK_ANSWERED)
+        return Fact(at_ms=at_ms, text=f"{text}; {_ANSWERED}", rank=RANK_ANSWERED)
     return Fact(at_ms=at_ms, text=f"{text}; `holdfast approval grant {place}` or refuse", rank=RANK_APPROVE)
 
 
@@ -287,11 +261,8 @@ def _answer(row: TaskRow, ordinal: str, note: Note) -> Fact:
     answer = ApprovalGiven.read(note.answer or {})
     said = "granted" if answer.granted else "refused"
     why = f"; {quoted(answer.note)}" if answer.note else ""
-    return Fact(
-        at_ms=note.answered_ms,
-        text=f"{row.task_id}/{ordinal} ({row.name}): {quoted(QuestionNote.read(note.body).question)} "
-        f"was {said} by {quoted(answer.by)}{why}",
-    )
+    text = f"{row.task_id}/{ordinal} ({row.name}): {quoted(QuestionNote.read(note.body).question)} was {said}"
+    return Fact(at_ms=note.answered_ms, text=f"{text} by {quoted(answer.by)}{why}")
 
 
 def _dropped(row: TaskRow, item: InboxItem) -> Iterable[Fact]:
@@ -314,8 +285,7 @@ def _changed(row: TaskRow, view: TaskView) -> Iterable[Fact]:
         yield _at(view.ended_ms or row.changed_ms, f"{_named(row)} ended: {_end_words(row, view.end)}")
     for step in islice(reversed(view.steps.values()), RECENT_MAX):
         if step.closed and step.letter != "R":
-            text = f"{row.task_id}/{step.ordinal} ({step.tool}) {_closed_words(step)}"
-            yield _at(step.closed_ms, text)
+            yield _at(step.closed_ms, f"{row.task_id}/{step.ordinal} ({step.tool}) {_closed_words(step)}")
     yield _at(view.accepted_ms, f"{_named(row)} was submitted")
 
 

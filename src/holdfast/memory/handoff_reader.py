@@ -83,25 +83,16 @@ class HandoffReader:
             where=first_lines([task.where for task in tasks], limit=TASKS_MAX, more=self.more),
             pending=bounded(pending, "pending", more=self.more),
             # What was decided in open tasks first: it still has to be acted on.
-            decided=bounded(
-                (
-                    replace(fact, rank=rank)
-                    for rank, part in enumerate((tasks, self._ended.values()))
-                    for task in part
-                    for fact in task.decided
-                ),
-                "decided",
-            ),
+            decided=bounded([*_ranked(tasks, 0), *_ranked(self._ended.values(), 1)], "decided"),
             changed=_newest([*(fact for task in every for fact in task.changed), *death_facts(every)]),
         )
 
     async def _open_rows(self) -> list[TaskRow]:
         pressing = await self._journal.list_tasks(Filter(states=PRESSING, limit=ROWS_MAX))
-        left = ROWS_MAX - len(pressing)
-        if left <= 0:
+        if len(pressing) >= ROWS_MAX:
             return pressing
         # The oldest of the rest: they come next.
-        rest = Filter(states=OPEN - PRESSING, limit=left, newest_first=False)
+        rest = Filter(states=OPEN - PRESSING, limit=ROWS_MAX - len(pressing), newest_first=False)
         return [*pressing, *await self._journal.list_tasks(rest)]
 
     async def _inbox(self) -> dict[TaskId, list[InboxItem]]:
@@ -118,14 +109,9 @@ class HandoffReader:
         if view is not None and not await _caught_up(view, row):
             view = None  # its newest commit is not folded yet: the journal knows more
         known = self._known.get(row.task_id)
-        now = (
-            row.records if view is None else view.seq + 1,
-            row.state,
-            row.cancel_asked,
-            row.due_ms,
-            held,
-            tuple(item.number for item in waiting),
-        )
+        records = row.records if view is None else view.seq + 1
+        numbers = tuple(item.number for item in waiting)
+        now = (records, row.state, row.cancel_asked, row.due_ms, held, numbers)
         if known is not None and known[0] == now:
             return known[1]
         if view is None:
@@ -143,8 +129,7 @@ class HandoffReader:
             return None  # its worker parks it and tells a person; here it is only named
 
     async def _note_ended(self, still_open: set[TaskId]) -> None:
-        """Remember what has ended; a long one that came and went between two looks by its last
-        word alone."""
+        """Remember what has ended; a long one that came and went between two looks by its last word alone."""
         limit = ENDED_LOOKED_AT if self._first else ENDED_KEPT
         found = await self._journal.list_tasks(Filter(states=ENDED, limit=limit))
         newest = sorted(found, key=lambda row: row.changed_ms)[-ENDED_KEPT:]
@@ -159,8 +144,8 @@ class HandoffReader:
                 whole.add(task_id)
         for task_id, row in rows.items():
             if task_id not in self._ended or task_id in whole:
-                short = row.records <= SHORT_RECORDS
-                self._ended[task_id] = await self._ended_facts(row, whole=short or task_id in whole)
+                all_of_it = row.records <= SHORT_RECORDS or task_id in whole
+                self._ended[task_id] = await self._ended_facts(row, whole=all_of_it)
         if len(self._ended) > ENDED_KEPT:
             by_age = sorted(self._ended.values(), key=lambda one: one.ended_ms)
             self._ended = {TaskId(one.task_id): one for one in by_age[-ENDED_KEPT:]}
@@ -182,6 +167,10 @@ async def _caught_up(view: TaskView, row: TaskRow) -> bool:
             return True
         await asyncio.sleep(FOLD_LOOK_S)
     return False
+
+
+def _ranked(tasks: Iterable[TaskFacts], rank: int) -> Iterable[Fact]:
+    return (replace(fact, rank=rank) for task in tasks for fact in task.decided)
 
 
 def _newest(facts: Sequence[Fact]) -> tuple[str, ...]:
@@ -245,10 +234,8 @@ def _lines(
 
 def _changed(files: list[SeenFile]) -> tuple[str, ...]:
     newest = sorted(files, key=lambda one: (-one.at_ms, one.path))[: LINES_MAX["changed"]]
-    return bounded(
-        [Fact(at_ms=one.at_ms, text=f"{moment(one.at_ms)[:19]} {quoted(one.path)} was written") for one in newest],
-        "changed",
-    )
+    texts = ((one.at_ms, f"{moment(one.at_ms)[:19]} {quoted(one.path)} was written") for one in newest)
+    return bounded([Fact(at_ms=at_ms, text=text) for at_ms, text in texts], "changed")
 
 
 def _files(folder: Path, rules: CoveringRules) -> Iterable[SeenFile]:
@@ -270,10 +257,8 @@ def _tail(folder: Path, path: str) -> str:
         return ""
     try:
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            return ""
-        start = max(0, status.st_size - TAIL_BYTES)
-        return os.pread(fd, TAIL_BYTES, start).decode(errors="replace")
+        whole = os.pread(fd, TAIL_BYTES, max(0, status.st_size - TAIL_BYTES)) if stat.S_ISREG(status.st_mode) else b""
+        return whole.decode(errors="replace")
     except OSError:
         return ""
     finally:

@@ -202,10 +202,8 @@ def _told(error: HoldfastError | OSError, path: Path) -> str:
 
 def write_heartbeat(path: Path, block: bytes, *, asides: Path) -> str:
     """Put the block into the file; what a person must know, where it could not be done.
-
-    What is saved while we write is not lost: the files change names, and where another version
-    than the one we read comes out, that one gets the block and takes the place (exchange.py).
-    """
+    What is saved while we write is not lost: the files change names, and where another version than the one we read
+    comes out, that one gets the block and takes the place (exchange.py)."""
     block = safe(block.decode()).encode()
     expected = read_quiet(path)
     after = merged(expected, block)

@@ -166,9 +166,7 @@ def union(ours: Sequence[str], theirs: Sequence[str]) -> Merged:
 
 def unseen(recent: Collection[Added], theirs: Collection[str], *, now_ms: int) -> tuple[set[str], set[str]]:
     """Of the lines we have added and that are not in theirs: those to put back, those removed.
-
-    `theirs`: the keys of its lines.
-    """
+    `theirs`: the keys of its lines."""
     # Only an entry proves anything: it can come from nowhere but a version of ours.
     seen = max((one.first for one in recent if is_entry_key(one.key) and one.key in theirs), default=0)
     back: set[str] = set()

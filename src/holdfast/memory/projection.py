@@ -101,10 +101,8 @@ def locked(place: MemoryPlace, *, wait_s: float = LOCK_WAIT_S) -> Generator[None
 
 def write_file(place: MemoryPlace, path: Path, new: Sequence[str], *, heading: Sequence[str], now_ms: int) -> Written:
     """Add these lines to the file, those that are not there yet. Hold the place's lock.
-
-    `new`: whole lines, each with a mark. Raises MemoryFileBusy where other writers leave
-    no room for ours; nothing is lost then.
-    """
+    `new`: whole lines, each with a mark. Raises MemoryFileBusy where other writers leave no room for ours; nothing is
+    lost then."""
     return _Pass(place, path, heading=heading, now_ms=now_ms).run(new)
 
 
@@ -124,8 +122,7 @@ class _Pass:
         theirs = self._read()
         known = {key_of(line) for line in theirs}
         fresh = [line for line in new if key_of(line) not in known]
-        merged = self._merged(theirs, fresh)
-        merged = self._join_asides(merged)
+        merged = self._join_asides(self._merged(theirs, fresh))
         if merged and not any(line.strip() for line in theirs):
             merged = [*self._heading, *(line for line in merged if line not in self._heading)]
         self._tell(added=len(fresh))
@@ -180,7 +177,9 @@ class _Pass:
 
     def _put(self, theirs: list[str], merged: list[str]) -> list[str]:
         """Put the merged version into its place, again for each save that comes between."""
-        _ensure_folder(self._path.parent)
+        folder = self._path.parent
+        if folder.is_symlink() or not folder.is_dir():  # one that a person has made keeps its mode
+            ensure_private_folder(folder)
         base = theirs if self._state.base is None else lines.split(self._state.base)[0]
         expected = self._raw
         for number in range(ROUNDS_MAX):
@@ -204,21 +203,15 @@ class _Pass:
         raise MemoryFileBusy(f"another program changes {self._path} each time Holdfast writes it")
 
     def _note_added(self, merged: Sequence[str], before: Sequence[str]) -> None:
-        """Remember which lines this write brought in: who loaded the file before has not seen
-        them."""
+        """Remember which lines this write brought in: who loaded the file before has not seen them."""
         self._write += 1
         had = set(before)
         for line in merged:
             if line not in had and lines.is_telling(line):
                 key = key_of(line)
                 known = self._recent.pop(key, None)
-                self._recent[key] = Added(
-                    first=self._write if known is None else known.first,
-                    write=self._write,
-                    at_ms=self._now_ms,
-                    key=key,
-                    put_back_ms=0 if known is None else known.put_back_ms,
-                )
+                known = known or Added(first=self._write, write=0, at_ms=0, key=key)
+                self._recent[key] = msgspec.structs.replace(known, write=self._write, at_ms=self._now_ms)
 
     def _finish(self, merged: Sequence[str]) -> None:
         recent = lines.shortened(list(self._recent.values()), now_ms=self._now_ms)
@@ -232,12 +225,6 @@ class _Pass:
 
     def _tell(self, **fields: object) -> None:
         self._told = msgspec.structs.replace(self._told, **fields)
-
-
-def _ensure_folder(path: Path) -> None:
-    """Made private; one that a person has made keeps its mode, below a folder that is private."""
-    if path.is_symlink() or not path.is_dir():
-        ensure_private_folder(path)
 
 
 def _text(raw: bytes) -> str:
@@ -255,17 +242,11 @@ MEMORY_HEADING = ("# Memory", "")
 
 async def project_now(journal: Journal, place: MemoryPlace, *, sweep: bool = True) -> list[Written]:
     """Write what the journal has for the files, and join in what was left aside.
-
-    Safe beside other processes that do the same. With `sweep=False` only files with new lines are
-    looked at. Raises MemoryFileBusy, ReadOnly, JournalFull, SymlinkRefused and their like: what is
-    not written stays in the journal.
-    """
+    Safe beside other processes that do the same. With `sweep=False` only files with new lines are looked at. Raises
+    MemoryFileBusy, ReadOnly, JournalFull, SymlinkRefused and their like: what is not written stays in the journal."""
     told: list[Written] = []
     position = await find_position(journal, place)
-    while True:
-        remarks = await journal.remarks_after(position, limit=BATCH)
-        if not remarks:
-            break
+    while remarks := await journal.remarks_after(position, limit=BATCH):
         told += await asyncio.to_thread(write_remarks, place, remarks, journal.journal_id, now_ms=journal.now_ms())
         position = remarks[-1].number
         await journal.close_remarks(position)
@@ -302,9 +283,8 @@ def write_remarks(
         known = sidecar.load_position(place.position)
         # Another process may be further: going back would write again what people have removed.
         if journal_id and (journal_id != known.journal_id or newest.number > known.number):
-            sidecar.save_position(
-                place.position, sidecar.Position(journal_id=journal_id, number=newest.number, link=newest.link.hex())
-            )
+            position = sidecar.Position(journal_id=journal_id, number=newest.number, link=newest.link.hex())
+            sidecar.save_position(place.position, position)
         _keep_report(place, told)
     return told
 
@@ -316,22 +296,16 @@ def write_straight(place: MemoryPlace, remark: Remark, *, now_ms: int) -> list[W
 
 
 def line_of(kept: KeptRemark) -> str:
-    remark = kept.remark
+    remark, timed = kept.remark, kept.remark.to is RemarkTo.DAY
     return rendered(
-        id=entry_id(remark.remark_id),
-        at_ms=kept.at_ms,
-        text=remark.text,
-        origin=remark.origin,
-        timed=remark.to is RemarkTo.DAY,
+        id=entry_id(remark.remark_id), at_ms=kept.at_ms, text=remark.text, origin=remark.origin, timed=timed
     )
 
 
 def sweep_asides(place: MemoryPlace, now_ms: int) -> list[Written]:
     """Join in what was displaced and not taken: of a pass that died, or by a writer in place.
-
-    Also where a save from before our last write has put away what it added. Waits a moment for
-    writers that still have a displaced file open.
-    """
+    Also where a save from before our last write has put away what it added. Waits a moment for writers that still have
+    a displaced file open."""
     told: list[Written] = []
     for _ in range(LOOKS_MAX):
         with locked(place):
@@ -369,6 +343,4 @@ def _write(place: MemoryPlace, day: str, lines: Sequence[str], now_ms: int) -> W
 
 
 def _keep_report(place: MemoryPlace, told: Sequence[Written]) -> None:
-    import msgspec
-
     sidecar.add_reports(place.report, [msgspec.to_builtins(one) for one in told if one.worth_telling])

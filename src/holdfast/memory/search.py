@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from holdfast.core.ports import Recalled, Recollection, Unread
 from holdfast.errors import HoldfastError
 from holdfast.layout.agent_home import DAYS, MEMORY_FILE, MemoryPlace
@@ -29,9 +31,7 @@ def recall(
     place: MemoryPlace, words: str, *, limit: int, since: str = "", waiting: Sequence[Recalled] = ()
 ) -> Recollection:
     """The lines that fit best; all of them, the youngest first, where no word is given.
-
-    `waiting`: lines that are to be written into the files; one that is there already counts once.
-    """
+    `waiting`: lines that are to be written into the files; one that is there already counts once."""
     asked = list(dict.fromkeys(_words(words)))
     unread: list[Unread] = []
     every = list(_remembered(place, check_day(since) if since else "", unread))
@@ -46,13 +46,12 @@ def recall(
         if score or not asked:
             scored.append((score + RECENT_WORTH * ages[one.day], -at, one))
     scored.sort(key=lambda found: found[:2], reverse=True)
-    lines = tuple(_scored(one, score) for score, _, one in scored[:limit])
+    lines = tuple(msgspec.structs.replace(one, score=round(score, 4)) for score, _, one in scored[:limit])
     return Recollection(lines=lines, unread=tuple(unread))
 
 
 def _remembered(place: MemoryPlace, since: str, unread: list[Unread]) -> Iterable[Recalled]:
-    """Every line of MEMORY.md, then of the days from the newest on; what cannot be read is named
-    in `unread`."""
+    """Every line of MEMORY.md, then of the days from the newest on; what cannot be read is named in `unread`."""
     yield from _of_file(place, MEMORY_FILE, "", since, unread)
     try:
         for number, (day, _) in enumerate(day_files(place.days)):
@@ -95,15 +94,8 @@ def _rareness(word: str, every: Sequence[Sequence[str]]) -> float:
 def _fit(word: str, said: Sequence[str]) -> float:
     if word in said:
         return 1.0
-    if len(word) >= PREFIX_MIN and any(one.startswith(word) for one in said):
-        return PREFIX_WORTH
-    return 0.0
-
-
-def _scored(one: Recalled, score: float) -> Recalled:
-    import msgspec
-
-    return msgspec.structs.replace(one, score=round(score, 4))
+    begun = len(word) >= PREFIX_MIN and any(one.startswith(word) for one in said)
+    return PREFIX_WORTH if begun else 0.0
 
 
 def day_files(folder: Path) -> Iterator[tuple[str, Path]]:

@@ -60,26 +60,21 @@ class FolderSurvey:
 
     @property
     def secrets(self) -> tuple[FolderEntry, ...]:
-        return tuple(one for one in self.left_out if _reason(one) is Reason.SECRET)
+        return tuple(one for one in self.left_out if one.left_out and one.left_out.reason is Reason.SECRET)
 
 
 def survey_folder(folder: Path, *, name: str = "") -> FolderSurvey:
     """Look at the folder of an agent. Changes nothing.
-
-    Raises:
-        NotAnAgent: there is no such folder.
-        AgentExists: it is an agent of Holdfast itself.
-        OpenParent, WrongOwner, SymlinkRefused, NetworkFileSystem: it cannot be adopted as it is.
-        TooLarge: it holds more files than a backup takes.
-    """
+    Raises NotAnAgent: there is no such folder; AgentExists: it is an agent of Holdfast itself; OpenParent, WrongOwner,
+    SymlinkRefused, NetworkFileSystem: it cannot be adopted as it is; TooLarge: it holds more files than a backup
+    takes."""
     mode = _check_folder(folder)
     home = folder / ADOPTED
     adopted = _check_home(home)
     known = load_home(home).name if adopted else ""
     if name and known and name != known:
         raise AgentExists(f"{folder} was already adopted as {known!r}", hint="leave --name out")
-    rules = CoveringRules(own=ADOPTED)
-    entries = [one for one in look(folder, rules) if not _is_ours(one.path)]
+    entries = [one for one in look(folder, CoveringRules(own=ADOPTED)) if one.path.partition("/")[0] != ADOPTED]
     covered = [one for one in entries if one.kind is not None]
     return FolderSurvey(
         folder=folder,
@@ -149,17 +144,8 @@ def _check_home(home: Path) -> bool:
 
 
 def _name_of(folder: Path) -> str:
-    name = _NOT_IN_A_NAME.sub("-", folder.name.lower()).strip("-_")[:64]
-    return name or "agent"
-
-
-def _is_ours(path: str) -> bool:
-    return path == ADOPTED or path.startswith(f"{ADOPTED}/")
+    return _NOT_IN_A_NAME.sub("-", folder.name.lower()).strip("-_")[:64] or "agent"
 
 
 def _count(entries: list[FolderEntry], kind: CoveredKind) -> int:
     return sum(one.kind is kind for one in entries)
-
-
-def _reason(entry: FolderEntry) -> Reason | None:
-    return None if entry.left_out is None else entry.left_out.reason

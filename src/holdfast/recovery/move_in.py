@@ -32,7 +32,6 @@ import msgspec
 from holdfast.app.binder import INSTANCE, KEYS
 from holdfast.backup.archive.contained_writer import sync_tree
 from holdfast.backup.archive.reader import STATE, Snapshot, read_snapshot
-from holdfast.backup.archive.tar_stream import Readable
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.snapshot.staging import read_mark
 from holdfast.core.ports import KeyRing
@@ -49,7 +48,6 @@ from holdfast.errors import (
 from holdfast.host.folder_swap import remove_tree, settle, swap_in
 from holdfast.host.private_files import check_place, ensure_private_folder, write_atomically
 from holdfast.identity.files.own_log import read_own_log
-from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.journal_keys.vault_keys import point_keys
 from holdfast.identity.lease.instance import Instance
 from holdfast.identity.lease.lease_holder import InstanceFile, site_of
@@ -118,13 +116,9 @@ class ReadyImport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 async def move_in(package: Path, target: Path, means: MoveMeans, *, here: HostPaths | None = None) -> MovedIn:
     """Take the package as the agent at `target`.
-
-    `here` says where things lie on this host; what it leaves out is where the package says.
-
-    Raises:
-        MoveRefused: taken before, taken back, older than what is here, or of another agent.
-        VaultLocked: sealed for another vault. BackupDamaged, ArchiveRefused: not what was sealed.
-    """
+    `here` says where things lie on this host; what it leaves out is where the package says. Raises MoveRefused: taken
+    before, taken back, older than what is here, or of another agent; VaultLocked: sealed for another vault.
+    BackupDamaged, ArchiveRefused: not what was sealed."""
     began = time.monotonic()
     check_place(target)
     ensure_private_folder(target.parent)
@@ -200,7 +194,8 @@ class _Arrival:
         with key_of(cover) as key:
             head = head_of(cover)
             with tar:
-                snapshot = await asyncio.to_thread(self._unpacked, tar, head, tree)
+                # Whose head it is can be judged only with the log, which is inside: nothing is used yet.
+                snapshot = await asyncio.to_thread(read_snapshot, tar, head, tree, durable=True)
             (self.work / "plain").unlink()
             mark = self._checked(head, key, snapshot)
             record, state = head.record, snapshot.state
@@ -229,10 +224,6 @@ class _Arrival:
         write_atomically(self.work / READY, msgspec.json.encode(ready) + b"\n")
         return ready
 
-    def _unpacked(self, tar: Readable, head: Signed[Head], tree: Path) -> Snapshot:
-        # Whose head it is can be judged only with the log, which is inside: nothing is used yet.
-        return read_snapshot(tar, head, tree, durable=True)
-
     def _checked(self, head: Signed[Head], key: KeyPair, snapshot: Snapshot) -> JournalMark:
         """How far the journal had come; all that the package says is true. Raises MoveRefused."""
         means, record = self.means, head.record
@@ -248,10 +239,9 @@ class _Arrival:
             raise MoveRefused("the snapshot in the package was not made for this move")
         if record.journal is None or not (snapshot.state / "journal.db").is_file():
             raise MoveRefused("the package has no journal")
-        mark, said = read_mark(snapshot.state / "journal.db"), record.journal
-        if (mark.id, mark.sequence, mark.incarnation) != (said.id, said.sequence, said.incarnation):
+        if read_mark(snapshot.state / "journal.db").mark != record.journal:
             raise BackupDamaged("the journal in the package does not match its head: its id or its last record differs")
-        return said
+        return record.journal
 
     def _check_newer(self, ready: ReadyImport) -> None:
         """What is at the target was moved away, and knows nothing newer. Raises MoveRefused."""
@@ -304,11 +294,10 @@ class _Arrival:
         return home_speaker(state, means.vault, means.clock, means.port)
 
     def _keys(self, state: Path) -> KeyRing:
-        return load_or_create(state / KEYS, journal_exists=True, entropy=self.means.entropy)
+        return self.means.keys(state / KEYS)
 
     def _lease(self, home: AgentHome, state: Path) -> MoveLease | None:
-        means = self.means
-        return MoveLease.of(home, self._speaker(state), means, folder=state)
+        return MoveLease.of(home, self._speaker(state), self.means, folder=state)
 
     async def _taken(self, home: AgentHome, state: Path, ready: ReadyImport) -> tuple[int, bool]:
         lease = self._lease(home, state)
@@ -326,8 +315,7 @@ class _Arrival:
 
     def _put(self, state: Path) -> str:
         target = self.target
-        stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
-        aside = target.with_name(f"{target.name}.before-{stamp}")
+        aside = target.with_name(f"{target.name}.before-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}")
         if target.is_dir() and not any(target.iterdir()):
             target.rmdir()
         return str(aside) if swap_in(state, target, aside=aside) else ""
@@ -350,14 +338,10 @@ def check_journal_of(state: Path, keys: KeyRing) -> None:
 
 async def cancel_move(home: AgentHome, means: MoveMeans, *, sure: bool) -> MoveCancelled:
     """The agent runs on here.
-
-    Before the package was sealed nothing has happened. Afterwards a person says that no one has
-    taken it (`sure`): an arbiter in a folder hears of copies on its own machine only, and one that
-    has heard refuses. Every open task then looks up or asks before it sends, because no one can
-    know. The mark goes last: until then this copy does not run.
-
-    Raises MoveRefused where it was taken, or no one says that it was not.
-    """
+    Before the package was sealed nothing has happened. Afterwards a person says that no one has taken it (`sure`): an
+    arbiter in a folder hears of copies on its own machine only, and one that has heard refuses. Every open task then
+    looks up or asks before it sends, because no one can know. The mark goes last: until then this copy does not run.
+    Raises MoveRefused where it was taken, or no one says that it was not."""
     mark = find_mark(home.instance)
     if mark is None:
         raise MoveRefused(f"the agent in {home.folder} is not being moved")
@@ -370,8 +354,7 @@ async def cancel_move(home: AgentHome, means: MoveMeans, *, sure: bool) -> MoveC
                 "`holdfast migrate cancel --nobody-has-it`; open tasks then become suspect",
             )
         incarnation, suspect = await _taken_back(home, means, mark.incarnation)
-    package = Path(mark.package)
-    for path in (part_of(package), package):
+    for path in (part_of(Path(mark.package)), Path(mark.package)):
         with contextlib.suppress(OSError):
             path.unlink()
     await asyncio.to_thread(remove_tree, home.instance / "backup" / STAGING)
@@ -389,8 +372,4 @@ async def _taken_back(home: AgentHome, means: MoveMeans, incarnation: int) -> tu
         if lease.check_not_taken(incarnation):  # taken back before, by a run that was cut short
             return journal_at(home.journal).incarnation(), 0
         done = await recover_journal(home.journal)
-
-        def keys() -> KeyRing:
-            return load_or_create(home.keys_file, journal_exists=True, entropy=means.entropy)
-
-        return await lease.take_back(keys, incarnation), done.open_tasks
+        return await lease.take_back(lambda: means.keys(home.keys_file), incarnation), done.open_tasks

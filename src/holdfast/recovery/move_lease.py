@@ -23,6 +23,7 @@ from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ports import KeyRing
 from holdfast.errors import AgentElsewhere, AgentQuarantined, HoldfastError, MoveRefused
 from holdfast.host.private_files import open_private
+from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.lease.arbiter import FolderArbiter
 from holdfast.identity.lease.arbiter_state import LeaseView
 from holdfast.identity.lease.instance import LeaseRequest, WaitReason
@@ -49,6 +50,10 @@ class MoveMeans:
     clock: Clock
     entropy: Entropy
     port: Signatures
+
+    def keys(self, file: Path) -> KeyRing:
+        """The keys of the journal beside this file."""
+        return load_or_create(file, journal_exists=True, entropy=self.entropy)
 
 
 class MoveLease:
@@ -87,8 +92,7 @@ class MoveLease:
 
     @classmethod
     def of(cls, home: AgentHome, speaker: Speaker, means: MoveMeans, *, folder: Path | None = None) -> MoveLease | None:
-        """None where the agent has no arbiter. `folder` is where its files lie until they have
-        their place."""
+        """None where the agent has no arbiter. `folder` is where its files lie until they have their place."""
         if home.arbiter is None:
             return None
         return cls(home, home.arbiter, folder or home.folder, speaker, means)

@@ -22,7 +22,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, AsyncExitStack
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,7 +42,6 @@ from holdfast.errors import BadInput, JournalBusy, MovedAway, MoveRefused, NotAJ
 from holdfast.host.folder_swap import remove_tree
 from holdfast.host.log import Log
 from holdfast.host.private_files import check_place, ensure_private_folder, sync_folder, write_atomically
-from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.records.encodings import digest_of
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.records.signed import Signed
@@ -123,16 +122,14 @@ class MoveOut:
         self._say("waiting for other processes to close the journal")
         with await self._exclusive():
             pass
-        async with AsyncExitStack() as stack:
-            lease = MoveLease.of(home, self._speaker, self._means)
-            if lease is not None:
-                await stack.enter_async_context(lease)
+        lease = MoveLease.of(home, self._speaker, self._means)
+        async with nullcontext() if lease is None else lease:
             return await self._leave_holding(package, lease)
 
     async def _leave_holding(self, package: Path, lease: MoveLease | None) -> tuple[MovedOut, MovedMark]:
         home = self._home
         if lease is not None:
-            await lease.hold(lambda: load_or_create(home.keys_file, journal_exists=True, entropy=self._means.entropy))
+            await lease.hold(lambda: self._means.keys(home.keys_file))
         await self._hand_off()
         folder = home.instance / "backup" / STAGING
         await asyncio.to_thread(remove_tree, folder)
@@ -196,10 +193,8 @@ class MoveOut:
                 f"the agent was exported, but its package is no longer at {package}",
                 hint="put the package back, or run `holdfast migrate cancel`",
             )
-        if mark.yielded:
-            lease = MoveLease.of(self._home, self._speaker, self._means)
-            if lease is not None:
-                lease.give(mark.yielded, incarnation=mark.incarnation)
+        if mark.yielded and (lease := MoveLease.of(self._home, self._speaker, self._means)) is not None:
+            lease.give(mark.yielded, incarnation=mark.incarnation)
         if here == part:
             os.rename(part, package)
             sync_folder(package.parent)

@@ -40,7 +40,6 @@ INTRO = b"holdfast move 1\n"
 LINE_BYTES_MAX = 256 * 1024
 HEADER_BYTES = 64 * 1024
 PART = ".part"
-PIECE_BYTES = 1 << 20
 
 
 class Cover(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,9 +61,7 @@ def part_of(package: Path) -> Path:
 
 def write_package(staging: Path, cover: Cover, target: Path, recipients: Sequence[str]) -> str:
     """The sealed package at `target`, new and durable; its SHA-256.
-
-    What is not sealed yet lies in the private staging folder, not where the package goes.
-    """
+    What is not sealed yet lies in the private staging folder, not where the package goes."""
     age = _pyrage()
     plain = staging / "plain"
     try:
@@ -85,15 +82,16 @@ def write_package(staging: Path, cover: Cover, target: Path, recipients: Sequenc
 
 def open_package(package: Path, identity: AgeIdentity, work: Path) -> tuple[Cover, BinaryIO]:
     """The cover, and the tar after it; unsealed into the private folder `work`.
-
-    Raises MoveRefused for what is no package, VaultLocked for one that is for another vault.
-    """
+    Raises MoveRefused for what is no package, VaultLocked for one that is for another vault."""
     try:
         with open(package, "rb") as source:
-            _check_sealed(source.read(HEADER_BYTES), package)
+            if not check_recipients(parse(source.read(HEADER_BYTES))):
+                raise MoveRefused(f"{package} is not sealed for an X25519 key")
             source.seek(0)
             plain = _new(work / "plain")
             _unseal(source, plain, identity, package)
+    except VaultDamaged as error:
+        raise MoveRefused(f"{package} is not a package: {error.message}") from None
     except OSError as error:
         raise explained(error, package) from error
     plain.seek(0)
@@ -126,70 +124,37 @@ def key_of(cover: Cover) -> KeyPair:
 
 
 def digest_of_file(path: Path) -> str:
-    sha256 = hashlib.sha256()
     with open(path, "rb") as file:
-        while piece := file.read(PIECE_BYTES):
-            sha256.update(piece)
-    return sha256.hexdigest()
-
-
-def _check_sealed(raw: bytes, package: Path) -> None:
-    try:
-        if not check_recipients(parse(raw)):
-            raise MoveRefused(f"{package} is not sealed for an X25519 key")
-    except VaultDamaged as error:
-        raise MoveRefused(f"{package} is not a package: {error.message}") from None
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _unseal(source: BinaryIO, plain: BinaryIO, identity: AgeIdentity, package: Path) -> None:
     age = _pyrage()
     try:
         age.decrypt_io(source, plain, [age.x25519.Identity.from_str(identity.reveal())])
-    except age.DecryptError as error:
+    except (age.DecryptError, OSError) as error:
         if "No matching keys" in str(error):
             raise VaultLocked(f"this vault does not open {package}: it was sealed for another vault") from None
-        raise _changed(package) from None
-    except OSError as error:
-        if error.errno is not None:
+        if getattr(error, "errno", None) is not None:
             raise
-        raise _changed(package) from None  # the library's own, where a part does not open
+        # The library's own OSError, where a part does not open, has no number.
+        raise ArchiveRefused(f"{package} was changed or is cut short") from None
     plain.flush()
-
-
-def _changed(package: Path) -> ArchiveRefused:
-    return ArchiveRefused(f"{package} was changed or is cut short")
 
 
 def _write_tar(staging: Path, out: BinaryIO) -> None:
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.GNU_FORMAT) as tar:
-        for name in (HEAD_NAME, MANIFEST):
-            _add(tar, staging / name, name)
-        _add_folder(tar, staging / STATE, STATE)
+        for name in (HEAD_NAME, MANIFEST, STATE):
+            tar.add(staging / name, name, filter=_member)  # a folder with all that is in it, by name
 
 
-def _add_folder(tar: tarfile.TarFile, folder: Path, name: str) -> None:
-    _add(tar, folder, name)
-    for entry in sorted(os.scandir(folder), key=lambda one: one.name):
-        path, inner = folder / entry.name, f"{name}/{entry.name}"
-        if entry.is_symlink():
-            continue  # in the manifest: made again where it stays inside
-        if entry.is_dir():
-            _add_folder(tar, path, inner)
-        else:
-            _add(tar, path, inner)
-
-
-def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
-    found = os.lstat(path)
-    member = tarfile.TarInfo(name)
-    member.mode = found.st_mode & 0o777
-    if path.is_dir():
-        member.type = tarfile.DIRTYPE
-        tar.addfile(member)
-        return
-    member.size = found.st_size
-    with open(path, "rb") as file:
-        tar.addfile(member, file)
+def _member(found: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """A file or folder as our reader takes it: no owner, no time. Links are made from the manifest."""
+    if not (found.isreg() or found.isdir()):
+        return None
+    member = tarfile.TarInfo(found.name)
+    member.type, member.mode, member.size = found.type, found.mode & 0o777, found.size
+    return member
 
 
 def _new(path: Path) -> BinaryIO:

@@ -135,14 +135,13 @@ async def recover_agent(
         tell("recovering the identity: fresh keys take over")
         log = await _recover_identity(survey, evidence, target, entropy=entropy, port=port)
     home = load_home(target.home)
-    left = _settle_places(home, survey)
     return RecoveredAgent(
         home=home,
         log=log,
         restored=restored,
         journal=rewound,
         evicted=evidence.vault is None,
-        left=left,
+        left=_settle_places(home, survey),
         secrets=_secrets(home, survey.escrow, clock, entropy),
         restore_s=restored_at - began,
         identity_s=time.monotonic() - restored_at,
@@ -177,11 +176,9 @@ async def _recover_identity(
     home = load_home(target.home)
     witnesses = tuple(dict.fromkeys((*evidence.witnesses, *home.witnesses)))
     new = target.new_witnesses
-    short = old_witnesses_short(survey, witnesses, port=port)
-    if short and not new and target.spare_witness is not None:
+    if old_witnesses_short(survey, witnesses, port=port) and not new and target.spare_witness is not None:
         new = (target.spare_witness,)
-    arbiter = home.arbiter
-    moved = target.arbiter and arbiter is not None and not arbiter.parent.is_dir()
+    moved = target.arbiter and home.arbiter is not None and not home.arbiter.parent.is_dir()
     old = home.settings.identity
     changed = msgspec.structs.replace(
         old, vault=str(target.vault), second=str(target.second), arbiter=target.arbiter if moved else old.arbiter
@@ -244,56 +241,45 @@ def _check_vaults(target: RecoveryTarget) -> None:
 
 def _settle_places(home: AgentHome, survey: Survey) -> tuple[str, ...]:
     """places.json says where the places were found; those that were behind are left out.
-
-    A repository that may have been put back to an older day must not be written to again: what
-    it would seal again goes out under numbers that were used before.
-    """
+    A repository that may have been put back to an older day must not be written to again: what it would seal again goes
+    out under numbers that were used before."""
     behind = {one.place.name for one in survey.overview.places if one.lag is not None}
     found = {one.name: one for one in survey.places}
-    kept: list[Place] = []
     stored = read_places(home.places_file)
-    for place in stored:
-        there = found.get(place.name)
-        if place.name in behind:
-            continue
-        same = there is not None and (there.kind, there.place_id) == (place.kind, place.place_id)
-        if there is not None and same:
-            kept.append(msgspec.structs.replace(place, address=there.address, agent=there.agent))
-        else:
-            kept.append(place)
-    if tuple(kept) != stored:
+    kept = tuple(_where_found(one, found.get(one.name)) for one in stored if one.name not in behind)
+    if kept != stored:
         write_places(home.places_file, kept)
     return tuple(sorted(behind))
 
 
+def _where_found(place: Place, there: Place | None) -> Place:
+    if there is None or (there.kind, there.place_id) != (place.kind, place.place_id):
+        return place
+    return msgspec.structs.replace(place, address=there.address, agent=there.agent)
+
+
+@dataclass(slots=True)
 class _Restoring:
     """What is done to a restored folder before it takes its place."""
 
-    def __init__(self, survey: Survey, clock: Clock, *, keep_keys: bool) -> None:
-        self._view = survey
-        self._keep_keys = keep_keys
-        self._clock = clock
-        self.rewound: Rewound | None = None
+    survey: Survey
+    clock: Clock
+    keep_keys: bool
+    rewound: Rewound | None = None
 
     async def prepare(self, folder: Path) -> None:
         folder = home_in(folder)
-        if not self._keep_keys:
+        if not self.keep_keys:
             # Of the folder that was there: the agent is whole again only with its new keys.
             remove_durably(folder / KEYS)
         journal = folder / JOURNAL
         if journal.is_file():
-            self.rewound = await journal_at(journal).restore(
-                keys=ring_of(self._view.escrow), clock=self._clock, above=max(self._view.above, granted_to(folder))
-            )
-        write_mark(folder / INSTANCE, self._mark(folder))
-
-    def _mark(self, folder: Path) -> RestoredMark:
-        held = HeadFile(folder / HEADS).read().heads
-        return RestoredMark(
-            heads=tuple(one.digest for one in held[-HEADS_MARKED:]),
-            restored_ms=self._clock.wall_ms(),
-            incarnation=None if self.rewound is None else self.rewound.incarnation,
-        )
+            keys, above = ring_of(self.survey.escrow), max(self.survey.above, granted_to(folder))
+            self.rewound = await journal_at(journal).restore(keys=keys, clock=self.clock, above=above)
+        heads = tuple(one.digest for one in HeadFile(folder / HEADS).read().heads[-HEADS_MARKED:])
+        incarnation = None if self.rewound is None else self.rewound.incarnation
+        mark = RestoredMark(heads=heads, restored_ms=self.clock.wall_ms(), incarnation=incarnation)
+        write_mark(folder / INSTANCE, mark)
 
 
 def _is_there(chosen: Signed[Head], target: RecoveryTarget) -> bool:

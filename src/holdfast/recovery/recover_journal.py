@@ -21,10 +21,8 @@ from holdfast.layout.moved import check_not_moved
 
 async def recover_journal(path: Path, *, dry_run: bool = False) -> Restored:
     """Take the file at this path as the journal, under a new incarnation.
-
-    Open tasks become suspect: what they may have done after the copy was made is looked up or
-    parked before anything is sent again.
-    """
+    Open tasks become suspect: what they may have done after the copy was made is looked up or parked before anything is
+    sent again."""
     if not path.is_file():
         raise NotAJournal(f"there is no journal at {path}")
     keys = load_or_create(path.parent / KEYS, journal_exists=True, entropy=SystemEntropy())
@@ -35,10 +33,8 @@ async def recover_journal(path: Path, *, dry_run: bool = False) -> Restored:
 
 async def begin_anew(path: Path, *, dry_run: bool = False) -> Restored:
     """Put an empty journal where one is lost for good.
-
-    Raises NotNow where a file is left, NotAJournal where there never was one, KeysMissing without
-    the keys: lookups would ask with others, and find nothing that was done.
-    """
+    Raises NotNow where a file is left, NotAJournal where there never was one, KeysMissing without the keys: lookups
+    would ask with others, and find nothing that was done."""
 
     def keys() -> KeyRing:
         check_not_moved(path.parent / INSTANCE)

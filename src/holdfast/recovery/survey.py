@@ -89,23 +89,17 @@ class Survey:
     @property
     def above(self) -> int:
         """The highest incarnation that a head speaks of."""
-        seen = [0]
-        for one in self.overview.chain.heads:
-            seen.append(one.record.e)
-            if one.record.journal is not None:
-                seen.append(one.record.journal.incarnation)
-        return max(seen)
+        heads = [one.record for one in self.overview.chain.heads]
+        marks = [one.journal.incarnation for one in heads if one.journal is not None]
+        return max([0, *(one.e for one in heads), *marks])
 
 
 async def survey_evidence(
     evidence: Evidence, folder: Path, *, engine: BackupEngine, port: Signatures, at: int | None = None
 ) -> Survey:
     """Everything that can be known before anything is changed.
-
-    Raises:
-        PlaceMissing: none of the places could be read, or none holds a snapshot.
-        LogMissing, BadPhrase, BadShare, VaultLocked, NotNow
-    """
+    Raises PlaceMissing: none of the places could be read, or none holds a snapshot; LogMissing, BadPhrase, BadShare,
+    VaultLocked, NotNow."""
     sources = await find_sources(
         engine, evidence.places, agent=evidence.agent, rsh=evidence.rsh, remote_program=evidence.remote_program
     )
@@ -169,10 +163,8 @@ def _unplaced(listed: Sequence[Listed], log: KeyLog) -> tuple[str, ...]:
 
 def _chosen(seen: Overview, *, at: int | None) -> Signed[Head] | None:
     held = {one.digest for standing in seen.places for one in standing.held}
-    for head in reversed(seen.chain.heads):
-        if head.digest in held and (at is None or head.record.at <= at):
-            return head
-    return None
+    old_enough = (head for head in reversed(seen.chain.heads) if at is None or head.record.at <= at)
+    return next((head for head in old_enough if head.digest in held), None)
 
 
 def _open_escrow(sources: FoundPlaces, log: KeyLog, paper: PaperKeys) -> tuple[Escrow, bytes]:
@@ -201,8 +193,7 @@ def _log_of_vault(vault: Vault, logs: Sequence[KeyLog]) -> KeyLog:
     """The log whose operational key this vault holds."""
     for log in logs:
         for entry in log.entries():
-            record = entry.record
-            keys = getattr(record, "op", None)
+            keys = getattr(entry.record, "op", None)
             if keys is None:
                 continue
             try:
@@ -233,8 +224,7 @@ async def _listed(engine: BackupEngine, source: FoundPlace, escrow: Escrow) -> L
         listing = await engine.list_archives(repository_of(source.place, escrow), rescue=True)
     except HoldfastError as error:
         return Listed(place=source.place, known=known, error=error)
-    archives = frozenset(one.name for one in listing.archives)
-    return Listed(place=source.place, known=known, archives=archives)
+    return Listed(place=source.place, known=known, archives=frozenset(one.name for one in listing.archives))
 
 
 async def _with_own_places(sources: FoundPlaces, folder: Path, engine: BackupEngine) -> FoundPlaces:

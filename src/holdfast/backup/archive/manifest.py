@@ -29,6 +29,7 @@ import msgspec
 from holdfast.errors import BackupDamaged
 from holdfast.host.manifest import PATH_BYTES_MAX, find_bad_name
 from holdfast.identity.records.encodings import Digest, digest_text
+from holdfast.identity.statements.statements import JournalMark
 
 FORMAT = 2
 READABLE = (1, 2)  # format 1 has no times, and no mode of the folder itself
@@ -78,6 +79,11 @@ class SnapshotJournal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     id: str
     incarnation: int
     sequence: int
+
+    @property
+    def mark(self) -> JournalMark:
+        """As a head has it."""
+        return JournalMark(id=self.id, sequence=self.sequence, incarnation=self.incarnation)
 
 
 class MadeBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -186,10 +192,8 @@ class ManifestWriter:
 
 class ManifestReader:
     """Reads a manifest once, from its start: `about`, then `entries()`, then `notes` and `sums`.
-
-    Nothing that was read counts before `entries()` has come to its end without an error and
-    `digest` is the one in the signed head. Raises BackupDamaged for what no writer writes.
-    """
+    Nothing that was read counts before `entries()` has come to its end without an error and `digest` is the one in the
+    signed head. Raises BackupDamaged for what no writer writes."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -22,6 +22,7 @@ compressed, so nothing in it can grow.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import time
@@ -87,13 +88,9 @@ def read_snapshot(
     stream: Readable, head: Signed[Head], work: Path, *, durable: bool = False, on_bytes: OnBytes | None = None
 ) -> Snapshot:
     """Read the archive of this head into the empty folder `work`, and check it whole.
-
-    The head must be known to be valid. `durable` syncs everything before returning.
-
-    Raises:
-        ArchiveRefused: it holds what no snapshot holds, or something that the manifest does not.
-        BackupDamaged: something is missing, cut off or changed.
-    """
+    The head must be known to be valid. `durable` syncs everything before returning. Raises ArchiveRefused: it holds
+    what no snapshot holds, or something that the manifest does not; BackupDamaged: something is missing, cut off or
+    changed."""
     with ContainedWriter(work) as contained:
         came = _extract(stream, head.record, contained, on_bytes)
         _check_head(contained, came, head)
@@ -105,9 +102,7 @@ def read_snapshot(
 
 def read_manifest(stream: Readable, head: Signed[Head], work: Path) -> tuple[ManifestEntry, ...]:
     """The entries of this head's manifest, out of an archive stream of HEAD and manifest alone.
-
-    Raises ArchiveRefused, BackupDamaged: nothing of it counts.
-    """
+    Raises ArchiveRefused, BackupDamaged: nothing of it counts."""
     with ContainedWriter(work) as contained:
         came = _extract(stream, head.record, contained)
         _check_head(contained, came, head)
@@ -187,32 +182,29 @@ def _extract(
         if not member.path:
             continue
         _check_place(member)
+        if member.path in came:
+            raise ArchiveRefused(f"{member.path!r} is in the archive twice")
         if member.is_folder:
-            _folder(contained, member, came)
+            came[member.path] = _folder(contained, member)
         else:
-            if member.path in came:
-                raise ArchiveRefused(f"{member.path!r} is in the archive twice")
             came[member.path] = _file(contained, member, tar, on_piece)
             files, size = files + 1, size + member.size
     return came
 
 
 def _check_place(member: Member) -> None:
-    path = member.path
-    if path in _BESIDE and not member.is_folder:
-        return
-    if path.partition("/")[0] != STATE or (path == STATE and not member.is_folder):
+    path, is_folder = member.path, member.is_folder
+    inside = path.partition("/")[0] == STATE and (path != STATE or is_folder)
+    if not inside and (is_folder or path not in _BESIDE):
         raise ArchiveRefused(f"the archive contains {path!r}, which does not belong in a snapshot")
 
 
-def _folder(contained: ContainedWriter, member: Member, came: dict[str, _Came]) -> None:
-    if member.path in came:
-        raise ArchiveRefused(f"{member.path!r} is in the archive twice")
-    came[member.path] = _Came(member.mode, 0, b"")
+def _folder(contained: ContainedWriter, member: Member) -> _Came:
     try:
         contained.make_folder(member.path)
     except OSError as error:
         raise _collision(member, error) from None
+    return _Came(member.mode, 0, b"")
 
 
 def _file(contained: ContainedWriter, member: Member, tar: TarStream, on_piece: Callable[[int], None]) -> _Came:
@@ -247,15 +239,9 @@ def _check_head(contained: ContainedWriter, came: dict[str, _Came], head: Signed
         raw = file.read(LINE_BYTES_MAX + 2)
     if raw != head.line() + b"\n":
         raise BackupDamaged("the head in the archive differs from the head that Holdfast expected")
-    if came[NAME].sha256 != _manifest_hash(head.record):
+    if came[NAME].sha256 != base64.b32decode(f"{head.record.manifest.upper()}===="):
         raise BackupDamaged("the manifest in the archive does not match the head: the digests differ")
     came.pop(NAME)
-
-
-def _manifest_hash(head: Head) -> bytes:
-    import base64
-
-    return base64.b32decode(f"{head.manifest.upper()}====")
 
 
 def _compare(contained: ContainedWriter, came: dict[str, _Came], head: Head, state: Path) -> Snapshot:
@@ -318,20 +304,10 @@ def _compare_one(entry: ManifestEntry, came: _Came | None) -> None:
 
 
 def _check_about(manifest: ManifestReader, head: Head) -> None:
-    about, sums, mark = manifest.about, manifest.sums, head.journal
-    journal = None if about.journal is None else about.journal
-    same = (
-        (about.id, about.e, about.seq) == (head.id, head.e, head.seq)
-        and sums is not None
-        and (sums.files, sums.bytes) == (head.files, head.bytes)
-        and (journal is None) == (mark is None)
-        and (
-            journal is None
-            or mark is None
-            or (journal.id, journal.sequence, journal.incarnation) == (mark.id, mark.sequence, mark.incarnation)
-        )
-    )
-    if not same:
+    about, sums = manifest.about, manifest.sums
+    mark = None if about.journal is None else about.journal.mark
+    said = (head.id, head.e, head.seq, head.files, head.bytes, head.journal)
+    if sums is None or (about.id, about.e, about.seq, sums.files, sums.bytes, mark) != said:
         raise BackupDamaged("the manifest and the head describe different snapshots")
 
 

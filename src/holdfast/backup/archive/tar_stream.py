@@ -71,12 +71,11 @@ class TarStream:
         self._padding = 0
 
     def members(self) -> Iterator[Member]:
-        """Raises ArchiveRefused for what no archive of ours holds, BackupDamaged where it ends
-        too early."""
+        """Raises ArchiveRefused for what no archive of ours holds, BackupDamaged where it ends too early."""
         while True:
             if self._unread:
                 raise AssertionError("the caller must read the content of the previous member first")
-            header = self._block()
+            header = self._read(BLOCK)
             if header == _ZEROS:
                 self._finish()
                 return
@@ -112,7 +111,7 @@ class TarStream:
         kind = _kind(header)
         if kind == _LONG_NAME:
             name = self._long_name(header)
-            header = self._block()
+            header = self._read(BLOCK)
             kind = _kind(header)
         if kind not in (_FILE, _OLD_FILE, _FOLDER):
             what = _NAMES.get(kind, f"a member of kind {kind!r}")
@@ -149,10 +148,8 @@ class TarStream:
             text = raw.decode()
         except UnicodeDecodeError:
             raise ArchiveRefused(f"the archive has a name that is not UTF-8: {_shown(raw)}") from None
-        if is_folder:
-            text = text.removesuffix("/")
-            if text == ".":
-                return ""
+        if is_folder and (text := text.removesuffix("/")) == ".":
+            return ""
         names = text.split("/")
         if len(names) > self._depth_max:
             raise ArchiveRefused(f"the archive has a path deeper than {self._depth_max} folders: {_shown(raw)}")
@@ -163,16 +160,13 @@ class TarStream:
 
     def _finish(self) -> None:
         """Two empty blocks, then nothing but zeros."""
-        if self._block() != _ZEROS:
+        if self._read(BLOCK) != _ZEROS:
             raise ArchiveRefused("data follows the end of the archive")
         left = 1 << 20  # archives are padded to 10 KiB, never to a megabyte
         while piece := self._file.read(BLOCK):
             left -= len(piece)
             if piece.strip(b"\0") or left < 0:
                 raise ArchiveRefused("data follows the end of the archive")
-
-    def _block(self) -> bytes:
-        return self._read(BLOCK)
 
     def _read(self, size: int) -> bytes:
         parts: list[bytes] = []
@@ -210,18 +204,16 @@ def _shown(raw: bytes) -> str:
 
 async def read_through(pieces: AsyncIterator[bytes], work: Callable[[Readable], T]) -> T:
     """Do the work in a thread, reading from the pieces. What the stream raises, the work gets.
-
-    Each piece is fetched when the thread asks for it, so no more than one is ever held.
-    """
+    Each piece is fetched when the thread asks for it, so no more than one is ever held."""
     return await asyncio.to_thread(work, _Pieces(pieces, asyncio.get_running_loop()))
 
 
+@dataclass(slots=True)
 class _Pieces:
-    def __init__(self, pieces: AsyncIterator[bytes], loop: asyncio.AbstractEventLoop) -> None:
-        self._pieces = pieces
-        self._loop = loop
-        self._piece = b""
-        self._at = 0
+    _pieces: AsyncIterator[bytes]
+    _loop: asyncio.AbstractEventLoop
+    _piece: bytes = b""
+    _at: int = 0
 
     def read(self, size: int, /) -> bytes:
         while self._at >= len(self._piece):

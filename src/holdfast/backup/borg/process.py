@@ -134,9 +134,7 @@ async def running(
     program: Path, call: Call, *, options: Sequence[str], env: Mapping[str, str]
 ) -> AsyncGenerator[Run, None]:
     """Start Borg and give the run; on leaving it has ended, of itself or by us.
-
-    Raises EngineMissing where the program is not there; BackupInterrupted, or `late`, where the time was over.
-    """
+    Raises EngineMissing where the program is not there; BackupInterrupted, or `late`, where the time was over."""
     cwd, where, timeout_s = call.cwd, call.repository.name, call.timeout_s
     with _secret_pipe(call.repository.passphrase) as (fds, names):
         try:

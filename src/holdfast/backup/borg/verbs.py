@@ -61,10 +61,7 @@ Version = tuple[int, ...]
 
 
 def find_program(given: str = "") -> Path:
-    """The setting, else the one that set-up built beside this Python, else that of the PATH.
-
-    Raises EngineMissing.
-    """
+    """The setting, else the one that set-up built beside this Python, else that of the PATH. Raises EngineMissing."""
     if given:
         path = Path(given).expanduser()
         if not os.access(path, os.X_OK):
@@ -140,9 +137,7 @@ _ARCHIVE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 class Borg:
     """A Borg program with a base folder of its own: cache, and what it knows of repositories.
-
-    The promises of each verb are those of `engine.Engine`.
-    """
+    The promises of each verb are those of `engine.Engine`."""
 
     key_command = "borg key import"
 
@@ -264,9 +259,7 @@ class Borg:
 
     async def _narrow(self, repository: Repository) -> bool:
         """Give a repository small segments from now on; whether it had large ones.
-
-        Borg does that only where the repository is a folder of this machine.
-        """
+        Borg does that only where the repository is a folder of this machine."""
         if repository.is_far or _segment_bytes(Path(repository.address)) <= SEGMENT_BYTES:
             return False
         await self._do(Verb.CONFIG, repository, repository.address, "max_segment_size", str(SEGMENT_BYTES))

@@ -10,15 +10,14 @@ Not visible from here: every source rolled back to the same day.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import Digest
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.statements import Head, find_fault_in_head, follows
+from holdfast.identity.statements.statements import Head, find_fault_in_head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +54,6 @@ class Chain:
     def newest(self) -> Signed[Head] | None:
         return self.heads[-1] if self.heads else None
 
-    def find_at(self, unix_s: int) -> Signed[Head] | None:
-        """The newest one that was made no later."""
-        made = [one for one in self.heads if one.record.at <= unix_s]
-        return made[-1] if made else None
-
-    def find(self, seq: int) -> Signed[Head] | None:
-        """The newest of those with this number."""
-        return next((one for one in reversed(self.heads) if one.record.seq == seq), None)
-
 
 def valid_heads(
     heads: Iterable[Signed[Head]], log: KeyLog, *, port: Signatures
@@ -90,31 +80,15 @@ def joined(sources: Iterable[Sequence[Signed[Head]]]) -> Chain:
     for one in heads:
         by_seq.setdefault(one.record.seq, []).append(one)
     forks = tuple(Fork(seq=seq, heads=tuple(group)) for seq, group in sorted(by_seq.items()) if len(group) > 1)
-    return Chain(heads=heads, forks=forks, gaps=_gaps(heads, known))
-
-
-def find_broken_link(heads: Sequence[Signed[Head]]) -> str:
-    """What is wrong with a chain that should be whole from its first member; empty if nothing."""
-    for before, one in pairwise(heads):
-        if not follows(one, before):
-            return f"head {one.record.seq} does not follow head {before.record.seq}"
-    return ""
+    missing = {one.record.seq - 1 for one in heads if one.record.prev is not None and one.record.prev not in known}
+    return Chain(heads=heads, forks=forks, gaps=tuple(sorted(missing)))
 
 
 def behind(newest: Head, held: Head | None) -> Lag | None:
     """How far a source that holds this head is behind; None where it is not, nor has any."""
     if held is None or held.rank >= newest.rank:
         return None
-    one, other = newest.journal, held.journal
-    same = one is not None and other is not None and one.id == other.id
-    steps = one.sequence - other.sequence if same and one and other else None
-    return Lag(
-        generations=max(newest.seq - held.seq, 1),
-        steps=steps if steps is None else max(steps, 0),
-        seconds=max(newest.at - held.at, 0),
-    )
-
-
-def _gaps(heads: Sequence[Signed[Head]], known: Mapping[Digest, Signed[Head]]) -> tuple[int, ...]:
-    missing = {one.record.seq - 1 for one in heads if one.record.prev is not None and one.record.prev not in known}
-    return tuple(sorted(missing))
+    one, other, steps = newest.journal, held.journal, None
+    if one is not None and other is not None and one.id == other.id:
+        steps = max(one.sequence - other.sequence, 0)
+    return Lag(generations=max(newest.seq - held.seq, 1), steps=steps, seconds=max(newest.at - held.at, 0))

@@ -51,11 +51,11 @@ class Held:
     absent: bool = False  # there is no such file
 
 
+@dataclass(frozen=True, slots=True)
 class HeadFile:
     """A file of heads."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     def read(self) -> Held:
         """All lines; none where there is no file. Raises BackupDamaged for one beyond measure."""
@@ -74,20 +74,19 @@ class HeadFile:
     def append(self, head: Signed[Head]) -> None:
         """On return the head is in the file, durably. Does nothing where it is there already."""
         try:
-            self._append(head)
+            self._append(head.line() + b"\n")
         except OSError as error:
             raise explained(error, self.path) from error
 
-    def _append(self, head: Signed[Head]) -> None:
+    def _append(self, line: bytes) -> None:
         fresh = not self.path.exists()
         fd = open_private(self.path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             with os.fdopen(os.dup(fd), "rb") as file:
                 raw = file.read(FILE_BYTES_MAX)
-            line = head.line() + b"\n"
             whole = raw.rfind(b"\n") + 1
-            if not _holds(raw, line):
+            if not raw.startswith(line) and b"\n" + line not in raw:
                 os.ftruncate(fd, whole)  # what a crash left without its end
                 os.lseek(fd, whole, os.SEEK_SET)
                 write_all(fd, line)
@@ -116,7 +115,9 @@ def parse_lines(raw: bytes, *, where: str) -> Held:
             heads.append(parse_head(line))
         except BadRecord as error:
             findings.append(f"{where} line {number}: {error.message}")
-    return Held(heads=tuple(heads), findings=_bounded(findings))
+    more = len(findings) - FINDINGS_MAX
+    shown = (*findings[:FINDINGS_MAX], *([f"and {more} more"] if more > 0 else []))
+    return Held(heads=tuple(heads), findings=shown)
 
 
 def parse_copy(raw: bytes | None) -> Held:
@@ -128,15 +129,3 @@ def parse_copy(raw: bytes | None) -> Held:
         torn = f"{HEADS}: the last line has no end: the file was cut off"
         held = replace(held, findings=(*held.findings, torn))
     return held
-
-
-def _holds(raw: bytes, line: bytes) -> bool:
-    """Whether the file has this line, whole."""
-    return raw.startswith(line) or b"\n" + line in raw
-
-
-def _bounded(findings: list[str]) -> tuple[str, ...]:
-    if len(findings) > FINDINGS_MAX:
-        more = len(findings) - FINDINGS_MAX
-        findings = [*findings[:FINDINGS_MAX], f"and {more} more"]
-    return tuple(findings)

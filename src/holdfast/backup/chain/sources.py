@@ -183,9 +183,7 @@ async def with_inner_heads(
     port: Signatures,
 ) -> list[Listed]:
     """The places with the heads that were read out of their archives, and what there is to say.
-
-    Never raises for what is wrong at a place.
-    """
+    Never raises for what is wrong at a place."""
     sources = (*others.values(), *(one.known for one in listed))
     good, _ = valid_heads((head for held in sources for head in held.heads), log, port=port)
     named = frozenset(head.record.archive for head in good)

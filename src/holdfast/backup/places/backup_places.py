@@ -105,9 +105,7 @@ class BackupPlaces:
 
     async def add(self, request: PlaceRequest) -> Place:
         """A new place with a repository of its own.
-
-        Raises BadPlace, PlaceTaken, PlaceMissing, MovedAway and what the place raises.
-        """
+        Raises BadPlace, PlaceTaken, PlaceMissing, MovedAway and what the place raises."""
         check_not_moved(self.home.instance)
         places = self.read()
         check_place_name(request.name)
@@ -144,9 +142,7 @@ class BackupPlaces:
         parsed = parse_address(address)
         new = msgspec.structs.replace(old, address=parsed.text, kind=parsed.kind, companion="")
         if new.kind is PlaceKind.FOLDER:
-            root = _folder(parsed)
-            place_id = find_place_id(root) or self._new_id()
-            new = msgspec.structs.replace(new, place_id=place_id)
+            new = msgspec.structs.replace(new, place_id=find_place_id(_folder(parsed)) or self._new_id())
         repository = self.repository(new)
         listing = await self.engine.list_archives(repository, rescue=True)
         repository.check_id(listing.repository_id)
@@ -159,9 +155,7 @@ class BackupPlaces:
 
     async def check(self, name: str, *, deep: bool = False) -> Listing:
         """The place is there, opens, and is the repository that was added.
-
-        With `deep` every chunk is read. Raises what is wrong.
-        """
+        With `deep` every chunk is read. Raises what is wrong."""
         place = self.get(name)
         await asyncio.to_thread(check_there, place)
         repository = self.repository(place)
@@ -194,9 +188,7 @@ class BackupPlaces:
 
     async def refresh_companions(self, names: tuple[str, ...] = ()) -> dict[str, Exception]:
         """Write companion files that are missing or old, for all places or these.
-
-        A place that is not there keeps what it has until a later run. Returns what places raised.
-        """
+        A place that is not there keeps what it has until a later run. Returns what places raised."""
         places = self.read()
         escrow = read_escrow(self.vault)
         wanted = [place for place in places if not names or place.name in names]
@@ -211,18 +203,15 @@ class BackupPlaces:
             return
         await asyncio.to_thread(check_there, place)
         there = await self.check_keys_current(place)
-        heads = _joined(there.get(HEADS, b""), files.get(HEADS, b""))
-        if heads:
+        if heads := _joined(there.get(HEADS, b""), files.get(HEADS, b"")):
             files[HEADS] = heads
         await put_companions(self.engine, place, files)
         self.states.change(place.name, lambda state: msgspec.structs.replace(state, companions=whole))
 
     async def check_keys_current(self, place: Place) -> dict[str, bytes]:
         """The companion files. Raises KeysReplaced if they know newer keys.
-
-        A recovered agent leaves its log there: a machine that comes back later must not overwrite
-        what the living one wrote, nor make snapshots that look newest.
-        """
+        A recovered agent leaves its log there: a machine that comes back later must not overwrite what the living one
+        wrote, nor make snapshots that look newest."""
         try:
             files = await read_companions(self.engine, place)
         except PlaceMissing:
@@ -231,9 +220,8 @@ class BackupPlaces:
         own = find_own_log(self.home.folder, port)
         if own is None:
             return files
-        copy = log_in_companions(files)
-        named = {key for entry in own.entries() for keys in entry.needs for key in keys.members}
-        seen = merge_copies(own, (copy,), id=own.id, port=port, asked=frozenset(named))
+        named = frozenset(key for entry in own.entries() for keys in entry.needs for key in keys.members)
+        seen = merge_copies(own, (log_in_companions(files),), id=own.id, port=port, asked=named)
         if seen is not None and seen.position > own.position:
             raise KeysReplaced(
                 f"another copy recovered this agent or rotated its keys: the key log at place {place.name} is at "
@@ -270,7 +258,7 @@ class BackupPlaces:
         if address.kind is PlaceKind.FOLDER:
             root = _folder(address)
             place_id = find_place_id(root) or self._new_id()
-            domain = request.domain or _domain(root)
+            domain = request.domain or (f"network folder {root}" if find_network_fs(root) else THIS_MACHINE)
         draft = Place(
             name=request.name,
             kind=address.kind,
@@ -353,9 +341,7 @@ async def open_places(
     home: AgentHome, *, ask: Callable[[], str] | None = None, vault: Vault | None = None, progress: Progress = SILENT
 ) -> BackupPlaces:
     """The agent's places, for changing and running them.
-
-    Raises EngineMissing, EngineTooOld, VaultMissing, VaultLocked.
-    """
+    Raises EngineMissing, EngineTooOld, VaultMissing, VaultLocked."""
     if vault is None:
         if home.vault is None:
             raise VaultMissing(
@@ -390,10 +376,6 @@ def _folder(address: Address) -> Path:
         )
     check_place(root, allow_network_fs=True)
     return root
-
-
-def _domain(root: Path) -> str:
-    return f"network folder {root}" if find_network_fs(root) else THIS_MACHINE
 
 
 def _folder_name(agent: str) -> str:

@@ -242,47 +242,33 @@ async def _sources_at(
 ) -> list[FoundPlace]:
     address = parse_address(os.path.abspath(text) if _is_folder(text) else text)
     if address.kind is PlaceKind.SSH:
-        bare = Place(
-            name="far",
-            kind=PlaceKind.SSH,
-            address=address.text,
-            place_id="",
-            repository_id="",
-            agent="agent",
-            added_ms=0,
-            rsh=rsh,
-            remote_program=remote_program,
-        )
-        files = await read_companions(engine, bare)
-        return [FoundPlace(place=_named(bare, files, where=text), files=files)]
+        far = msgspec.structs.replace(_bare("far", address.text), rsh=rsh, remote_program=remote_program)
+        return [await _found(engine, far, where=text)]
     try:
         folders = await asyncio.to_thread(_agent_folders, Path(address.text), agent)
     except OSError as error:
         raise place_error(error, text) from error
-    return [await _in_folder(engine, folder) for folder in folders]
+    return [await _found(engine, _bare("found", str(one.parent), folder=one), where=str(one)) for one in folders]
 
 
-async def _in_folder(engine: BackupEngine, folder: Path) -> FoundPlace:
-    bare = Place(
-        name="found",
-        kind=PlaceKind.FOLDER,
-        address=str(folder.parent),
-        repository_id="",
-        place_id=find_place_id(folder.parent) or "",
-        agent=folder.name,
-        added_ms=0,
-    )
+def _bare(name: str, address: str, *, folder: Path | None = None) -> Place:
+    """As far as an address says it; its companion files say the rest."""
+    kind, agent = (PlaceKind.SSH, "agent") if folder is None else (PlaceKind.FOLDER, folder.name)
+    place_id = "" if folder is None else find_place_id(folder.parent) or ""
+    return Place(name=name, kind=kind, address=address, place_id=place_id, repository_id="", agent=agent, added_ms=0)
+
+
+async def _found(engine: BackupEngine, bare: Place, *, where: str) -> FoundPlace:
     files = await read_companions(engine, bare)
-    return FoundPlace(place=_named(bare, files, where=str(folder)), files=files)
-
-
-def _named(bare: Place, files: dict[str, bytes], *, where: str) -> Place:
     try:
         about = msgspec.json.decode(files.get(ABOUT, b""), type=PlaceAbout)
         check_place_name(about.place)
     except (msgspec.DecodeError, UnicodeError, RecursionError, HoldfastError):
         raise PlaceMissing(f"{where}: {ABOUT} is missing or cannot be read") from None
-    return msgspec.structs.replace(bare, name=about.place, epoch=max(about.epoch, 1), repository_id=about.repository_id)
+    epoch, known = max(about.epoch, 1), about.repository_id
+    return FoundPlace(
+        place=msgspec.structs.replace(bare, name=about.place, epoch=epoch, repository_id=known), files=files
+    )
 
 
 def _agent_folders(root: Path, agent: str) -> list[Path]:

@@ -61,12 +61,9 @@ def removed(state: PlaceState, snapshots: Collection[str]) -> PlaceState:
 
 def seen(state: PlaceState, *, listed: Collection[str], named: Sequence[str], before: Collection[str]) -> PlaceState:
     """After a listing. `named`: what valid heads name, oldest first.
-
-    `before` is what the place was known to hold when the listing was asked for: what a run beside
-    this one has made since is not missing. What was seen there once must stay there until we
-    remove it ourselves; a missing one stays in `snapshots`, so that no later run forgets it. A
-    missing snapshot no longer counts as verified.
-    """
+    `before` is what the place was known to hold when the listing was asked for: what a run beside this one has made
+    since is not missing. What was seen there once must stay there until we remove it ourselves; a missing one stays in
+    `snapshots`, so that no later run forgets it. A missing snapshot no longer counts as verified."""
     known = {*state.snapshots, *state.pruned}
     new = tuple(one for one in named if one in listed and one not in known)
     missing = tuple(one for one in state.snapshots if one in before and one not in listed)

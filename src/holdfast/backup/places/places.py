@@ -148,10 +148,8 @@ def repository_of(place: Place, escrow: Escrow) -> Repository:
 
 def check_there(place: Place) -> None:
     """The place is the one that was added. Raises PlaceMissing.
-
-    A far host shows nothing without a connection: there the engine compares the id. A folder that a
-    person names on a bare machine needs no sentinel.
-    """
+    A far host shows nothing without a connection: there the engine compares the id. A folder that a person names on a
+    bare machine needs no sentinel."""
     if place.kind is PlaceKind.SSH or not place.place_id:
         return
     found = find_place_id(Path(place.address))

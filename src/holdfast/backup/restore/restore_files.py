@@ -104,9 +104,7 @@ class Gathering:
         self, engine: BackupEngine, repository: Repository, head: Signed[Head], entries: Sequence[ManifestEntry]
     ) -> None:
         """These of what is missing, as far as this place has them whole in this snapshot.
-
-        Raises what says nothing about the files: the place does not answer, our disk is full.
-        """
+        Raises what says nothing about the files: the place does not answer, our disk is full."""
         self.damaged = {}
         self._runs = 0
         todo = _batches(entries)

@@ -124,15 +124,10 @@ async def restore_to(
     target: Path, means: Means, wish: Wish | None = None, *, dry_run: bool = False, prepare: Prepare | None = None
 ) -> RestoreReport:
     """Put the agent's folder, or some of its files, at `target`, from the best snapshot there is.
-
-    `prepare` gets the whole restored folder before it takes its place; what it raises leaves the
-    target as it was. With `dry_run` nothing is fetched or changed.
-
-    Raises:
-        SnapshotNotFound: no place holds a snapshot that a valid head names, or not that one.
-        BackupDamaged, ArchiveRefused and others: of the last one tried, where none could be used.
-        JournalBusy, BackupBusy: another process uses the agent's folder.
-    """
+    `prepare` gets the whole restored folder before it takes its place; what it raises leaves the target as it was. With
+    `dry_run` nothing is fetched or changed. Raises SnapshotNotFound: no place holds a snapshot that a valid head names,
+    or not that one; BackupDamaged, ArchiveRefused and others: of the last one tried, where none could be used;
+    JournalBusy, BackupBusy: another process uses the agent's folder."""
     wish = wish or Wish()
     for path in wish.files:
         if any(find_bad_name(name) for name in path.split("/")):

@@ -80,10 +80,8 @@ async def fetch(
     doing: str = "fetching",
 ) -> Snapshot:
     """The snapshot of this head out of a place, into the empty folder `work`, compared whole.
-
-    Ignores the repository's lock: its holder may be lost. The head must be valid.
-    Raises BackupDamaged, ArchiveRefused and what a place raises.
-    """
+    Ignores the repository's lock: its holder may be lost. The head must be valid. Raises BackupDamaged, ArchiveRefused
+    and what a place raises."""
     archive, what = head.record.archive, f"place {repository.name}: {doing}"
     whole = Amount(files_all=head.record.files, bytes_all=head.record.bytes)
 
@@ -305,7 +303,7 @@ class PlaceSnapshots:
                 raise lost
             if not wanted:
                 what = f"no snapshot {archive}" if archive else "no snapshot"
-                raise SnapshotNotFound(f"place {place.name} holds {what}")
+                raise SnapshotNotFound(f"place {place.name} has {what}")
             result.archive = wanted[-1].record.archive
             await self.check(place, wanted[-1], result)
             if lost is not None:

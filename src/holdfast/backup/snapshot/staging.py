@@ -63,7 +63,7 @@ from holdfast.host.tree import GRAIN_NS, FileMark, may_hide_a_change, open_folde
 from holdfast.identity.records.encodings import Digest
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.speaker.speaker import Speaker
-from holdfast.identity.statements.statements import Head, JournalMark
+from holdfast.identity.statements.statements import Head
 from holdfast.journal.bind import journal_at
 from holdfast.layout.covered import CoveringRules, look
 from holdfast.layout.covering import CoveredKind
@@ -71,9 +71,7 @@ from holdfast.layout.covering import CoveredKind
 
 def copy_database(source: Path, copy: Path) -> None:
     """Copy a live SQLite database into the empty file `copy`, in one step, and check the copy.
-
-    Raises SnapshotFailed: without a whole copy there is no snapshot, rather than one without it.
-    """
+    Raises SnapshotFailed: without a whole copy there is no snapshot, rather than one without it."""
     try:
         damage = copy_whole(source, copy)
     except apsw.Error as error:
@@ -154,9 +152,7 @@ class _Try:
 
 def stage(subject: Subject, staging: Path, *, on_file: OnFile | None = None) -> Staged:
     """Copy what is covered into the empty private folder `staging`, and write its manifest.
-
-    Raises SnapshotFailed where a database cannot be copied whole; DiskFull, DiskFailed, ReadOnly.
-    """
+    Raises SnapshotFailed where a database cannot be copied whole; DiskFull, DiskFailed, ReadOnly."""
     try:
         os.chmod(staging, FOLDER_MODE)  # without a set-group bit that it has from above
         root = open_folder(str(subject.folder))
@@ -180,7 +176,7 @@ def seal_staged(speaker: Speaker, staged: Staged, *, archive: str, newest: Signe
         archive=archive,
         size_bytes=staged.bytes,
         files=staged.files,
-        journal=None if mark is None else JournalMark(**structs.asdict(mark)),
+        journal=None if mark is None else mark.mark,
         prev=None if newest is None else newest.digest,
     )
 
@@ -403,9 +399,7 @@ class _Stage:
 
 def _pour(fd: int, out: int | None, *, bytes_max: int, on_piece: Callable[[int], None]) -> tuple[int, str]:
     """Read so much of it, write it on, hash it: size and SHA-256.
-
-    Never more than it had when it was opened: a file that grows would never end.
-    """
+    Never more than it had when it was opened: a file that grows would never end."""
     sha256, size = hashlib.sha256(), 0
     while piece := os.read(fd, min(PIECE_BYTES, bytes_max - size)):
         sha256.update(piece)

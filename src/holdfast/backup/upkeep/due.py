@@ -24,7 +24,7 @@ DOUBLINGS_MAX = 20  # beyond any interval
 SKEW_MS = 10 * 60_000  # of a clock that is set by the network
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PlaceTrouble:
     """Something to tell: `kind` is STALE or the code of an error; empty means all is well again."""
 
@@ -58,39 +58,27 @@ def find_trouble(
     place: str, state: PlaceState, *, added_ms: int, now_ms: int, stale_after_ms: int
 ) -> PlaceTrouble | None:
     """What is wrong with the place now, the worst first; None where nothing is."""
-    failed = state.failures > 0 and state.result not in AWAY
-    if failed:
-        return PlaceTrouble(
-            place=place,
-            kind=state.result,
-            text=f"backup to {place} failed: {state.message}",
-            hint=f"`holdfast place check {place}`",
-        )
+    if state.failures > 0 and state.result not in AWAY:
+        failed = f"backup to {place} failed: {state.message}"
+        return PlaceTrouble(place, state.result, failed, f"`holdfast place check {place}`")
     if state.missing:
-        return PlaceTrouble(
-            place=place, kind=MISSING, text=f"place {place}: {missing_text(state)}", hint=SnapshotsMissing.default_hint
-        )
+        return PlaceTrouble(place, MISSING, f"place {place}: {missing_text(state)}", SnapshotsMissing.default_hint)
     since_ms = state.verified_ms or added_ms
     if is_ahead(since_ms, now_ms=now_ms):
         return PlaceTrouble(
-            place=place,
-            kind=STALE,
-            text=f"place {place}: its last verified backup is dated {_hours(since_ms - now_ms)} "
+            place,
+            STALE,
+            f"place {place}: its last verified backup is dated {_hours(since_ms - now_ms)} "
             "in the future: the clock was changed, so the age of the backup is unknown",
-            hint="correct the clock, then run `holdfast backup now`",
+            "correct the clock, then run `holdfast backup now`",
         )
     if now_ms - since_ms <= stale_after_ms:
         return None
-    old = _hours(now_ms - since_ms)
-    never = "there is no verified backup yet," if not state.verified_ms else "the last verified backup is"
-    age = f"{old} after it was added" if not state.verified_ms else f"{old} old"
-    why = f" ({state.message})" if state.failures else ""
-    return PlaceTrouble(
-        place=place,
-        kind=STALE,
-        text=f"place {place}: {never} {age}{why}",
-        hint=f"run `holdfast place check {place}` to see the cause, and `holdfast backup now` to try again",
-    )
+    old, why = _hours(now_ms - since_ms), f" ({state.message})" if state.failures else ""
+    never = f"there is no verified backup yet, {old} after it was added"
+    text = f"place {place}: {f'the last verified backup is {old} old' if state.verified_ms else never}{why}"
+    hint = f"run `holdfast place check {place}` to see the cause, and `holdfast backup now` to try again"
+    return PlaceTrouble(place, STALE, text, hint)
 
 
 def is_ahead(at_ms: int, *, now_ms: int) -> bool:
@@ -104,9 +92,5 @@ def _hours(ms: int) -> str:
 
 def unreported(state: PlaceState, trouble: PlaceTrouble | None, *, place: str) -> PlaceTrouble | None:
     """What a person does not know yet: a new trouble, or that the last one is over."""
-    kind = "" if trouble is None else trouble.kind
-    if kind == state.notified:
-        return None
-    if trouble is not None:
-        return trouble
-    return PlaceTrouble(place=place, kind="", text=f"place {place}: backups work again")
+    now = trouble or PlaceTrouble(place, "", f"place {place}: backups work again")
+    return None if now.kind == state.notified else now

@@ -48,10 +48,7 @@ async def prune(
     accept_missing: bool = False,
     now: datetime | None = None,
 ) -> tuple[Pruned, ...]:
-    """Prune every place, or these. What goes wrong at one is in its answer and stops no other.
-
-    Raises MovedAway.
-    """
+    """Prune every place, or these. What goes wrong at one is in its answer and stops no other. Raises MovedAway."""
     check_not_moved(places.home.instance)
     heads = read_named(places)
 

@@ -59,11 +59,9 @@ def plan(
     spared: Iterable[str] = (),
 ) -> PrunePlan:
     """What may go from one place.
-
-    `heads` are those of the agent, whose signatures the caller has checked; `listed` what the
-    repository says it holds; `made_here` what this machine made or saw there; `verified` the
-    newest snapshot of this place that was restored for a test; `spared` stays in any case.
-    """
+    `heads` are those of the agent, whose signatures the caller has checked; `listed` what the repository says it holds;
+    `made_here` what this machine made or saw there; `verified` the newest snapshot of this place that was restored for
+    a test; `spared` stays in any case."""
     present, made = frozenset(listed), dict.fromkeys(made_here)
     here = (one for one in heads if one.archive in present or one.archive in made)
     known = sorted(here, key=lambda one: one.order)
