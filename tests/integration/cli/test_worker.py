@@ -133,7 +133,7 @@ def test_a_task_that_exits_fails_alone(hf: Commands, start_worker: Start) -> Non
     ("app", "words", "code", "said"),
     [
         ("missing.py:tasks", (), 2, "there is no file missing.py"),
-        ("app.py:nothing", (), 2, "has no 'nothing'"),
+        ("app.py:nothing", (), 2, "has no attribute 'nothing'"),
         ("app.py", (), 2, "is not an app"),
         ("no.such.module:tasks", (), 2, "cannot be found"),
         ("exits.py:tasks", (), 2, "failed on import: SystemExit"),
