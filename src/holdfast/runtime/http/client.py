@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypedDict, Unpack
 
@@ -51,44 +52,26 @@ class BodyOptions(Options, total=False):
     body: bytes | None
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class HttpClient:
     """An HTTP/1.1 client bound to one attempt of one step."""
 
-    def __init__(
-        self,
-        *,
-        effect: Effect,
-        effect_key: str,
-        task_id: str,
-        ordinal: str,
-        fence: int | None = None,
-        time_left_s: Callable[[], float],
-        on_first_byte: Callable[[], None] = lambda: None,
-        lookup: bool = False,
-        ssl_context: ssl.SSLContext | None = None,
-    ) -> None:
-        """Bind the client.
+    effect: Effect
+    effect_key: str
+    task_id: str
+    ordinal: str
+    fence: int | None = None
+    time_left_s: Callable[[], float]  # until the call's own deadline, at the moment it is asked
+    # Called right before the first byte of an effect is handed to the kernel; if it raises, nothing is sent.
+    on_first_byte: Callable[[], None] = lambda: None
+    lookup: bool = False  # the client of a `find`, where every request only reads
+    ssl_context: ssl.SSLContext | None = None
+    begun: bool = field(default=False, init=False)  # a byte of this call's effect may have left
 
-        Args:
-            time_left_s: seconds until the call's own deadline, at the moment it is asked.
-            on_first_byte: called right before the first byte of an effect request is handed to
-                the kernel; what it raises is passed on and nothing is sent.
-            lookup: the client of a `find`, where every request only reads.
-        """
-        self._effect = effect
-        self._time_left_s = time_left_s
-        self._on_first_byte = on_first_byte
-        self._lookup = lookup
-        self._ssl_context = ssl_context
-        self._repeats = isinstance(effect, Read | Transactional)
-        self._begun = False
-        self._trace = {"Holdfast-Task": task_id, "Holdfast-Step": ordinal}
-        self._marks = {**self._trace, **_effect_headers(effect, effect_key, fence)}
-
-    @property
-    def begun(self) -> bool:
-        """True once a byte of this call's effect may have left."""
-        return self._begun
+    def __post_init__(self) -> None:
+        self._repeats = isinstance(self.effect, Read | Transactional)
+        self._trace = {"Holdfast-Task": self.task_id, "Holdfast-Step": self.ordinal}
+        self._marks = {**self._trace, **_effect_headers(self.effect, self.effect_key, self.fence)}
 
     async def request(
         self,
@@ -119,7 +102,7 @@ class HttpClient:
             KeyReused: the far end knows this key with another body.
             HttpUnknown: sent, and nothing proves what became of it.
         """
-        effect = effect and not self._lookup
+        effect = effect and not self.lookup
         try:
             declared = answers.check_refused_on(refused_on)
             if effect:
@@ -150,7 +133,7 @@ class HttpClient:
 
     async def _exchange(self, message: Message, *, timeout_s: float, effect: bool) -> Response:
         where = f"{message.method} {message.target.shown}"
-        left_s = min(timeout_s, self._time_left_s())
+        left_s = min(timeout_s, self.time_left_s())
         if not left_s > 0:
             raise self._unsent(NotSent, f"{where}: no time left to send it")
         transport: asyncio.Transport | None = None
@@ -161,8 +144,8 @@ class HttpClient:
                 self._check_may_send(exchange, transport, where)
                 if effect:
                     self._check_first()  # again: another one may have been sent meanwhile
-                    self._on_first_byte()
-                    self._begun = self._begun or not self._repeats
+                    self.on_first_byte()
+                    self.begun = self.begun or not self._repeats
                 asked = True
                 exchange.ask(message.raw)
                 response = await exchange.answer
@@ -183,24 +166,24 @@ class HttpClient:
 
     async def _connect(self, message: Message) -> tuple[asyncio.Transport, Exchange]:
         made = partial(Exchange, message.parser, body_bytes_max=RESPONSE_BODY_BYTES_MAX)
-        return await connect(message.target, made, ssl_context=self._ssl_context)
+        return await connect(message.target, made, ssl_context=self.ssl_context)
 
     def _check_may_send(self, exchange: Exchange, transport: asyncio.Transport, where: str) -> None:
         """The last look before the first byte; nothing may be awaited after it."""
         if exchange.answer.done() or transport.is_closing():
             raise ConnectionResetError("the far end closed the connection, or sent data before it got a request")
-        if not self._time_left_s() > 0:
+        if not self.time_left_s() > 0:
             raise TimeoutError(f"{where}: the call's deadline passed while connecting")
 
     def _check_first(self) -> None:
-        if self._begun and not self._repeats:
+        if self.begun and not self._repeats:
             raise BadRequest(
                 "a call may send only one effect request: make the second a step, or pass effect=False if it only reads"
             )
 
     def _check(self, message: Message, response: Response, *, effect: bool, refused_on: frozenset[int]) -> None:
         proof = response.proof()
-        contract = self._effect if effect else _READING
+        contract = self.effect if effect else _READING
         answer = answers.read_answer(contract, response.status, response.headers, refused_on=refused_on)
         where = f"{message.method} {message.target.shown}"
         if isinstance(answer, answers.MeansDone):
@@ -219,7 +202,7 @@ class HttpClient:
 
     def _unsent(self, kind: type[NotSent], text: str, response: Response | None = None) -> NotSent | AnswerUnknown:
         """NotSent while that is the truth about the whole call, else unknown."""
-        if not self._begun:
+        if not self.begun:
             return kind(text)
         return AnswerUnknown(
             f"{text}, after the effect request was sent",

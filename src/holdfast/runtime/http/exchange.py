@@ -25,6 +25,7 @@ import functools
 import socket
 import ssl
 import struct
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class ProtocolError(Exception):
     """The answer is not HTTP/1.1, or more than the limits allow."""
 
 
-class Receiver(asyncio.Protocol):
+class Receiver(asyncio.Protocol, ABC):
     """Parses the answer of one request; what is made of its parts is the subclass's."""
 
     def __init__(self, parser: h11.Connection, *, body_bytes_max: int) -> None:
@@ -110,21 +111,17 @@ class Receiver(asyncio.Protocol):
                 return False
         return True
 
-    # of the subclass
+    @abstractmethod
+    def is_over(self) -> bool: ...  # whether the answer is whole, or has failed
 
-    def is_over(self) -> bool:
-        """Whether the answer is whole, or has failed."""
-        raise NotImplementedError
+    @abstractmethod
+    def take_body(self, piece: bytes) -> None: ...
 
-    def take_body(self, piece: bytes) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def end(self) -> None: ...  # the answer is whole
 
-    def end(self) -> None:
-        """The answer is whole."""
-        raise NotImplementedError
-
-    def fail(self, error: Exception) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def fail(self, error: Exception) -> None: ...
 
 
 class Exchange(Receiver):
@@ -274,7 +271,9 @@ async def open_stream(
     except StreamTooLong as error:
         raise StreamTooLong(f"{where}: {error}", begun=True) from None
     except StreamFailed as error:
-        raise StreamFailed(_placed(where, error), begun=error.begun) from error.__cause__
+        text = str(error)
+        placed = text if text.startswith(where) else f"{where}: {text}"
+        raise StreamFailed(placed, begun=error.begun) from error.__cause__
     except (OSError, UnicodeError) as error:
         if handed_over:
             raise
@@ -287,11 +286,6 @@ async def open_stream(
 
 def _begun(pipe: _Pipe | None) -> bool:
     return pipe is not None and pipe.head is not None
-
-
-def _placed(where: str, error: StreamFailed) -> str:
-    text = str(error)
-    return text if text.startswith(where) else f"{where}: {text}"
 
 
 class _Pipe(Receiver):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import h11
+import msgspec
 
 from holdfast.core import values
 from holdfast.errors import BadValue, HttpUnknown, NotSent, TooLarge
@@ -45,8 +45,7 @@ class AnswerUnknown(HttpUnknown):
         self.evidence = evidence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
+class Response(msgspec.Struct, frozen=True, kw_only=True):
     """A whole answer. Header names are lower case; repeated ones are joined by a comma."""
 
     status: int
@@ -71,8 +70,7 @@ class Response:
         return {"status": self.status, "body": self.text[:SHOWN_BODY_CHARS_MAX]}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Destination:
+class Destination(msgspec.Struct, frozen=True, kw_only=True):
     """Where a URL leads. `shown` leaves out the query, which may hold a secret."""
 
     tls: bool
@@ -83,8 +81,7 @@ class Destination:
     shown: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(msgspec.Struct, frozen=True, kw_only=True):
     """A request ready to be handed to the kernel, and the parser that awaits its answer."""
 
     method: str
@@ -97,9 +94,9 @@ def build(
     method: str,
     url: str,
     *,
-    params: Mapping[str, str] | None,
-    json: object,
-    body: bytes | None,
+    params: Mapping[str, str] | None = None,
+    json: object = None,
+    body: bytes | None = None,
     headers: Mapping[str, str] | None,
     own_headers: Mapping[str, str],
 ) -> Message:

@@ -21,16 +21,6 @@ from holdfast.runtime.models import wire
 from holdfast.runtime.models.reply import Opaque, Part, Refusal, Reply, StopReason, Text, Usage
 from holdfast.runtime.models.request import Object, Request, parse_arguments
 from holdfast.runtime.models.troubles import error_inside
-from holdfast.runtime.models.wire import (
-    Assembler,
-    ServerEvent,
-    as_list,
-    as_object,
-    as_text,
-    body_bytes,
-    garbage,
-    with_extra,
-)
 
 BLOCKS_MAX = 1_000
 _STOPS = {
@@ -60,13 +50,13 @@ class AnthropicAssembler:
         self._open: set[int] = set()
         self._ended = False
 
-    def take(self, event: ServerEvent) -> str:
+    def take(self, event: wire.ServerEvent) -> str:
         body = wire.parse_object(event.data)
         kind = body.get("type")
         if kind == "error":
             raise error_inside(body)
         if kind == "message_start":
-            self._message = dict(as_object(body.get("message"), "the message"))
+            self._message = dict(wire.as_object(body.get("message"), "the message"))
         elif kind in ("content_block_start", "content_block_delta", "content_block_stop"):
             return self._take_block(str(kind), body)
         elif kind == "message_delta":
@@ -87,20 +77,20 @@ class AnthropicAssembler:
         index = body.get("index")
         if kind == "content_block_start":
             if index != len(self._blocks) or len(self._blocks) >= BLOCKS_MAX:
-                raise garbage("a block out of order, or too many of them")
+                raise wire.garbage("a block out of order, or too many of them")
             self._open.add(len(self._blocks))
-            block = dict(as_object(body.get("content_block"), "a block"))
+            block = dict(wire.as_object(body.get("content_block"), "a block"))
             self._blocks.append(block)
             self._grown.append({})
-            return as_text(block.get("text"), "text") if block.get("type") == "text" else ""
+            return wire.as_text(block.get("text"), "text") if block.get("type") == "text" else ""
         if type(index) is not int or index not in self._open:
-            raise garbage("an event for a block that is not open")
+            raise wire.garbage("an event for a block that is not open")
         if kind == "content_block_stop":
             self._open.remove(index)
             return ""
-        delta = as_object(body.get("delta"), "a delta")
+        delta = wire.as_object(body.get("delta"), "a delta")
         source, name = _DELTAS.get(str(delta.get("type")), ("", ""))
-        text = as_text(delta.get(source), "a delta") if source else ""
+        text = wire.as_text(delta.get(source), "a delta") if source else ""
         if source:
             self._grown[index].setdefault(name, []).append(text)
         said = name == "text" and self._blocks[index].get("type") == "text"
@@ -108,13 +98,13 @@ class AnthropicAssembler:
 
     def _take_end(self, body: Object) -> None:
         if self._message is None:
-            raise garbage("message_delta before message_start")
-        delta = as_object(body.get("delta"), "a delta")
+            raise wire.garbage("message_delta before message_start")
+        delta = wire.as_object(body.get("delta"), "a delta")
         for name in ("stop_reason", "stop_sequence", "stop_details", "container"):
             if delta.get(name) is not None:
                 self._message[name] = delta[name]
-        counted = as_object(body.get("usage") or {}, "usage")
-        before = as_object(self._message.get("usage") or {}, "usage")
+        counted = wire.as_object(body.get("usage") or {}, "usage")
+        before = wire.as_object(self._message.get("usage") or {}, "usage")
         told = {name: count for name, count in counted.items() if count is not None}
         self._message["usage"] = {**before, **told}
 
@@ -123,10 +113,10 @@ def _part(block: dict[str, object], grown: dict[str, list[str]] | None) -> Part:
     """One block, with what its deltas added."""
     for name, pieces in (grown or {}).items():
         if name:
-            block[name] = as_text(block.get(name), name) + "".join(pieces)
+            block[name] = wire.as_text(block.get(name), name) + "".join(pieces)
     written = "".join(grown.get("", [])) if grown else ""
     if block.get("type") == "text":
-        return Text(text=as_text(block.get("text"), "text"))
+        return Text(text=wire.as_text(block.get("text"), "text"))
     if block.get("type") == "tool_use":
         text = written or msgspec.json.encode(_checked(block.get("input"))).decode()
         return wire.new_call(tool=block.get("name"), text=text, provider_id=block.get("id"))
@@ -139,17 +129,17 @@ def _checked(value: object) -> object:
     try:
         return values.checked(value, what="the reply")
     except BadValue as error:
-        raise garbage(str(error)) from None
+        raise wire.garbage(str(error)) from None
 
 
 def _finish(parts: list[Part], body: Object) -> Reply:
-    reason = as_text(body.get("stop_reason"), "stop_reason")
+    reason = wire.as_text(body.get("stop_reason"), "stop_reason")
     stop = _STOPS.get(reason, StopReason.OTHER)
     if stop is StopReason.REFUSED:
-        details = as_object(body.get("stop_details") or {}, "stop_details")
-        parts.append(Refusal(text=as_text(details.get("explanation"), "an explanation")))
+        details = wire.as_object(body.get("stop_details") or {}, "stop_details")
+        parts.append(Refusal(text=wire.as_text(details.get("explanation"), "an explanation")))
     ids = {"reply": wire.shown_id(body.get("id")), "model": wire.shown_id(body.get("model")), "stop": reason}
-    container = as_object(body.get("container") or {}, "container")
+    container = wire.as_object(body.get("container") or {}, "container")
     if container:
         ids["container"] = wire.shown_id(container.get("id"))
     return wire.finish(
@@ -158,7 +148,7 @@ def _finish(parts: list[Part], body: Object) -> Reply:
 
 
 def _usage(value: object) -> Usage | None:
-    usage = as_object(value or {}, "usage")
+    usage = wire.as_object(value or {}, "usage")
     fresh, output = (wire.as_count(usage.get(f"{one}_tokens")) for one in ("input", "output"))
     if fresh is None or output is None:
         return None
@@ -205,16 +195,16 @@ class AnthropicWire:
                 body["tool_choice"] = choice
         if stream:
             body["stream"] = True
-        return body_bytes(with_extra(body, request, self.name))
+        return wire.body_bytes(wire.with_extra(body, request, self.name))
 
     def decode(self, raw: bytes) -> Reply:
         body = wire.parse_object(raw)
         if body.get("type") == "error" or body.get("error"):
             raise error_inside(body)  # a gateway put it into a 200
-        blocks = [as_object(one, "a block") for one in as_list(body.get("content"), "content")]
+        blocks = [wire.as_object(one, "a block") for one in wire.as_list(body.get("content"), "content")]
         return _finish([_part(dict(block), None) for block in blocks], body)
 
-    def assembler(self) -> Assembler:
+    def assembler(self) -> wire.Assembler:
         return AnthropicAssembler()
 
 

@@ -10,7 +10,7 @@ import ipaddress
 import re
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
 import msgspec
@@ -94,8 +94,7 @@ class Endpoint:
         return WIRE_FORMS[self.wire]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
     reply: Reply
     kept: dict[str, str]
 
@@ -116,9 +115,31 @@ async def exchange(
         ModelRejected: the endpoint says why not.
         ReplyGarbled: a reply began and cannot be used.
     """
-    key = _get_key(endpoint, keys)
+    form, key, times = endpoint.wire_form, _get_key(endpoint, keys), endpoint.timeouts
     try:
-        return await _exchange(endpoint, key, body, show=show, affinity=affinity, time_s=time_s)
+        message = build(
+            "POST",
+            endpoint.url.rstrip("/") + form.path,
+            body=body,
+            headers={**endpoint.headers, **affinity},
+            own_headers={"content-type": "application/json", **form.headers(key)},
+        )
+    except BadRequest as error:
+        raise BadSettings(f"endpoint {endpoint.name}: {error}") from None
+    if time_s is not None:
+        times = replace(times, total_s=min(times.total_s, max(time_s, 0.001)))
+    size_max = STREAM_BYTES_MAX if show else REPLY_BYTES_MAX
+    try:
+        async with open_http_stream(
+            message, timeouts=times, body_bytes_max=size_max, ssl_context=endpoint.ssl_context
+        ) as answer:
+            if answer.status != 200:
+                raise _named(await _read_error(answer), endpoint, key)
+            try:
+                reply = await _read_reply(form, answer, show)
+            except (ModelUnavailable, ModelRejected, ReplyGarbled) as error:
+                raise _named(error, endpoint, key) from None
+            return Answered(reply=_with_request_id(reply, answer), kept=_kept(endpoint, answer))
     except StreamTooLong as error:
         raise ReplyGarbled(f"endpoint {endpoint.name}: {error}", reason="too-large") from None
     except StreamFailed as error:
@@ -126,45 +147,6 @@ async def exchange(
         if error.begun:
             raise ReplyGarbled(text, reason="cut") from None
         raise ModelUnavailable(text) from None
-
-
-async def _exchange(
-    endpoint: Endpoint,
-    key: str | None,
-    body: bytes,
-    *,
-    show: Callable[[str], None] | None,
-    affinity: Mapping[str, str],
-    time_s: float | None,
-) -> Answered:
-    form = endpoint.wire_form
-    try:
-        message = build(
-            "POST",
-            endpoint.url.rstrip("/") + form.path,
-            params=None,
-            json=None,
-            body=body,
-            headers={**endpoint.headers, **affinity},
-            own_headers={"content-type": "application/json", **form.headers(key)},
-        )
-    except BadRequest as error:
-        raise BadSettings(f"endpoint {endpoint.name}: {error}") from None
-    times = endpoint.timeouts
-    total_s = times.total_s if time_s is None else min(times.total_s, max(time_s, 0.001))
-    async with open_http_stream(
-        message,
-        timeouts=Timeouts(connect_s=times.connect_s, between_bytes_s=times.between_bytes_s, total_s=total_s),
-        body_bytes_max=STREAM_BYTES_MAX if show else REPLY_BYTES_MAX,
-        ssl_context=endpoint.ssl_context,
-    ) as answer:
-        if answer.status != 200:
-            raise _named(await _read_error(answer), endpoint, key)
-        try:
-            reply = await _read_reply(form, answer, show)
-        except (ModelUnavailable, ModelRejected, ReplyGarbled) as error:
-            raise _named(error, endpoint, key) from None
-        return Answered(reply=_with_request_id(reply, answer), kept=_kept(endpoint, answer))
 
 
 async def _read_reply(form: WireForm, answer: StreamedAnswer, show: Callable[[str], None] | None) -> Reply:

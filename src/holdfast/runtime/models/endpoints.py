@@ -15,23 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from holdfast import errors
 from holdfast.core.clock import Clock, SystemClock
-from holdfast.errors import (
-    BadSettings,
-    ModelKeyRefused,
-    ModelNotFound,
-    ModelOverloaded,
-    ModelQuotaSpent,
-    ModelRateLimited,
-    ModelRejected,
-    ModelUnavailable,
-    ReplyGarbled,
-)
 from holdfast.runtime.models import health
 from holdfast.runtime.models.endpoint import Answered, Endpoint, exchange
 from holdfast.runtime.models.health import Breaker, EndpointHealth
@@ -42,7 +32,7 @@ from holdfast.runtime.models.request import Request
 from holdfast.runtime.models.troubles import ModelError, about_the_request
 
 ENDPOINTS_MAX = 32
-_NEEDS_A_PERSON = (ModelKeyRefused, ModelNotFound, ModelQuotaSpent)
+_NEEDS_A_PERSON = (errors.ModelKeyRefused, errors.ModelNotFound, errors.ModelQuotaSpent)
 
 
 class Endpoints:
@@ -68,7 +58,7 @@ class Endpoints:
         """
         names = {one.name for one in endpoints}
         if not 1 <= len(endpoints) <= ENDPOINTS_MAX or len(names) < len(endpoints):
-            raise BadSettings(f"give a model 1 to {ENDPOINTS_MAX} endpoints with different names")
+            raise errors.BadSettings(f"give a model 1 to {ENDPOINTS_MAX} endpoints with different names")
         self._endpoints = in_order(endpoints, region=region)
         self._wire_names = dict(wire_names or {})
         self._allow_state = checked_surfaces(allow_state)
@@ -120,10 +110,10 @@ class Endpoints:
         body, known, name = call.body(endpoint), self._health, endpoint.name
         known[name] = health.asked(known[name], self._clock.boot_ms(), breaker=self._breaker)
         try:
-            answered = await exchange(
-                endpoint, body, show=call.shower(), affinity=call.affinity(endpoint), time_s=time_s, keys=call.keys
-            )
-        except (ModelUnavailable, ModelRejected, ReplyGarbled) as error:
+            affinity = affinity_of(endpoint, session=call.session, kept=call.kept.get(name, {}))
+            show = None if call.show is None else call.shown
+            answered = await exchange(endpoint, body, show=show, affinity=affinity, time_s=time_s, keys=call.keys)
+        except (errors.ModelUnavailable, errors.ModelRejected, errors.ReplyGarbled) as error:
             known[name] = self._after(error, known[name])
             call.failed(endpoint, error)
             if about_the_request(error):
@@ -139,14 +129,14 @@ class Endpoints:
         now_ms = self._clock.boot_ms()
         if about_the_request(error):
             return health.replied(before)
-        if isinstance(error, ModelRateLimited):
+        if isinstance(error, errors.ModelRateLimited):
             return health.limited(before, now_ms, retry_after_s=error.retry_after_s)
         return health.failed(
             before,
             now_ms,
             breaker=self._breaker,
             at_once=isinstance(error, _NEEDS_A_PERSON),
-            retry_after_s=error.retry_after_s if isinstance(error, ModelUnavailable) else None,
+            retry_after_s=error.retry_after_s if isinstance(error, errors.ModelUnavailable) else None,
         )
 
 
@@ -175,13 +165,7 @@ class _Asking:
             self._bodies[wire] = endpoint.wire_form.encode(request, stream=self.show is not None)
         return self._bodies[wire]
 
-    def affinity(self, endpoint: Endpoint) -> dict[str, str]:
-        return affinity_of(endpoint, session=self.session, kept=self.kept.get(endpoint.name, {}))
-
-    def shower(self) -> Callable[[str], None] | None:
-        return None if self.show is None else self._shown
-
-    def _shown(self, text: str) -> None:
+    def shown(self, text: str) -> None:
         assert self.show is not None
         self._shown_chars += len(text)
         self.show(TextDelta(text=text))
@@ -225,8 +209,8 @@ def as_failure(endpoint: Endpoint, error: ModelError, *, text_chars: int) -> Fai
         endpoint=endpoint.name,
         code=error.code,
         message=error.message,
-        status=None if isinstance(error, ReplyGarbled) else error.status,
-        retry_after_s=error.retry_after_s if isinstance(error, ModelUnavailable) else None,
+        status=None if isinstance(error, errors.ReplyGarbled) else error.status,
+        retry_after_s=error.retry_after_s if isinstance(error, errors.ModelUnavailable) else None,
         text_chars=text_chars,
     )
 
@@ -236,18 +220,18 @@ def as_resting(endpoint: Endpoint, *, wait_s: float) -> Failure:
     return Failure(endpoint=endpoint.name, code=RESTING, message=why, retry_after_s=wait_s)
 
 
-def verdict(failures: Sequence[Failure], errors: Mapping[str, ModelError]) -> ModelError:
-    """The error of the whole call. `errors` are those of the endpoints that were asked."""
+def verdict(failures: Sequence[Failure], causes: Mapping[str, ModelError]) -> ModelError:
+    """The error of the whole call. `causes` are those of the endpoints that were asked."""
     waits = [one.retry_after_s for one in failures if one.retry_after_s is not None]
-    retryable = [one for one in errors.values() if isinstance(one, ModelUnavailable)]
+    retryable = [one for one in causes.values() if isinstance(one, errors.ModelUnavailable)]
     resting = any(one.code == RESTING for one in failures)
     if retryable or resting:
         kind = _common_kind(retryable, resting=resting)
         told = "no endpoint replied: " + "; ".join(one.message for one in failures)
         found: ModelError = kind(told, retry_after_s=min(waits, default=None))
     else:
-        garbled = [one for one in errors.values() if isinstance(one, ReplyGarbled)]
-        found = garbled[0] if garbled else next(iter(errors.values()))
+        garbled = [one for one in causes.values() if isinstance(one, errors.ReplyGarbled)]
+        found = garbled[0] if garbled else next(iter(causes.values()))
     return with_failures(found, failures)
 
 
@@ -268,8 +252,8 @@ def affinity_of(endpoint: Endpoint, *, session: str, kept: Mapping[str, str]) ->
     return headers
 
 
-def _common_kind(errors: Sequence[ModelUnavailable], *, resting: bool) -> type[ModelUnavailable]:
-    for kind in (ModelRateLimited, ModelOverloaded):
-        if errors and not resting and all(isinstance(one, kind) for one in errors):
+def _common_kind(causes: Sequence[errors.ModelUnavailable], *, resting: bool) -> type[errors.ModelUnavailable]:
+    for kind in (errors.ModelRateLimited, errors.ModelOverloaded):
+        if causes and not resting and all(isinstance(one, kind) for one in causes):
             return kind
-    return ModelUnavailable
+    return errors.ModelUnavailable

@@ -9,8 +9,9 @@ provider's cache of prefixes is not state: losing it costs tokens, nothing else.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
 from typing import cast
+
+import msgspec
 
 from holdfast.errors import BadInput, StateHeldElsewhere
 from holdfast.runtime.models.request import Object, Request
@@ -34,8 +35,7 @@ _TYPES = {
 _BY_NAME = {name: surface for surface, names in SURFACES.items() for name in names}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldState:
+class HeldState(msgspec.Struct, frozen=True, kw_only=True):
     surface: str
     place: str
 

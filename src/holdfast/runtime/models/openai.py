@@ -15,16 +15,6 @@ from holdfast.runtime.models import wire
 from holdfast.runtime.models.reply import TOOL_CALLS_MAX, Part, Refusal, Reply, StopReason, Text, Usage
 from holdfast.runtime.models.request import Object, Request
 from holdfast.runtime.models.troubles import error_inside
-from holdfast.runtime.models.wire import (
-    Assembler,
-    ServerEvent,
-    as_list,
-    as_object,
-    as_text,
-    body_bytes,
-    garbage,
-    with_extra,
-)
 
 _STOPS = {
     "stop": StopReason.END,
@@ -47,17 +37,17 @@ class OpenAIAssembler:
         self._ids: dict[str, str] = {}
         self._done = False
 
-    def take(self, event: ServerEvent) -> str:
+    def take(self, event: wire.ServerEvent) -> str:
         if self._done:
-            raise garbage("events after [DONE]")
+            raise wire.garbage("events after [DONE]")
         if event.data == "[DONE]":
             self._done = True
             return ""
         chunk = _opened(event.data)
         self._ids = self._ids or _ids(chunk)
         self._usage = _usage(chunk.get("usage")) or self._usage
-        choices = as_list(chunk.get("choices") or [], "choices")
-        return "".join(self._take_choice(as_object(one, "a choice")) for one in choices)
+        choices = wire.as_list(chunk.get("choices") or [], "choices")
+        return "".join(self._take_choice(wire.as_object(one, "a choice")) for one in choices)
 
     def finish(self) -> Reply:
         if not self._reason:
@@ -72,15 +62,15 @@ class OpenAIAssembler:
     def _take_choice(self, choice: Object) -> str:
         if choice.get("index", 0) != 0:
             return ""  # we ask for one; what others say is not ours
-        delta = as_object(choice.get("delta") or {}, "a delta")
-        text = as_text(delta.get("content"), "content")
+        delta = wire.as_object(choice.get("delta") or {}, "a delta")
+        text = wire.as_text(delta.get("content"), "content")
         if text:
             self._text.append(text)
-        if refusal := as_text(delta.get("refusal"), "a refusal"):
+        if refusal := wire.as_text(delta.get("refusal"), "a refusal"):
             self._refusal.append(refusal)
-        for piece in as_list(delta.get("tool_calls") or [], "tool_calls"):
-            self._take_call(as_object(piece, "a tool call"))
-        self._reason = as_text(choice.get("finish_reason"), "finish_reason") or self._reason
+        for piece in wire.as_list(delta.get("tool_calls") or [], "tool_calls"):
+            self._take_call(wire.as_object(piece, "a tool call"))
+        self._reason = wire.as_text(choice.get("finish_reason"), "finish_reason") or self._reason
         return text
 
     def _take_call(self, piece: Object) -> None:
@@ -90,11 +80,11 @@ class OpenAIAssembler:
                 raise ReplyGarbled(f"the reply has more than {TOOL_CALLS_MAX} tool calls", reason="too-large")
             found = _CallPieces(index=piece.get("index"), provider_id=piece.get("id"))
             self._calls.append(found)
-        told = as_object(piece.get("function") or {}, "a function")
-        name = as_text(told.get("name"), "a tool's name")
+        told = wire.as_object(piece.get("function") or {}, "a function")
+        name = wire.as_text(told.get("name"), "a tool's name")
         if name and name != "".join(found.name):  # some servers repeat it in every piece
             found.name.append(name)
-        if text := as_text(told.get("arguments"), "arguments"):
+        if text := wire.as_text(told.get("arguments"), "arguments"):
             found.text.append(text)
 
     def _find_call(self, piece: Object) -> _CallPieces | None:
@@ -123,14 +113,14 @@ def _content(content: object) -> str:
     """Text, or a list of text parts as some servers send."""
     if content is None or isinstance(content, str):
         return content or ""
-    parts = [as_object(part, "a part") for part in as_list(content, "content")]
-    return "".join(as_text(part.get("text"), "a text") for part in parts)
+    parts = [wire.as_object(part, "a part") for part in wire.as_list(content, "content")]
+    return "".join(wire.as_text(part.get("text"), "a text") for part in parts)
 
 
 def _call(call: Object) -> Part:
-    told = as_object(call.get("function") or call.get("custom") or {}, "a function")
+    told = wire.as_object(call.get("function") or call.get("custom") or {}, "a function")
     text = told.get("arguments", told.get("input"))
-    return wire.new_call(tool=told.get("name"), text=as_text(text, "arguments"), provider_id=call.get("id"))
+    return wire.new_call(tool=told.get("name"), text=wire.as_text(text, "arguments"), provider_id=call.get("id"))
 
 
 def _finish(parts: list[Part], *, reason: str, usage: Usage | None, ids: dict[str, str]) -> Reply:
@@ -141,12 +131,12 @@ def _finish(parts: list[Part], *, reason: str, usage: Usage | None, ids: dict[st
 
 
 def _usage(value: object) -> Usage | None:
-    usage = as_object(value or {}, "usage")
+    usage = wire.as_object(value or {}, "usage")
     read, written = (wire.as_count(usage.get(f"{one}_tokens")) for one in ("prompt", "completion"))
     if read is None or written is None:
         return None
-    prompt = as_object(usage.get("prompt_tokens_details") or {}, "details")
-    output = as_object(usage.get("completion_tokens_details") or {}, "details")
+    prompt = wire.as_object(usage.get("prompt_tokens_details") or {}, "details")
+    output = wire.as_object(usage.get("completion_tokens_details") or {}, "details")
     return Usage(
         input_tokens=read,
         output_tokens=written,
@@ -204,22 +194,22 @@ class OpenAIWire:
                     body[name] = _choice(request.settings[name])
         if stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        return body_bytes(with_extra(body, request, self.name))
+        return wire.body_bytes(wire.with_extra(body, request, self.name))
 
     def decode(self, raw: bytes) -> Reply:
         body = _opened(raw)
-        choices = as_list(body.get("choices"), "choices")
+        choices = wire.as_list(body.get("choices"), "choices")
         if not choices:
             raise ReplyGarbled("the reply is empty: it has no choices", reason="empty")
-        choice = as_object(choices[0], "a choice")
-        message = as_object(choice.get("message"), "a message")
-        parts = _said(_content(message.get("content")), as_text(message.get("refusal"), "a refusal"))
-        for call in as_list(message.get("tool_calls") or [], "tool_calls"):
-            parts.append(_call(as_object(call, "a tool call")))
-        reason = as_text(choice.get("finish_reason"), "finish_reason")
+        choice = wire.as_object(choices[0], "a choice")
+        message = wire.as_object(choice.get("message"), "a message")
+        parts = _said(_content(message.get("content")), wire.as_text(message.get("refusal"), "a refusal"))
+        for call in wire.as_list(message.get("tool_calls") or [], "tool_calls"):
+            parts.append(_call(wire.as_object(call, "a tool call")))
+        reason = wire.as_text(choice.get("finish_reason"), "finish_reason")
         return _finish(parts, reason=reason, usage=_usage(body.get("usage")), ids=_ids(body))
 
-    def assembler(self) -> Assembler:
+    def assembler(self) -> wire.Assembler:
         return OpenAIAssembler()
 
 

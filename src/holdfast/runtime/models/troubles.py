@@ -25,67 +25,56 @@ from typing import cast
 
 import msgspec
 
+from holdfast import errors
 from holdfast.core import answers
-from holdfast.errors import (
-    ContextTooLong,
-    HoldfastError,
-    ModelKeyRefused,
-    ModelNotFound,
-    ModelOverloaded,
-    ModelQuotaSpent,
-    ModelRateLimited,
-    ModelRejected,
-    ModelUnavailable,
-    ReplyGarbled,
-)
 from holdfast.runtime.models.request import Object
 
 SHOWN_CHARS_MAX = 300
-ModelError = ModelUnavailable | ModelRejected | ReplyGarbled
+ModelError = errors.ModelUnavailable | errors.ModelRejected | errors.ReplyGarbled
 
 _BY_WORD = {  # a provider's `code` or `type`
-    "rate_limit_error": ModelRateLimited,
-    "rate_limit_exceeded": ModelRateLimited,
-    "overloaded_error": ModelOverloaded,
-    "server_error": ModelUnavailable,
-    "api_error": ModelUnavailable,
-    "timeout_error": ModelUnavailable,
-    "insufficient_quota": ModelQuotaSpent,
-    "billing_error": ModelQuotaSpent,
-    "billing_hard_limit_reached": ModelQuotaSpent,
-    "enforced_spend_limit_reached": ModelQuotaSpent,
-    "context_length_exceeded": ContextTooLong,
-    "request_too_large": ContextTooLong,
-    "string_above_max_length": ContextTooLong,
-    "invalid_api_key": ModelKeyRefused,
-    "authentication_error": ModelKeyRefused,
-    "permission_error": ModelKeyRefused,
-    "model_not_found": ModelNotFound,
-    "not_found_error": ModelNotFound,
+    "rate_limit_error": errors.ModelRateLimited,
+    "rate_limit_exceeded": errors.ModelRateLimited,
+    "overloaded_error": errors.ModelOverloaded,
+    "server_error": errors.ModelUnavailable,
+    "api_error": errors.ModelUnavailable,
+    "timeout_error": errors.ModelUnavailable,
+    "insufficient_quota": errors.ModelQuotaSpent,
+    "billing_error": errors.ModelQuotaSpent,
+    "billing_hard_limit_reached": errors.ModelQuotaSpent,
+    "enforced_spend_limit_reached": errors.ModelQuotaSpent,
+    "context_length_exceeded": errors.ContextTooLong,
+    "request_too_large": errors.ContextTooLong,
+    "string_above_max_length": errors.ContextTooLong,
+    "invalid_api_key": errors.ModelKeyRefused,
+    "authentication_error": errors.ModelKeyRefused,
+    "permission_error": errors.ModelKeyRefused,
+    "model_not_found": errors.ModelNotFound,
+    "not_found_error": errors.ModelNotFound,
 }
 _BY_STATUS = {
-    401: ModelKeyRefused,
-    402: ModelQuotaSpent,
-    403: ModelKeyRefused,
-    404: ModelNotFound,
-    408: ModelUnavailable,
-    409: ModelUnavailable,
-    413: ContextTooLong,
-    425: ModelUnavailable,
-    429: ModelRateLimited,
-    503: ModelOverloaded,
-    529: ModelOverloaded,
+    401: errors.ModelKeyRefused,
+    402: errors.ModelQuotaSpent,
+    403: errors.ModelKeyRefused,
+    404: errors.ModelNotFound,
+    408: errors.ModelUnavailable,
+    409: errors.ModelUnavailable,
+    413: errors.ContextTooLong,
+    425: errors.ModelUnavailable,
+    429: errors.ModelRateLimited,
+    503: errors.ModelOverloaded,
+    529: errors.ModelOverloaded,
 }
 _PEOPLE_SAY = (
     (
-        ContextTooLong,
+        errors.ContextTooLong,
         re.compile(
             r"prompt is too long|maximum context length|context window|"
             r"context length|exceeds? the (available )?context",
             re.I,
         ),
     ),
-    (ModelQuotaSpent, re.compile(r"credit balance|spend(ing)? limit|usage limits", re.I)),
+    (errors.ModelQuotaSpent, re.compile(r"credit balance|spend(ing)? limit|usage limits", re.I)),
 )
 
 
@@ -110,38 +99,42 @@ def error_inside(body: Object) -> ModelError:
     words = [_BY_WORD[word] for word in _words(told) if word in _BY_WORD]
     text = f"broke off with an error: {_shown(told)}"
     if not words and status is None:
-        return ReplyGarbled(text, reason="garbage")
+        return errors.ReplyGarbled(text, reason="garbage")
     kind = words[0] if words else _kind(cast(int, status), told)
     return _made(kind, text, status=cast("int | None", status), retry_after_s=None)
 
 
-def about_the_request(error: HoldfastError) -> bool:
+def about_the_request(error: errors.HoldfastError) -> bool:
     """True where no other endpoint could do better with this request."""
-    own = (ModelKeyRefused, ModelNotFound, ModelQuotaSpent)
-    return isinstance(error, ModelRejected) and not isinstance(error, own)
+    own = (errors.ModelKeyRefused, errors.ModelNotFound, errors.ModelQuotaSpent)
+    return isinstance(error, errors.ModelRejected) and not isinstance(error, own)
 
 
-def _kind(status: int, told: Object) -> type[ModelUnavailable | ModelRejected]:
+def _kind(status: int, told: Object) -> type[errors.ModelUnavailable | errors.ModelRejected]:
     words = _words(told)
     specific = [_BY_WORD[word] for word in words if word in _BY_WORD]
-    if any(kind is ModelQuotaSpent for kind in specific):  # a 429 with a reason of its own
-        return ModelQuotaSpent
+    if any(kind is errors.ModelQuotaSpent for kind in specific):  # a 429 with a reason of its own
+        return errors.ModelQuotaSpent
     if status in (400, 422, 429):
         said = str(told.get("message", ""))
         found = [kind for kind, pattern in _PEOPLE_SAY if pattern.search(said)]
-        if found and (status != 429 or found[0] is ModelQuotaSpent):
+        if found and (status != 429 or found[0] is errors.ModelQuotaSpent):
             return found[0]
     if status in _BY_STATUS:
         return _BY_STATUS[status]
     if status >= 500:
-        return ModelUnavailable
-    return next((kind for kind in specific if issubclass(kind, ModelRejected)), ModelRejected)
+        return errors.ModelUnavailable
+    return next((kind for kind in specific if issubclass(kind, errors.ModelRejected)), errors.ModelRejected)
 
 
 def _made(
-    kind: type[ModelUnavailable | ModelRejected], text: str, *, status: int | None, retry_after_s: float | None
+    kind: type[errors.ModelUnavailable | errors.ModelRejected],
+    text: str,
+    *,
+    status: int | None,
+    retry_after_s: float | None,
 ) -> ModelError:
-    if issubclass(kind, ModelUnavailable):
+    if issubclass(kind, errors.ModelUnavailable):
         return kind(text, retry_after_s=retry_after_s, status=status)
     return kind(text, status=status)
 

@@ -13,7 +13,6 @@ never was.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Protocol, cast
 
@@ -29,8 +28,7 @@ EVENT_BYTES_MAX = 32 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerEvent:
+class ServerEvent(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # "" where none was given
     data: str
 
@@ -82,7 +80,9 @@ class EventReader:
         if self._first:
             line, self._first = line.removeprefix(_BOM), False
         if not line:
-            return self._end_event()
+            named, data = self._name, self._data
+            self._name, self._data, self._data_bytes = "", [], 0
+            return ServerEvent(name=named, data="\n".join(data)) if data else None
         try:
             name, _, value = line.decode().partition(":")
         except UnicodeDecodeError:
@@ -98,11 +98,6 @@ class EventReader:
         elif name not in ("", "id", "retry"):  # "": a comment
             raise ReplyGarbled("the stream has a line that is not an event", reason="garbage")
         return None
-
-    def _end_event(self) -> ServerEvent | None:
-        name, data = self._name, self._data
-        self._name, self._data, self._data_bytes = "", [], 0
-        return ServerEvent(name=name, data="\n".join(data)) if data else None
 
 
 def _too_large() -> ReplyGarbled:
