@@ -39,15 +39,13 @@ if TYPE_CHECKING:
     )
     from holdfast.host.log import Log
     from holdfast.layout.engine_settings import Settings
-    from holdfast.runtime.agent.agent import Agent
-    from holdfast.runtime.agent.conversation import Answer, Conversation
+    from holdfast.runtime.agent.agent import Agent, Answer, Conversation
     from holdfast.runtime.agent.remembering import recall, remember
     from holdfast.runtime.gate.gate import Above, Gate, Limit
     from holdfast.runtime.models.endpoint import Endpoint
     from holdfast.runtime.models.endpoints import Endpoints
     from holdfast.runtime.models.model import Model, Price
-    from holdfast.runtime.models.port import Restarted, TextDelta
-    from holdfast.runtime.models.reply import Reply, ToolCall, Usage
+    from holdfast.runtime.models.reply import Reply, Restarted, TextDelta, ToolCall, Usage
     from holdfast.runtime.scratch.scratch import Scratch
     from holdfast.runtime.step.plan import Plan, PlanItem
     from holdfast.runtime.task.run import Approval, Run
@@ -88,16 +86,14 @@ _WHERE = {
         "TaskParked",
         "ToolFailed",
     ),
-    "holdfast.runtime.agent.agent": ("Agent",),
-    "holdfast.runtime.agent.conversation": ("Answer", "Conversation"),
+    "holdfast.runtime.agent.agent": ("Agent", "Answer", "Conversation"),
     "holdfast.runtime.tool.schema": ("Field",),
     "holdfast.runtime.gate.gate": ("Above", "Gate", "Limit"),
     "holdfast.host.log": ("Log",),
     "holdfast.runtime.models.endpoint": ("Endpoint",),
     "holdfast.runtime.models.endpoints": ("Endpoints",),
     "holdfast.runtime.models.model": ("Model", "Price"),
-    "holdfast.runtime.models.port": ("Restarted", "TextDelta"),
-    "holdfast.runtime.models.reply": ("Reply", "ToolCall", "Usage"),
+    "holdfast.runtime.models.reply": ("Reply", "Restarted", "TextDelta", "ToolCall", "Usage"),
     "holdfast.runtime.step.plan": ("Plan", "PlanItem"),
     "holdfast.runtime.agent.remembering": ("recall", "remember"),
     "holdfast.runtime.task.run": ("Approval", "Run"),

@@ -16,7 +16,7 @@ from holdfast.errors import SecretInInput
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.journal.contract import Filter
-from holdfast.runtime.models.port import TextDelta
+from holdfast.runtime.models.reply import TextDelta
 from holdfast.testing.lab import Lab
 from holdfast.testing.model_server.process import start
 from holdfast.testing.model_server.script import Answer, Script, ScriptedCall

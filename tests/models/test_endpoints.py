@@ -23,8 +23,8 @@ from holdfast.errors import (
 from holdfast.runtime.models.endpoint import Endpoint
 from holdfast.runtime.models.endpoints import Endpoints
 from holdfast.runtime.models.health import Breaker
-from holdfast.runtime.models.port import ChatModel, Restarted, Shown, TextDelta, Whole, stream
-from holdfast.runtime.models.reply import Reply, Route, StopReason, ref_of
+from holdfast.runtime.models.model import Whole, stream
+from holdfast.runtime.models.reply import ChatModel, Reply, Restarted, Route, Shown, StopReason, TextDelta, ref_of
 from holdfast.runtime.models.request import Request, checked_request
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.model_server.process import ModelServer

@@ -21,8 +21,7 @@ from holdfast.errors import (
 from holdfast.runtime.http.exchange import Timeouts
 from holdfast.runtime.models.endpoint import Endpoint
 from holdfast.runtime.models.endpoints import Endpoints
-from holdfast.runtime.models.port import Shown
-from holdfast.runtime.models.reply import Reply
+from holdfast.runtime.models.reply import Reply, Shown
 from holdfast.runtime.models.request import Request
 from holdfast.runtime.models.troubles import ModelError
 from holdfast.testing.model_server.process import ModelServer

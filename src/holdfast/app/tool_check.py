@@ -278,13 +278,13 @@ class Sandbox:
         return Call(
             task_id=key.task_id,
             ordinal="1",
-            effect_key=key.raw,
             fence=1,
             attempt=1,
-            ends=ends,
-            mark=lambda: None,
-            effect=self._tool.effect,
-            lookup=lookup,
+            _effect_key=key.raw,
+            _ends=ends,
+            _mark=lambda: None,
+            _effect=self._tool.effect,
+            _lookup=lookup,
         )
 
 

@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
+
+import msgspec
 
 from holdfast.core.effect import Effect, Fenced, Keyed, Read, Transactional
 from holdfast.errors import Misuse
@@ -36,30 +37,25 @@ RETRY_AFTER_DEFAULT_S = 1.0
 RETRY_AFTER_MAX_S = 86_400.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeansDone:
+class MeansDone(msgspec.Struct, frozen=True, kw_only=True):
     """The effect took place."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeansRefused:
+class MeansRefused(msgspec.Struct, frozen=True, kw_only=True):
     """The far end did not act on this request."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeansBusy:
+class MeansBusy(msgspec.Struct, frozen=True, kw_only=True):
     """The far end works on this key, or asks to come back; never a failure."""
 
     retry_after_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeansKeyReused:
+class MeansKeyReused(msgspec.Struct, frozen=True, kw_only=True):
     """The far end knows this key with another body."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeansUnknown:
+class MeansUnknown(msgspec.Struct, frozen=True, kw_only=True):
     """The answer proves nothing."""
 
     reason: str

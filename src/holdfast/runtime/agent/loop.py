@@ -38,7 +38,7 @@ from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.records import Body, NewRecord, RecordKind, StepView
 from holdfast.runtime.agent.calls import carry_out, last_slot, resume_message
 from holdfast.runtime.models.model import Price
-from holdfast.runtime.models.reply import Reply, StopReason, ToolCall, Usage
+from holdfast.runtime.models.reply import Reply, StopReason, Usage
 from holdfast.runtime.models.request import Object
 from holdfast.runtime.step.plan import changes_of
 from holdfast.runtime.task.ask_step import GARBLED_MAX, MODEL_ERRORS, AskCall
@@ -255,18 +255,16 @@ class Loop:
 
     async def _act(self, reply: Reply) -> None:
         self._run.seek(2 * self._turn - 1)
+        agent, unmade = self._agent, _unmade(reply)
         branches: list[Callable[[Run], Awaitable[Any]]] = [
-            functools.partial(self._carry_out, call, _unmade(reply)) for call in reply.tool_calls
+            functools.partial(carry_out, call=call, tools=agent.tools, plans=agent.plans, unmade=unmade)
+            for call in reply.tool_calls
         ]
         told = cast("list[ToldNote]", await self._run.gather(*branches))
         if self._writer.scratch is not None:
             await self._writer.scratch.drop_unkept(f"{2 * self._turn}.")
         for call, one in zip(reply.tool_calls, told, strict=True):
             self._talk.answer(call, one.text, failed=one.failed)
-
-    def _carry_out(self, call: ToolCall, unmade: str, run: Run) -> Awaitable[ToldNote]:
-        agent = self._agent
-        return carry_out(run, call, agent.tools, plans=agent.plans, unmade=unmade)
 
     # what the user says
 

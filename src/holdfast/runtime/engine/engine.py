@@ -174,21 +174,17 @@ class Engine:
             secrets=self._secrets,
             memory=self._memory,
         )
+        folders, limits = self._scratch_folders, self.settings.scratch_limits
         steps = Steps(
             writer=writer,
-            lease=self.lease,
             caller=caller,
             clock=self.clock,
             effect_keys=self._effect_keys,
             fingerprint_key=self._fingerprint_key,
             pace=self.settings.pace,
-            open_scratch=None if self._scratch_folders is None else partial(self._open_scratch, self._scratch_folders),
-            memory=self._memory,
+            open_scratch=None if folders is None else partial(Scratch, folders=folders, limits=limits),
         )
         return writer, steps
-
-    def _open_scratch(self, folders: ScratchFolders, writer: TaskWriter) -> Scratch:
-        return Scratch(writer=writer, folders=folders, limits=self.settings.scratch_limits)
 
     def watch(self, writer: TaskWriter) -> None:
         """Hand inbox items of this task to the writer while it is held here."""

@@ -98,14 +98,11 @@ class Guard:
     def _verdict(self, tool: Tool[..., Any], ordinal: str, args: Mapping[str, object]) -> GateVerdict | None:
         name = tool.name
         told = _problems(tool, args) if self._gate.allows(name) else ()
-        past = self._past(name, ordinal) if self._gate.looks_back(name) else NOTHING
-        return self._gate.decide(name, args, past, problems=told)
-
-    def _past(self, tool: str, ordinal: str) -> Past:
-        """Earlier calls of the tool, and those that are let through beside this one."""
+        if not self._gate.looks_back(name):
+            return self._gate.decide(name, args, NOTHING, problems=told)
         self._take_in()
-        beside = [(place, args) for place, (name, args) in self._taken.items() if name == tool and place != ordinal]
-        return self._tally(tool).past(beside)
+        beside = [(at, given) for at, (taken, given) in self._taken.items() if taken == name and at != ordinal]
+        return self._gate.decide(name, args, self._tally(name).past(beside), problems=told)
 
     def _take_in(self) -> None:
         """Add what has come into the view since; steps are never taken out of it."""

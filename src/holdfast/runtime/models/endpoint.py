@@ -22,8 +22,7 @@ from holdfast.runtime.http.exchange import open_stream as open_http_stream
 from holdfast.runtime.http.message import BadRequest, build, parse_url
 from holdfast.runtime.models.anthropic import AnthropicWire
 from holdfast.runtime.models.openai import OpenAIWire
-from holdfast.runtime.models.port import Keys
-from holdfast.runtime.models.reply import Reply
+from holdfast.runtime.models.reply import Keys, Reply
 from holdfast.runtime.models.troubles import ModelError, read_error
 from holdfast.runtime.models.wire import EventReader, WireForm
 

@@ -26,8 +26,7 @@ from holdfast.runtime.models import health
 from holdfast.runtime.models.endpoint import Answered, Endpoint, exchange
 from holdfast.runtime.models.health import Breaker, EndpointHealth
 from holdfast.runtime.models.held_state import check_held_state, checked_surfaces
-from holdfast.runtime.models.port import Kept, Keys, Restarted, Show, TextDelta
-from holdfast.runtime.models.reply import Failure, Reply, Route
+from holdfast.runtime.models.reply import Failure, Kept, Keys, Reply, Restarted, Route, Show, TextDelta
 from holdfast.runtime.models.request import Request
 from holdfast.runtime.models.troubles import ModelError, about_the_request
 

@@ -7,19 +7,21 @@ micro-units, rounded up, so that a cap is never passed by rounding.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import cast
 
+import msgspec
+
 from holdfast.errors import BadSettings
 from holdfast.runtime.models.endpoint import Endpoint
 from holdfast.runtime.models.endpoints import Endpoints
-from holdfast.runtime.models.port import ChatModel
-from holdfast.runtime.models.reply import Usage
-from holdfast.runtime.models.request import Object, check_model_name, check_settings
+from holdfast.runtime.models.reply import ChatModel, Kept, Reply, Shown, Usage
+from holdfast.runtime.models.request import Object, Request, check_model_name, check_settings
 
 PRICE_MAX = 1_000_000
 UNIT_CHARS_MAX = 12
@@ -129,3 +131,25 @@ class Model:
 
     def __repr__(self) -> str:
         return f"Model({self.name!r})"
+
+
+class Whole(msgspec.Struct, frozen=True, kw_only=True):
+    """The last event: the reply itself."""
+
+    reply: Reply
+
+
+async def stream(
+    model: ChatModel, request: Request, *, session: str = "", kept: Kept | None = None, time_s: float | None = None
+) -> AsyncGenerator[Shown | Whole]:
+    """The same as events: text as it comes, and last the whole reply. Close it to give up. Raises what `ask` raises."""
+    shown: asyncio.Queue[Shown | None] = asyncio.Queue()
+    asking = asyncio.ensure_future(model.ask(request, show=shown.put_nowait, session=session, kept=kept, time_s=time_s))
+    asking.add_done_callback(lambda _: shown.put_nowait(None))
+    try:
+        while (event := await shown.get()) is not None:
+            yield event
+        yield Whole(reply=await asking)
+    finally:
+        asking.cancel()
+        await asyncio.wait((asking,))

@@ -1,4 +1,7 @@
-"""What came back from a model: a whole reply, as a value that a record can keep.
+"""The port of a chat model, and what comes back: pieces to show, and the whole reply as a value that a record can keep.
+
+What is shown while a reply is coming is provisional: it is for a person's eyes, is never recorded, and is void as soon
+as `Restarted` says so. The only truth is the `Reply` that `ask` returns, whole and checked.
 
 A reply holds its parts in the order in which the model gave them. Tool calls are numbered 1, 2, 3 by that order; the
 provider's own ids are kept as data (`ids`, `provider_id`) and decide nothing: two calls may carry one id, or none.
@@ -6,14 +9,18 @@ provider's own ids are kept as data (`ids`, `provider_id`) and decide nothing: t
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import cast
+from typing import Protocol, cast
 
 import msgspec
 
 from holdfast.core import values
-from holdfast.runtime.models.request import NAME_CHARS_MAX, Object
+from holdfast.errors import Misuse
+from holdfast.runtime.models.request import NAME_CHARS_MAX, Object, Request
 
 FORMAT = 1
 TOOL_CALLS_MAX = 128
@@ -155,3 +162,76 @@ def _sendable(part: Part, prefix: str) -> Object:
         text = values.canonical({"malformed_arguments": part.text}).decode()
     name = re.sub(r"[^A-Za-z0-9_-]", "_", part.tool)[:NAME_CHARS_MAX]
     return {"type": "tool_call", "ref": ref_of(part, prefix=prefix), "tool": name or "unnamed", "arguments": text}
+
+
+Kept = Mapping[str, Mapping[str, str]]
+"""What endpoints asked us to send back, by the endpoint's name; a JSON value (see `Route`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta:
+    """A further piece of the reply's text, provisional."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarted:
+    """What was shown so far is void: `failed` broke off, and another endpoint begins again."""
+
+    failed: str
+
+
+Shown = TextDelta | Restarted
+Keys = Callable[[str], str]
+"""The value of the secret of this name; raises SecretNotFound. Asked when a request is sent."""
+Show = Callable[[Shown], None]
+
+
+def check_show(show: object) -> None:
+    """Raises Misuse where pieces cannot be shown by it."""
+    if show is None:
+        return
+    if not callable(show):
+        raise Misuse(f"show: {show!r} cannot be called")
+    if inspect.iscoroutinefunction(show) or inspect.iscoroutinefunction(
+        getattr(show, "__call__", None)  # noqa: B004 - what it is, not whether it is there
+    ):
+        raise Misuse(
+            f"show: {show!r} is async, but it would not be awaited",
+            hint="give a plain function; one that puts pieces into a queue, for example",
+        )
+
+
+class ChatModel(Protocol):
+    """Answers one request with one reply. A call has no effect in the world beyond its price, so it may be repeated. It
+    sends the request at most once to each endpoint and never waits to try again: that is for the caller, who can do it
+    durably."""
+
+    async def ask(
+        self,
+        request: Request,
+        *,
+        show: Show | None = None,
+        session: str = "",
+        kept: Kept | None = None,
+        time_s: float | None = None,
+        keys: Keys | None = None,
+    ) -> Reply:
+        """Ask once, over as many endpoints as it takes.
+
+        Args:
+            show: given, the reply is streamed and its text is shown as it comes. What it raises
+                ends the call and is passed on.
+            session: names the conversation, so that an endpoint can find what it has cached.
+            kept: `reply.route.kept` of the conversation's last reply.
+            time_s: seconds for the whole call, beside each endpoint's own timeouts.
+            keys: gives the secrets that endpoints name by `secret://NAME`.
+
+        Raises:
+            ModelUnavailable: no endpoint replied; the same request may be sent again.
+            ModelRejected: this request cannot succeed, or no endpoint may serve it.
+            ReplyGarbled: replies came and none could be used.
+            StateHeldElsewhere: the request depends on state that the provider keeps.
+        """
+        ...

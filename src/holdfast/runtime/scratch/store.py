@@ -48,9 +48,7 @@ class Known(NamedTuple):
 
 
 class _Changed(Exception):
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
+    """A file changed while it was read; the text is its path."""
 
 
 class Store:
@@ -74,10 +72,8 @@ class Store:
             torn = shared and number == TRIES_MAX - 1
             try:
                 return await self._put_manifest(await self._keep_once(torn=torn))
-            except tree.Gone as error:
+            except (tree.Gone, _Changed) as error:
                 changed = str(error)
-            except _Changed as error:
-                changed = error.path
             except OSError as error:
                 raise ScratchRefused(f"the scratch folder cannot be read: {error}") from error
         raise ScratchChanging(f"scratch file {changed!r} changed each time Holdfast read it")
@@ -97,7 +93,8 @@ class Store:
         found = await in_thread(self._scan)
         files = [one for one in found if one.kind is FileKind.FILE]
         new = [one for one in files if not self._is_known(one)]
-        if any(one.mark.size >= LARGE_BYTES and not _is_old(one.mark) for one in new):
+        now_ns = time.time_ns()
+        if any(one.mark.size >= LARGE_BYTES and not tree.is_settled(one.mark, read_ns=now_ns) for one in new):
             await asyncio.sleep(SETTLE_S)
         read = await self._read(new, torn=torn)
         self._known = {one.path: self._known[one.path] for one in files if one.path in self._known}
@@ -244,7 +241,3 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
         if not work.cancelled():
             work.exception()  # seen: the cancel goes before it
         raise
-
-
-def _is_old(mark: FileMark) -> bool:
-    return tree.is_settled(mark, read_ns=time.time_ns())

@@ -19,20 +19,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from holdfast import errors
 from holdfast.core.clock import Clock
 from holdfast.core.effect import CLASSES
 from holdfast.core.rest import Stopping, Suspended
 from holdfast.core.step import Event
 from holdfast.core.waiting import Turn
-from holdfast.errors import (
-    CommitUnknown,
-    HoldfastError,
-    InvariantViolated,
-    JournalBusy,
-    JournalFull,
-    LeaseLost,
-    RunFenced,
-)
 from holdfast.journal.bodies import EvidenceGiven
 from holdfast.journal.contract import Change, CommitOutcome, Hold, InboxItem, InboxKind, Journal, Statement
 from holdfast.journal.records import NewRecord, StepView, TaskView, fold_own
@@ -55,7 +47,7 @@ class TaskWriter:
     view: TaskView
     inbox: list[InboxItem]
     clock: Clock
-    on_trouble: Callable[[HoldfastError], None]
+    on_trouble: Callable[[errors.HoldfastError], None]
     flusher: Flusher
     secrets: Secrets = NO_SECRETS
     cancelled: bool = field(init=False)
@@ -116,7 +108,7 @@ class TaskWriter:
     def get_step(self, ordinal: str) -> StepView:
         step = self.view.steps.get(ordinal)
         if step is None:
-            raise InvariantViolated("I4", f"step {ordinal} was not recorded")
+            raise errors.InvariantViolated("I4", f"step {ordinal} was not recorded")
         return step
 
     # writing
@@ -150,7 +142,7 @@ class TaskWriter:
             try:
                 await self._write(entries, change=change, applied=applied, statements=statements)
                 break
-            except (JournalFull, JournalBusy) as error:
+            except (errors.JournalFull, errors.JournalBusy) as error:
                 self.on_trouble(error)
                 await asyncio.sleep(RETRY_S)
         if slot >= 0:
@@ -188,10 +180,10 @@ class TaskWriter:
             try:
                 if self.fenced:
                     await self._leave_evidence(taken)
-                    raise RunFenced
+                    raise errors.RunFenced
                 try:
                     numbers = await append() if taken or change is not None or applied else []
-                except (LeaseLost, CommitUnknown) as error:
+                except (errors.LeaseLost, errors.CommitUnknown) as error:
                     numbers = await self._append_again(error, taken, append)
             except asyncio.CancelledError:
                 if self.hold.seq == before:
@@ -219,11 +211,11 @@ class TaskWriter:
             self._flush_soon()
 
     async def _append_again(
-        self, error: HoldfastError, entries: Sequence[NewRecord], append: Callable[[], Awaitable[list[int]]]
+        self, error: errors.HoldfastError, entries: Sequence[NewRecord], append: Callable[[], Awaitable[list[int]]]
     ) -> list[int]:
         """After a commit that is in doubt: again where the journal says that it is not there."""
         for _ in range(CONFIRM_MAX - 1):
-            if isinstance(error, LeaseLost):
+            if isinstance(error, errors.LeaseLost):
                 break
             self.on_trouble(error)
             if await self._confirm(self.hold.seq + len(entries)) is not CommitOutcome.ABORTED:
@@ -232,11 +224,11 @@ class TaskWriter:
                 break
             try:
                 return await append()
-            except (LeaseLost, CommitUnknown) as again:
+            except (errors.LeaseLost, errors.CommitUnknown) as again:
                 error = again
         self.fenced = True
         await self._leave_evidence(entries)
-        raise RunFenced from error
+        raise errors.RunFenced from error
 
     async def _confirm(self, seq: int) -> CommitOutcome:
         try:
@@ -259,7 +251,7 @@ class TaskWriter:
             item = InboxItem(task_id=self.view.task_id, ordinal=entry.ordinal, kind=InboxKind.EVIDENCE, body=body)
             try:
                 await self.journal.drop(item)
-            except HoldfastError as error:
+            except errors.HoldfastError as error:
                 self.on_trouble(error)
 
     def _fold(self, entries: Sequence[NewRecord], numbers: Sequence[int]) -> None:
@@ -286,7 +278,7 @@ class TaskWriter:
     async def _flush_quietly(self) -> None:
         try:
             await self.flush()
-        except (RunFenced, HoldfastError):
+        except (errors.RunFenced, errors.HoldfastError):
             return  # the run's own next write meets the same answer
 
 

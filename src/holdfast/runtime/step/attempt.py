@@ -283,12 +283,12 @@ def _call(
     return Call(
         task_id=task_id,
         ordinal=step.ordinal,
-        effect_key=step.effect_key,
         fence=step.attempts[-1].fence if step.attempts else 0,
         attempt=len(step.attempts),
-        ends=ends,
-        mark=mark,
-        effect=tool.effect,
-        lookup=lookup,
         sent_ago_s=sent_ago_s,
+        _effect_key=step.effect_key,
+        _ends=ends,
+        _mark=mark,
+        _effect=tool.effect,
+        _lookup=lookup,
     )

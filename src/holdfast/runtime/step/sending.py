@@ -18,7 +18,6 @@ from holdfast.errors import InvariantViolated, JournalBusy, JournalFull, RunFenc
 from holdfast.journal.contract import Change
 from holdfast.journal.records import Body, NewRecord, RecordKind, StepView
 from holdfast.runtime.scratch.scratch import Scratch
-from holdfast.runtime.session.lease import SessionLease
 from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step.attempt import (
     Args,
@@ -44,9 +43,9 @@ _CLOSED_ELSEWHERE = frozenset((Event.FIND, Event.ADOPT, Event.SETTLE_DONE, Event
 class Sender:
     """Sends attempts of one task's steps and records their outcomes."""
 
-    def __init__(self, *, writer: TaskWriter, lease: SessionLease, caller: Caller, pace: float) -> None:
+    def __init__(self, *, writer: TaskWriter, caller: Caller, pace: float) -> None:
         self._writer = writer
-        self._lease = lease
+        self._lease = caller.lease
         self._caller = caller
         self._pace = pace
         epoch = writer.hold.epoch
@@ -185,7 +184,8 @@ class Sender:
                 if outcome.retry_after_s is not None:
                     body["retry_after_s"] = outcome.retry_after_s
                 await self._record_refusal(tool, step, facts, body, slot)
-            case Raised() if _is_alone(tool, step):
+            case Raised() if tool.effect.changes_nothing or (step.step is not None and step.step.maybe_sent <= 1):
+                # No other attempt can have had an effect.
                 body = {"kind": outcome.kind, "text": outcome.text, "reason": "raised"}
                 await self._record_refusal(tool, step, facts, body, slot)
             case Raised():
@@ -262,11 +262,6 @@ class Sender:
 def check_allowed(result: object, ordinal: str) -> None:
     if isinstance(result, NotAllowed):
         raise InvariantViolated("transition", f"step {ordinal}: {result.event.name}: {result.why}")
-
-
-def _is_alone(tool: Tool[..., Any], step: StepView) -> bool:
-    """Whether no other attempt can have had an effect."""
-    return tool.effect.changes_nothing or (step.step is not None and step.step.maybe_sent <= 1)
 
 
 def args_of(step: StepView) -> Args:

@@ -19,7 +19,6 @@ from holdfast.core.clock import Clock
 from holdfast.core.effect import Keyed
 from holdfast.core.ids import EffectKeys
 from holdfast.core.ordinal import retry_slot
-from holdfast.core.ports import Memory
 from holdfast.core.rest import BrokenOff, Diverged, Suspended
 from holdfast.core.step import Event, Facts, Step, StepState, next_step
 from holdfast.core.values import checked
@@ -27,11 +26,11 @@ from holdfast.errors import Cancelled, InvariantViolated, JournalDamaged, Journa
 from holdfast.journal.records import Body, NewRecord, RecordKind, StepView
 from holdfast.runtime.scratch.scratch import Scratch
 from holdfast.runtime.secrets import pinned_fingerprint
-from holdfast.runtime.session.lease import SessionLease
 from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step.attempt import Caller
 from holdfast.runtime.step.code_changes import HeadChanges
 from holdfast.runtime.step.facts import check_same, outcome_of
+from holdfast.runtime.step.lost_timeline import opens_slots
 from holdfast.runtime.step.reconcile import Reconciler
 from holdfast.runtime.step.sending import Args, Sender, args_of, check_allowed
 from holdfast.runtime.tool.tool import Tool
@@ -50,17 +49,15 @@ class Steps:
         self,
         *,
         writer: TaskWriter,
-        lease: SessionLease,
         caller: Caller,
         clock: Clock,
         effect_keys: EffectKeys,
         fingerprint_key: bytes,
         pace: float = 1.0,
-        open_scratch: Callable[[TaskWriter], Scratch] | None = None,
-        memory: Memory | None = None,
+        open_scratch: Callable[..., Scratch] | None = None,
     ) -> None:
         self.writer = writer
-        self.memory = memory  # of an agent's folder
+        self.memory = caller.memory  # of an agent's folder
         self.guard: Guard | None = None  # of a task that has a gate
         self.plan: dict[int, PlanItem] = {}
         self.plan_changes = 0  # as far as this run has come
@@ -70,7 +67,7 @@ class Steps:
         self._keys = effect_keys
         self._new_facts = Facts(epoch=writer.hold.epoch, owner=True, previous_closed=True, quiet=True)
         self._performing: dict[asyncio.Task[Any], None] = {}  # Any: the code's own tasks, in order
-        self._sender = Sender(writer=writer, lease=lease, caller=caller, pace=pace)
+        self._sender = Sender(writer=writer, caller=caller, pace=pace)
         self._reconciler = Reconciler(
             writer=writer,
             sender=self._sender,
@@ -118,7 +115,7 @@ class Steps:
         if self.writer.scratch is None:
             if self._open_scratch is None:
                 raise Misuse("this journal has no folder for scratch files")
-            self.writer.scratch = self._open_scratch(self.writer)
+            self.writer.scratch = self._open_scratch(writer=self.writer)
         return self.writer.scratch
 
     async def end_all(self) -> None:
@@ -180,7 +177,8 @@ class Steps:
                 if scratch is not None:
                     await scratch.replay(step)
                 step = step if step.closed else await self.settle_open(tool, step)
-            if step.state is not StepState.FAILED or not _retried(tool, step, number):
+            again = opens_slots(tool) and number < tool.retries  # with a key of its own
+            if step.state is not StepState.FAILED or not again or not step.failure.proven:
                 if scratch is not None:
                     scratch.check_kept(step)
                 return step
@@ -272,9 +270,3 @@ class Steps:
 
 
 _OF_THE_JOURNAL = (InvariantViolated, JournalStopped, JournalDamaged, ReadOnly)
-
-
-def _retried(tool: Tool[..., Any], step: StepView, number: int) -> bool:
-    """Whether a stored refusal gets a retry slot with a key of its own."""
-    stored = isinstance(tool.effect, Keyed) and tool.effect.refusals_stored
-    return stored and number < tool.retries and step.failure.proven

@@ -27,8 +27,7 @@ from holdfast.core.rest import Diverged, Suspended
 from holdfast.core.values import checked, encode
 from holdfast.journal.records import Body, StepView
 from holdfast.runtime.models.model import Model
-from holdfast.runtime.models.port import Restarted, Show, Shown, TextDelta, check_show
-from holdfast.runtime.models.reply import Reply
+from holdfast.runtime.models.reply import Reply, Restarted, Show, Shown, TextDelta, check_show
 from holdfast.runtime.models.request import Object, Request, check_settings, check_tools
 from holdfast.runtime.secrets import Secrets
 from holdfast.runtime.task.run import Run, StepCall

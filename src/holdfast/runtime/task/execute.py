@@ -11,20 +11,9 @@ import contextlib
 from typing import Any, assert_never, cast
 
 from holdfast import errors
+from holdfast.core import rest as rests
 from holdfast.core.effect import Keyed
 from holdfast.core.notices import Notice, approval_notice, task_parked_notice
-from holdfast.core.rest import (
-    BrokenOff,
-    Diverged,
-    NeedsPerson,
-    Parked,
-    Rest,
-    Sleep,
-    Stopping,
-    Suspended,
-    WaitsForApproval,
-    WaitsForMessage,
-)
 from holdfast.core.step import StepState
 from holdfast.core.values import checked, encode
 from holdfast.core.waiting import is_closed_from_outside
@@ -57,7 +46,7 @@ async def execute(
         return None
     except errors.Cancelled:
         return await _finish(writer, TaskState.CANCELLED, {})
-    except Suspended as signal:
+    except rests.Suspended as signal:
         return await _rest(writer, signal.rest)
     except asyncio.CancelledError as error:
         if not writer.stopping:
@@ -117,14 +106,14 @@ async def _fail(writer: TaskWriter, error: BaseException) -> TaskState | None:
 
 async def rest_as_defect(writer: TaskWriter, error: errors.InvariantViolated) -> TaskState | None:
     """A promise of our own code broke in this task: it rests for a person, not for the next run."""
-    return await _rest(writer, NeedsPerson(f"defect: {error.message}"))
+    return await _rest(writer, rests.NeedsPerson(f"defect: {error.message}"))
 
 
 async def _finish(writer: TaskWriter, state: TaskState, body: Body) -> TaskState | None:
     step = open_step(writer)
     if step is not None:
         # The code gave up while an effect is in doubt: the doubt outlives the code.
-        return await _rest(writer, Parked() if step.state is StepState.PARKED else BrokenOff())
+        return await _rest(writer, rests.Parked() if step.state is StepState.PARKED else rests.BrokenOff())
     if writer.scratch is not None:
         await writer.scratch.end(strict=state is TaskState.SUCCEEDED)
     entry = NewRecord(kind=RecordKind.FINISHED, body={"state": state.value, **body})
@@ -132,29 +121,29 @@ async def _finish(writer: TaskWriter, state: TaskState, body: Body) -> TaskState
     return await _end(writer, entry, change)
 
 
-async def _rest(writer: TaskWriter, rest: Rest) -> TaskState | None:
+async def _rest(writer: TaskWriter, rest: rests.Rest) -> TaskState | None:
     """Record why the run ends here, and when or by what the task is resumed."""
     body: Body = {"why": rest.text}
     notice: Notice | None = None
     due_ms: int | None = None
     match rest:
-        case Stopping():
+        case rests.Stopping():
             await _give_back(writer)
             return TaskState.QUEUED
-        case Sleep():
+        case rests.Sleep():
             state, due_ms = TaskState.SLEEPING, rest.due_ms
-        case WaitsForApproval():
+        case rests.WaitsForApproval():
             state, notice = TaskState.WAITING, waits_for_approval(writer)
-        case WaitsForMessage():
+        case rests.WaitsForMessage():
             state = TaskState.WAITING
-        case BrokenOff():
+        case rests.BrokenOff():
             state = TaskState.QUEUED
-        case Parked():
+        case rests.Parked():
             state = TaskState.PARKED
             step = open_step(writer)
             if step is not None:
                 body.update({"ordinal": step.ordinal, "question": step.question})
-        case Diverged() | NeedsPerson():
+        case rests.Diverged() | rests.NeedsPerson():
             state, body["question"] = TaskState.PARKED, rest.text
             view, now_ms = writer.view, writer.journal.now_ms()
             notice = task_parked_notice(view.task_id, view.name, rest.text, epoch=writer.hold.epoch, now_ms=now_ms)
@@ -171,7 +160,7 @@ async def _give_back(writer: TaskWriter) -> None:
         with contextlib.suppress(errors.RunFenced):
             await writer.flush()  # leaves what is known as evidence
         return
-    entry = NewRecord(kind=RecordKind.RESTED, body={"state": "queued", "why": Stopping().text})
+    entry = NewRecord(kind=RecordKind.RESTED, body={"state": "queued", "why": rests.Stopping().text})
     await _end(writer, entry, Change(state=TaskState.QUEUED))
 
 
@@ -188,15 +177,13 @@ async def _end(writer: TaskWriter, entry: NewRecord, change: Change) -> TaskStat
 
 def open_step(writer: TaskWriter) -> StepView | None:
     """A step that may have had an effect and is not closed; parked ones first."""
-    found = [step for step in writer.view.steps.values() if _in_doubt(step)]
+    found = [
+        step
+        for step in writer.view.steps.values()
+        if step.step is not None and not step.closed and (step.state is StepState.PARKED or step.step.maybe_sent > 0)
+    ]
     found.sort(key=lambda step: step.state is not StepState.PARKED)
     return found[0] if found else None
-
-
-def _in_doubt(step: StepView) -> bool:
-    if step.closed or step.step is None:
-        return False
-    return step.state is StepState.PARKED or step.step.maybe_sent > 0
 
 
 def keep_until_ms(writer: TaskWriter) -> int:

@@ -39,8 +39,7 @@ from holdfast.runtime.tool.tool import Tool, check_tool
 
 if TYPE_CHECKING:
     from holdfast.runtime.models.model import Model
-    from holdfast.runtime.models.port import Show
-    from holdfast.runtime.models.reply import Reply
+    from holdfast.runtime.models.reply import Reply, Show
     from holdfast.runtime.step.plan import Plan
     from holdfast.runtime.task.talk import Talk
 

@@ -11,6 +11,7 @@ that knows the tool settles it; one that does not know it parks it: no doubt is 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any, NoReturn
 
 from holdfast import errors
@@ -94,7 +95,8 @@ async def settle_scope(writer: TaskWriter, steps: Steps, tools: dict[str, Tool[.
         for step in list(writer.view.steps.values()):
             tool = tools.get(step.tool)
             if tool is not None and not step.closed and step.state is not StepState.PLANNED:
-                await _settle_one(steps, step, tool)
+                with contextlib.suppress(Suspended, errors.Cancelled):
+                    await steps.settle_open(tool, step)
         doubtful = _in_doubt(writer)
         strange = next((step for step in doubtful if step.tool not in tools), None)
         if strange is not None:
@@ -103,13 +105,6 @@ async def settle_scope(writer: TaskWriter, steps: Steps, tools: dict[str, Tool[.
         return await _rest(writer, TaskState.QUEUED if doubtful else None)
     except errors.RunFenced:
         return None
-
-
-async def _settle_one(steps: Steps, step: StepView, tool: Tool[..., Any]) -> None:
-    try:
-        await steps.settle_open(tool, step)
-    except (Suspended, errors.Cancelled):
-        return
 
 
 def _in_doubt(writer: TaskWriter) -> list[StepView]:

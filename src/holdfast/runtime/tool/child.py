@@ -97,9 +97,9 @@ def _place(module: ModuleType, name: str) -> Target:
             return Target(module=spec.name, name=name)  # started with `python -m`
         if file is None:
             raise errors.ToolNotImportable(f"{name} is not defined in a file: another process cannot find it")
-        return Target(module=_SCRIPT, name=name, file=_absolute(file))
+        return Target(module=_SCRIPT, name=name, file=os.path.realpath(file))
     if file is not None and not _imports_same(module.__name__, file):
-        return Target(module=module.__name__, name=name, file=_absolute(file))
+        return Target(module=module.__name__, name=name, file=os.path.realpath(file))
     return Target(module=module.__name__, name=name)
 
 
@@ -110,7 +110,7 @@ def _imports_same(name: str, file: str) -> bool:
     if parent and path is None:
         return False
     spec = PathFinder.find_spec(name, path)
-    return spec is not None and spec.origin is not None and _absolute(spec.origin) == _absolute(file)
+    return spec is not None and spec.origin is not None and os.path.realpath(spec.origin) == os.path.realpath(file)
 
 
 def _load(target: Target) -> ModuleType:
@@ -136,10 +136,6 @@ def _find(module: ModuleType, name: str) -> object:
     for part in name.split("."):
         found = getattr(found, part, None)
     return getattr(found, "function", found)
-
-
-def _absolute(path: str) -> str:
-    return os.path.realpath(path)
 
 
 CALL_FIELDS = ("task_id", "ordinal", "effect_key", "fence", "attempt")
