@@ -69,7 +69,7 @@ INNER = {
     "Field": {"words"},
     "Apply": {"parsed"},
     "Gate": {"allows", "looks_back", "counted", "decide"},
-    "Agent": {"offered", "digests"},
+    "Agent": {"digests"},
     "Model": {"places"},
     "Talk": {"new"},
 }

@@ -211,15 +211,8 @@ def forms_of(value: str) -> set[str]:
     from urllib.parse import quote, quote_plus
 
     raw = value.encode()
-    found = {
-        value,
-        raw.hex(),
-        raw.hex().upper(),
-        html.escape(value),
-        repr(value)[1:-1],
-        repr(raw)[2:-1],
-        *_base64_forms(raw),
-    }
+    found = _base64_forms(raw)
+    found |= {value, raw.hex(), raw.hex().upper(), html.escape(value), repr(value)[1:-1], repr(raw)[2:-1]}
     for safe in ("", "/"):
         for spelled in (quote(value, safe=safe), quote_plus(value, safe=safe)):
             found |= {spelled, re.sub(r"%[0-9A-F]{2}", lambda escape: escape[0].lower(), spelled)}

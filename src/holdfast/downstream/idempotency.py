@@ -33,6 +33,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -84,49 +85,35 @@ def _by_authorization(scope: Scope) -> str:
     return hashlib.sha256(b"\0".join(found)).hexdigest() if found else ""
 
 
+@dataclass(eq=False, repr=False)
 class IdempotencyKeys:
     """Wraps an ASGI app; see the head of this module."""
 
-    def __init__(
-        self,
-        app: App,
-        *,
-        store: str | Path,
-        methods: Collection[str] = ("POST", "PATCH"),
-        applies: Callable[[Scope], bool] = lambda scope: True,
-        caller: Callable[[Scope], str] = _by_authorization,
-        recover: Recover | None = None,
-        errors_change_nothing: bool = False,
-        retention_s: float = RETENTION_S,
-        body_bytes_max: int = BODY_BYTES_MAX,
-    ) -> None:
-        """Wrap the app.
+    app: App
+    _: KW_ONLY
+    store: (
+        str | Path
+    )  # the key table; its folder is made private. All processes of the service share it, on one machine
+    methods: Collection[str] = ("POST", "PATCH")
+    applies: Callable[[Scope], bool] = lambda scope: True  # which requests with these methods are effectful
+    caller: Callable[[Scope], str] = _by_authorization
+    # Asked about a key in doubt: the answer to give, or None where nothing was done and the work may begin again.
+    recover: Recover | None = None
+    errors_change_nothing: bool = False
+    retention_s: float = RETENTION_S
+    body_bytes_max: int = BODY_BYTES_MAX
 
-        Args:
-            store: file of the key table; its folder is made private. All processes of the service
-                share it, on one machine.
-            applies: which requests with these methods are effectful; all by default.
-            recover: asked about a key in doubt; the answer to give, or None where nothing was
-                done and the work may begin again.
-        """
-        self._app = app
-        self._path = Path(store)
-        self._methods = frozenset(method.upper() for method in methods)
-        self._applies = applies
-        self._caller = caller
-        self._recover = recover
-        self._errors_change_nothing = errors_change_nothing
-        self._retention_s = retention_s
-        self._body_bytes_max = body_bytes_max
-        self._store: KeyStore | None = None
+    def __post_init__(self) -> None:
+        self._methods = frozenset(method.upper() for method in self.methods)
+        self._keys: KeyStore | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._pid = 0
         self._working: set[asyncio.Task[StoredAnswer]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         effectful = scope["type"] == "http" and scope["method"] in self._methods
-        if not effectful or not self._applies(scope):
-            await self._app(scope, receive, send)
+        if not effectful or not self.applies(scope):
+            await self.app(scope, receive, send)
             return
         try:
             body = await self._read(receive)
@@ -155,14 +142,14 @@ class IdempotencyKeys:
 
     async def _settle(self, scope: Scope, asked: Asked, body: bytes) -> tuple[StoredAnswer, bool]:
         """The first try is gone and its outcome unknown: the service's own books decide."""
-        if self._recover is None:
+        if self.recover is None:
             raise _Wrong(
                 409, "outcome-unknown", "the first request ended without an answer; whether it took effect is not known"
             )
         if not await self._on_store(lambda store: store.take_over(asked)):
             raise _Wrong(409, "in-flight", "another request is finding out what was done", 1)
         try:
-            known = await self._recover(
+            known = await self.recover(
                 Repeated(scope=scope, key=asked.key, task=asked.task, step=asked.step, body=body)
             )
         except BaseException:  # the service's own code, or a cancel: what was done stays unknown, whatever ended it
@@ -182,7 +169,7 @@ class IdempotencyKeys:
 
     async def _work_out(self, scope: Scope, asked: Asked, body: bytes) -> StoredAnswer:
         try:
-            answer = await _call(self._app, scope, body, body_bytes_max=self._body_bytes_max)
+            answer = await _call(self.app, scope, body, body_bytes_max=self.body_bytes_max)
         except BaseException:  # the app's own code, or a cancel: whatever ended it, the key must not stay in flight
             await self._leave(asked)
             raise
@@ -195,7 +182,7 @@ class IdempotencyKeys:
         return answer
 
     async def _leave(self, asked: Asked) -> None:
-        leave = KeyStore.free if self._errors_change_nothing else KeyStore.doubt
+        leave = KeyStore.free if self.errors_change_nothing else KeyStore.doubt
         await self._on_store(lambda store: leave(store, asked))
 
     def _asked(self, scope: Scope, body: bytes) -> Asked:
@@ -209,7 +196,7 @@ class IdempotencyKeys:
             key = f"{task}/{step}"
         if key is None:
             raise _Wrong(400, "key-missing", "this route changes something: send an Idempotency-Key header")
-        route = f"{self._caller(scope)}\0{scope['method']}\0{scope['path']}"
+        route = f"{self.caller(scope)}\0{scope['method']}\0{scope['path']}"
         kind = b"\0".join(v for n, v in headers if n.lower() == b"content-type")
         parts = (bytes(scope.get("query_string", b"")), kind, body)
         sized = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
@@ -228,8 +215,8 @@ class IdempotencyKeys:
             if message["type"] == "http.disconnect":
                 raise _Gone
             body += message.get("body", b"")
-            if len(body) > self._body_bytes_max:
-                raise _Wrong(413, "body-too-large", f"at most {self._body_bytes_max} bytes can be kept")
+            if len(body) > self.body_bytes_max:
+                raise _Wrong(413, "body-too-large", f"at most {self.body_bytes_max} bytes can be kept")
             if not message.get("more_body"):
                 return bytes(body)
 
@@ -237,14 +224,14 @@ class IdempotencyKeys:
         """In the one thread that uses the table; opened again in a forked process."""
         if self._thread is None or self._pid != os.getpid():
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="idempotency-keys")
-            self._store, self._pid = None, os.getpid()
+            self._keys, self._pid = None, os.getpid()
 
         def run() -> T:
-            if self._store is None:
-                self._store = KeyStore(
-                    self._path, retention_s=self._retention_s, wall_ms=lambda: time.time_ns() // 1_000_000
+            if self._keys is None:
+                self._keys = KeyStore(
+                    Path(self.store), retention_s=self.retention_s, wall_ms=lambda: time.time_ns() // 1_000_000
                 )
-            return act(self._store)
+            return act(self._keys)
 
         # A cancelled request must not leave its row half written.
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, run))

@@ -128,11 +128,6 @@ class Agent(TaskType):
         self.schemas = check_tools([*(tool.schema for tool in self.tools.values()), *((SCHEMA,) if plan else ())])
         self._homes: list[Home] = []  # open journals, the newest last
 
-    @property
-    def offered(self) -> Sequence[Object]:
-        """The schemas of what the model may call."""
-        return self.schemas
-
     def check_args(self, args: dict[str, Any]) -> None:  # Any: the submitter's arguments
         super().check_args(args)
         if not all(isinstance(value, str) for value in args.values()):
@@ -379,10 +374,8 @@ class Conversation:
 
 
 def _find(view: TaskView, message_id: str) -> Answer | None:
-    for note in view.notes.values():
-        if note.what == "said" and SaidNote.read(note.body).id == message_id and note.answer is not None:
-            return _answer(note.answer)
-    return None
+    said = (note for note in view.notes.values() if note.what == "said" and SaidNote.read(note.body).id == message_id)
+    return next((_answer(note.answer) for note in said if note.answer is not None), None)
 
 
 def _answer(body: Body) -> Answer:

@@ -17,7 +17,7 @@ between the epoch of the request before and that of this one is told in this one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, assert_never, cast
 
@@ -229,29 +229,18 @@ def resume_message(view: TaskView, *, since: int, now: int, calls: Sequence[tupl
     restored = since >> COUNTER_BITS != now >> COUNTER_BITS
     if not deaths and not restored:
         return ""
-    told = [*_deaths(view, deaths)]
+    told: list[str] = []
+    if deaths:
+        how = "died, and another one" if len(deaths) == 1 else f"died {len(deaths)} times; the newest one"
+        told.append(f"the worker {how} took over at {_clock(view.claims[deaths[-1]].at_ms)}")
     if restored:
         told.append(
             "the journal was restored from an older copy of "
             f"{_clock(view.restored_ms)}; what was done after that was looked up where it could be"
         )
-    fates = [
-        f"call {number} ({tool}) {fate}"
-        for number, tool, step in calls
-        if step is not None and (fate := _fate(view, step))
-    ]
+    fates = [f"call {number} ({tool}) {fate}" for number, tool, step in calls if step and (fate := _fate(view, step))]
     told += fates or (["none of your calls was in doubt"] if calls else [])
     return OPENING + "; ".join(told) + "."
-
-
-def _deaths(view: TaskView, epochs: Sequence[int]) -> Iterable[str]:
-    if not epochs:
-        return
-    at = _clock(view.claims[epochs[-1]].at_ms)
-    if len(epochs) == 1:
-        yield f"the worker died, and another one took over at {at}"
-    else:
-        yield f"the worker died {len(epochs)} times; the newest one took over at {at}"
 
 
 def _fate(view: TaskView, step: StepView) -> str:
@@ -273,16 +262,11 @@ def _fate(view: TaskView, step: StepView) -> str:
     again = ""
     if len(epochs) > 1 and any(epoch in view.lost for epoch in epochs):
         again = _again(step)
-    if not _run_by_person(step):
+    # Only a person starts a parked step again; its attempts are counted from then on.
+    if step.parked is None or not step.attempts or step.attempts[0].epoch <= step.parked[0]:
         return again
     decided = "was in doubt; a person decided to run it again"
     return f"{decided}; then it {again}" if again else decided + _failed(step)
-
-
-def _run_by_person(step: StepView) -> bool:
-    """Only a person starts a parked step again; its attempts are counted from then on."""
-    started = step.attempts[0].epoch if step.attempts else 0
-    return step.parked is not None and started > step.parked[0]
 
 
 def _again(step: StepView) -> str:

@@ -162,7 +162,9 @@ class Loop:
     # asking
 
     async def _ask(self) -> Reply:
-        self._check_turns()
+        if self._turns >= self._agent.max_turns:
+            why = f"max-turns: {self._turns} model calls gave no answer; raise max_turns and retry the task"
+            raise Suspended(NeedsPerson(why))
         self._tell_resumed()
         extra = self._check_spend()
         if self._conversation:
@@ -179,18 +181,13 @@ class Loop:
         self._turn += 1
         try:
             return await AskCall(
-                self._run, agent.model, talk, tools=agent.offered, settings=agent.settings, show=agent.show, extra=extra
+                self._run, agent.model, talk, tools=agent.schemas, settings=agent.settings, show=agent.show, extra=extra
             )
         except MODEL_ERRORS as error:
             # Nothing is wrong with the task: once a person has fixed the cause, a retry asks again.
             raise Suspended(
                 NeedsPerson(f"{error.code}: {error.message}; fix the cause, then retry the task")
             ) from error
-
-    def _check_turns(self) -> None:
-        if self._turns >= self._agent.max_turns:
-            why = f"max-turns: {self._turns} model calls gave no answer; raise max_turns and retry the task"
-            raise Suspended(NeedsPerson(why))
 
     def _check_spend(self) -> Body:
         """What the step's record says of its cost. Suspended where it could pass the cap."""

@@ -278,9 +278,7 @@ class Engine:
         return min(self.settings.sweep_every_s, max(left, CLAIM_EVERY_S))
 
     async def _claim(self) -> int:
-        if self.lease is None or not self.lease.ok() or self._suspects.one_runs_alone():
-            return 0
-        if self._stopping.is_set():
+        if self.lease is None or not self.lease.ok() or self._suspects.one_runs_alone() or self._stopping.is_set():
             return 0
         room = self.settings.concurrency - self.active
         names = [*self.tasks, SCOPE_NAME] if self.tools else [*self.tasks]
@@ -323,7 +321,7 @@ class Engine:
         waiting.append(given)
         try:
             yield given
-        except BaseException:
+        except BaseException:  # a cancel of the one who waits, most of all: the claim must not be lost with it
             if given.done() and not given.cancelled():
                 self._strays.append(given.result().hold)  # theirs, and they have left
                 self._suspects.left(task_id)
@@ -389,8 +387,7 @@ class Engine:
             loop.run_in_executor(None, remove)
 
     def _note_end(self, task_id: TaskId, writer: TaskWriter, state: TaskState | None) -> None:
-        key = "fenced" if state is None else "finished"
-        self.counts[key] += 1
+        self.counts["fenced" if state is None else "finished"] += 1
         ended = "fenced" if state is None else state.value
         self.log.event("run-ended", task_id=task_id, epoch=writer.hold.epoch, state=ended)
         if state is not None:
@@ -415,11 +412,8 @@ class Engine:
                 writer.fenced = True
             elif writer.view.task_id in running:
                 writer.stop()
-        calling = [
-            run
-            for task_id, run in running.items()
-            if not lost and task_id in self._writers and self._writers[task_id].calls
-        ]
+        held = self._writers
+        calling = [run for task_id, run in running.items() if not lost and task_id in held and held[task_id].calls]
         await self._cancel([run for run in running.values() if run not in calling])
         if calling:
             await asyncio.wait(calling, timeout=self.settings.grace_s * self.settings.pace)

@@ -42,16 +42,14 @@ _SIGNAL_EXIT = 128
 _TERMINAL = frozenset((EXIT_USAGE, EXIT_NOT_FOUND, EXIT_CONFLICT, EXIT_JOURNAL, EXIT_PLACE, *range(64, 79)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restart:
+class Restart(NamedTuple):
     """Start the worker again after a pause; `failures` goes into the next decision."""
 
     delay_s: float
     failures: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class Stop(NamedTuple):
     """End with this exit code."""
 
     code: int

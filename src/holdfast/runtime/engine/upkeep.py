@@ -41,15 +41,10 @@ class Upkeep:
             return
         delay_s = NOTICE_EVERY_S
         while True:
-            told = failed = 0
             with self.journal.notice_turn() as mine:
                 pending = await self.journal.pending_notices(limit=NOTICES_AT_ONCE) if mine else []
-                for notice in pending:
-                    if await self._tell_one(self.notices, notice):
-                        told += 1
-                    else:
-                        failed += 1
-            delay_s = min(delay_s * 2, NOTICE_S_MAX) if failed and not told else NOTICE_EVERY_S
+                told = [await self._tell_one(self.notices, notice) for notice in pending]
+            delay_s = min(delay_s * 2, NOTICE_S_MAX) if told and not any(told) else NOTICE_EVERY_S
             await asyncio.sleep(delay_s * self.settings.pace)
 
     async def _tell_one(self, notices: Notices, notice: Notice) -> bool:

@@ -163,13 +163,16 @@ class Gate:
         self._allow = None if named is None else frozenset(named)
         self._limits = {self._known(key, "limits"): _limits_of(key, given) for key, given in (limits or {}).items()}
         self._approve: dict[str, Literal[True] | Above] = {
-            self._known(key, "approve"): _approval_of(key, given)
-            for key, given in _pairs(approve)
-            if given is not False
+            self._known(key, "approve"): _approval_of(key, rule) for key, rule in _pairs(approve) if rule is not False
         }
         if max(len(named or ()), len(self._limits), len(self._approve)) > TOOLS_MAX:
             raise Misuse(f"Gate: give at most {TOOLS_MAX} tools")
-        self.digest = self._made_digest()
+        said: dict[str, object] = {
+            "allow": None if self._allow is None else sorted(self._allow),
+            "limits": {name: [asdict(one) for one in has] for name, has in self._limits.items()},
+            "approve": {name: True if rule is True else asdict(rule) for name, rule in self._approve.items()},
+        }
+        self.digest = hashlib.sha256(canonical(said)).hexdigest()[:DIGEST_CHARS]
 
     def __repr__(self) -> str:
         return f"<gate {self.digest}>"
@@ -220,14 +223,6 @@ class Gate:
                 hint="give the tool itself, or list the tools in `allow`",
             )
         return name
-
-    def _made_digest(self) -> str:
-        said: dict[str, object] = {
-            "allow": None if self._allow is None else sorted(self._allow),
-            "limits": {name: [asdict(one) for one in has] for name, has in self._limits.items()},
-            "approve": {name: True if rule is True else asdict(rule) for name, rule in self._approve.items()},
-        }
-        return hashlib.sha256(canonical(said)).hexdigest()[:DIGEST_CHARS]
 
 
 def _name(tool: object, what: str) -> str:

@@ -118,7 +118,7 @@ class Endpoints:
             if about_the_request(error):
                 raise with_failures(error, call.failures) from None
             return None
-        except BaseException:
+        except BaseException:  # a cancel, or what `show` raised: it says nothing about the endpoint
             known[name] = health.given_up(known[name])
             raise
         known[name] = health.replied(known[name])

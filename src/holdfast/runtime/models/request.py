@@ -127,12 +127,7 @@ class Request:
     tools: Sequence[Object] = ()
 
     def to_json(self) -> dict[str, object]:
-        return {
-            "model": self.model,
-            "messages": list(self.messages),
-            "settings": self.settings,
-            "tools": list(self.tools),
-        }
+        return {"model": self.model, "messages": [*self.messages], "settings": self.settings, "tools": [*self.tools]}
 
 
 def checked_request(*, model: str, messages: object, settings: object = None, tools: object = None) -> Request:

@@ -31,6 +31,7 @@ from holdfast.runtime.models.request import Object
 
 SHOWN_CHARS_MAX = 300
 ModelError = errors.ModelUnavailable | errors.ModelRejected | errors.ReplyGarbled
+_Kind = type[errors.ModelUnavailable | errors.ModelRejected]
 
 _BY_WORD = {  # a provider's `code` or `type`
     "rate_limit_error": errors.ModelRateLimited,
@@ -110,7 +111,7 @@ def about_the_request(error: errors.HoldfastError) -> bool:
     return isinstance(error, errors.ModelRejected) and not isinstance(error, own)
 
 
-def _kind(status: int, told: Object) -> type[errors.ModelUnavailable | errors.ModelRejected]:
+def _kind(status: int, told: Object) -> _Kind:
     words = _words(told)
     specific = [_BY_WORD[word] for word in words if word in _BY_WORD]
     if any(kind is errors.ModelQuotaSpent for kind in specific):  # a 429 with a reason of its own
@@ -127,13 +128,7 @@ def _kind(status: int, told: Object) -> type[errors.ModelUnavailable | errors.Mo
     return next((kind for kind in specific if issubclass(kind, errors.ModelRejected)), errors.ModelRejected)
 
 
-def _made(
-    kind: type[errors.ModelUnavailable | errors.ModelRejected],
-    text: str,
-    *,
-    status: int | None,
-    retry_after_s: float | None,
-) -> ModelError:
+def _made(kind: _Kind, text: str, *, status: int | None, retry_after_s: float | None) -> ModelError:
     if issubclass(kind, errors.ModelUnavailable):
         return kind(text, retry_after_s=retry_after_s, status=status)
     return kind(text, status=status)

@@ -105,24 +105,19 @@ class ScratchFolders:
     def open(self, task_id: TaskId) -> Folder:
         """A new, empty folder for the run that holds the task. Raises JournalFull, ReadOnly."""
         above = self.root / task_id
-        try:
-            ensure_private_folder(self.root)
-            return self._open(above)
-        except OSError as error:
-            raise explained(error, above) from error
-
-    def _open(self, above: Path) -> Folder:
-        for number in range(_TRIES_MAX):
+        left = _TRIES_MAX
+        while True:
             try:
+                ensure_private_folder(self.root)
                 ensure_private_folder(above)
                 with contextlib.suppress(FileNotFoundError):
                     _move_away(above)
                 (above / FILES).mkdir(FOLDER_MODE)
                 return Folder(above / FILES, tree.open_folder(str(above / FILES)))
-            except (FileNotFoundError, FileExistsError):
-                if number == _TRIES_MAX - 1:
-                    raise
-        raise AssertionError("not reached")
+            except OSError as error:
+                left -= 1
+                if not left or not isinstance(error, FileNotFoundError | FileExistsError):
+                    raise explained(error, above) from error
 
     def leftovers(self) -> Iterator[TaskId]:
         """Tasks of which something is here."""
@@ -302,8 +297,7 @@ class Scratch:
     async def enter_newest(self) -> None:
         """Set the folder to the newest of all: for a loop that is rebuilt and not replayed."""
         self._rebuilt = True
-        kept = self._newest()
-        if kept is not None:
+        if (kept := self._newest()) is not None:
             await self._set(kept, "of the newest step")
 
     async def drop_unkept(self, prefix: str) -> None:
@@ -350,10 +344,7 @@ class Scratch:
     async def _after(self, ordinal: str, *, wait: bool) -> bool:
         self._at = CAUGHT_UP
         try:
-            if wait:
-                digest = await self._wait_kept(mine=0, going=False)
-            else:
-                digest = await self._keep(mine=1)
+            digest = await (self._wait_kept(mine=0, going=False) if wait else self._keep(mine=1))
         except CANNOT_KEEP as error:
             self._note("after", ordinal, {"unkept": error.message})
             await self._take_back(ordinal)

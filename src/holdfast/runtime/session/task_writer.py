@@ -191,7 +191,7 @@ class TaskWriter:
                 else:
                     self._written(entries, [0] * len(entries), slots)
                 raise
-            except BaseException:
+            except BaseException:  # whatever it was, nothing is written: what was deferred is still to be
                 self._put_back(pending, slots)
                 raise
             self._written(entries, numbers[len(pending) :], slots)
@@ -233,8 +233,8 @@ class TaskWriter:
     async def _confirm(self, seq: int) -> CommitOutcome:
         try:
             return await self.journal.confirm(self.hold, seq=seq)
-        except BaseException:
-            self.fenced = True  # broken off before the answer: this run will not know it
+        except BaseException:  # a cancel too: broken off before the answer, this run will not know it
+            self.fenced = True
             raise
 
     async def _leave_evidence(self, entries: Sequence[NewRecord]) -> None:

@@ -129,8 +129,8 @@ class Caller:
             late = errors.AttemptTimedOut(tool=tool.name, timeout_s=tool.timeout_s)
             return _judged(tool, late, begun=send.begun, secrets=self.secrets)
         except Unkept as error:
-            return Returned(None, unkept=error.why)
-        except BaseException as error:
+            return Returned(None, unkept=str(error))
+        except BaseException as error:  # a tool may raise anything, an exit too: it is the attempt's outcome
             if self._is_fenced(error) or is_closed_from_outside(error):
                 raise
             return _judged(tool, error, begun=send.begun, secrets=self.secrets)
@@ -148,7 +148,7 @@ class Caller:
             own = self.secrets.resolve(tool, step, _own(args), lookup=True)
             async with asyncio.timeout(FIND_TIMEOUT_S):
                 answer = cast(object, await tool.finder(call, **own))
-        except BaseException as error:
+        except BaseException as error:  # a lookup may raise anything, an exit too: then it cannot say
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                 raise
             if self._is_fenced(error) or is_closed_from_outside(error):

@@ -50,9 +50,7 @@ def decidable_in_ms(view: TaskView, step: StepView, clock: Clock) -> int:
     if step.parked is None:
         return 0
     epoch, boot_ms, quiet_in = step.parked
-    claim = view.claims.get(epoch)
-    here = claim is not None and claim.boot_id == clock.boot_id
-    since = clock.boot_ms() - boot_ms if here else clock.boot_ms()
+    since = clock.boot_ms() - boot_ms if _is_of_this_boot(view, epoch, clock) else clock.boot_ms()
     return max(0, quiet_in - since)
 
 
@@ -71,8 +69,7 @@ def in_window(
         return journal.now_ms() - step.restored_ms + late_ms < effect.window_s * 1000
     first = step.attempts[0]
     age_ms = journal.now_ms() - first.at_ms
-    claim = view.claims.get(first.epoch)
-    if claim is not None and claim.boot_id == clock.boot_id:
+    if _is_of_this_boot(view, first.epoch, clock):
         age_ms = max(age_ms, clock.boot_ms() - first.boot_ms)
     elif journal.clock_behind_ms > CLOCK_TOLERANCE_MS:
         return False
@@ -82,22 +79,21 @@ def in_window(
 def sent_ago_s(view: TaskView, step: StepView, journal: Journal, clock: Clock) -> float | None:
     """How long ago the step can have been sent first, at most; None where no clock can be trusted. A lookup that goes
     back this far in a far end's list has seen all there can be."""
-    starts = [step.restored_ms] if step.restored_ms else []
-    ages_ms: list[int] = []
-    if step.attempts:
-        first = step.attempts[0]
-        starts.append(first.at_ms)
-        claim = view.claims.get(first.epoch)
-        if claim is not None and claim.boot_id == clock.boot_id:
-            ages_ms.append(clock.boot_ms() - first.boot_ms)
-        elif journal.clock_behind_ms > CLOCK_TOLERANCE_MS:
-            return None
+    first = step.attempts[0] if step.attempts else None
+    starts = [*([step.restored_ms] if step.restored_ms else []), *([first.at_ms] if first else [])]
+    ages_ms = [journal.now_ms() - start for start in starts]
+    if first and _is_of_this_boot(view, first.epoch, clock):
+        ages_ms.append(clock.boot_ms() - first.boot_ms)
     elif journal.clock_behind_ms > CLOCK_TOLERANCE_MS:
         return None
-    ages_ms += [journal.now_ms() - start for start in starts]
     if not ages_ms or min(ages_ms) < -CLOCK_TOLERANCE_MS:
         return None
     return max(ages_ms) / 1000
+
+
+def _is_of_this_boot(view: TaskView, epoch: int, clock: Clock) -> bool:
+    claim = view.claims.get(epoch)
+    return claim is not None and claim.boot_id == clock.boot_id
 
 
 def proven_unsent(view: TaskView, step: StepView, journal: Journal) -> bool:

@@ -27,7 +27,7 @@ from holdfast.journal.contract import Change, InboxItem, InboxKind
 from holdfast.journal.records import Body, NewRecord, RecordKind, StepView, TaskState
 from holdfast.runtime.secrets import pinned_fingerprint
 from holdfast.runtime.session.task_writer import TaskWriter
-from holdfast.runtime.step.attempt import Caller
+from holdfast.runtime.step.attempt import Args, Caller
 from holdfast.runtime.step.facts import (
     MissingTool,
     approval_binding,
@@ -42,7 +42,7 @@ from holdfast.runtime.step.facts import (
     sent_ago_s,
 )
 from holdfast.runtime.step.lost_timeline import Ask, LostEffects, opens_slots, retry_slots, slot_at
-from holdfast.runtime.step.sending import NOT_SENT, Args, Sender, check_allowed
+from holdfast.runtime.step.sending import NOT_SENT, Sender, check_allowed
 from holdfast.runtime.tool.tool import Absent, FindAnswer, Found, Many, Tool, Unsure
 
 UNSURE_ASKS_MAX = 5
@@ -199,20 +199,16 @@ class Reconciler:
         await self.sender.record(step, event, facts, body, applied=answered)
 
     def _evidence(self, step: StepView) -> InboxItem | None:
-        for item in self.writer.items(InboxKind.EVIDENCE, step.ordinal):
-            if EvidenceGiven.read(item.body).outcome == "succeeded":
-                return item
-        return None
+        items = self.writer.items(InboxKind.EVIDENCE, step.ordinal)
+        return next((item for item in items if EvidenceGiven.read(item.body).outcome == "succeeded"), None)
 
     def _approval(self, tool: Tool[..., Any], step: StepView) -> InboxItem | None:
         """The newest answer to what would be sent now; for other code or arguments none counts."""
         wanted = approval_binding(step)
         if step.planned.version != tool.version:
             return None
-        for item in reversed(self.writer.items(InboxKind.APPROVAL, step.ordinal)):
-            if ApprovalGiven.read(item.body).binding == wanted:
-                return item
-        return None
+        items = reversed(self.writer.items(InboxKind.APPROVAL, step.ordinal))
+        return next((item for item in items if ApprovalGiven.read(item.body).binding == wanted), None)
 
     # facts and waiting
 

@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, assert_never
 
+import msgspec
+
 from holdfast.core.effect import CLASSES, Keyed
 from holdfast.core.step import Event, Facts, NotAllowed, StepState, next_step
 from holdfast.errors import InvariantViolated, JournalBusy, JournalFull, RunFenced, StatementFailed
@@ -19,17 +21,7 @@ from holdfast.journal.contract import Change
 from holdfast.journal.records import Body, NewRecord, RecordKind, StepView
 from holdfast.runtime.scratch.scratch import Scratch
 from holdfast.runtime.session.task_writer import TaskWriter
-from holdfast.runtime.step.attempt import (
-    Args,
-    AttemptOutcome,
-    Caller,
-    Doubtful,
-    Raised,
-    RefusedBy,
-    Returned,
-    Send,
-    Unsent,
-)
+from holdfast.runtime.step.attempt import AttemptOutcome, Caller, Doubtful, Raised, RefusedBy, Returned, Send, Unsent
 from holdfast.runtime.step.facts import slot_tag
 from holdfast.runtime.tool.tool import Tool
 
@@ -86,7 +78,7 @@ class Sender:
                 except (JournalFull, JournalBusy) as error:
                     self._writer.on_trouble(error)
                     await asyncio.sleep(FULL_RETRY_S * self._pace)
-        except BaseException:
+        except BaseException:  # a cancel too: a start that is recorded, and not sent, must say so
             step = self._writer.step(entry.ordinal)
             if step is not None and self._is_mine(step):
                 await self._record_stop(step, Send(self._lease, slot))  # started, and not sent
@@ -94,7 +86,7 @@ class Sender:
                 self._lease.session.free_slot(slot)
             raise
 
-    async def call(self, tool: Tool[..., Any], step: StepView, args: Args, slot: int) -> None:
+    async def call(self, tool: Tool[..., Any], step: StepView, args: dict[str, Any], slot: int) -> None:
         """Call the tool and record what came of it."""
         send = Send(self._lease, slot)
         self._writer.calls += 1
@@ -196,12 +188,7 @@ class Sender:
                 body = {"reason": NOT_SENT, "text": outcome.reason}
                 await self.record(step, Event.UNSENT, facts, body, slot=slot)
             case Doubtful():
-                body = {
-                    "reason": outcome.reason,
-                    "kind": outcome.kind,
-                    "text": outcome.text,
-                    "retry_after_s": outcome.retry_after_s,
-                }
+                body = msgspec.structs.asdict(outcome)
                 # A Read changes nothing: it waits for its turn as planned, where a cancel ends it.
                 waits = tool.letter == "R" and outcome.reason == "busy"
                 event = Event.RETRY if waits else Event.DOUBT
@@ -264,7 +251,7 @@ def check_allowed(result: object, ordinal: str) -> None:
         raise InvariantViolated("transition", f"step {ordinal}: {result.event.name}: {result.why}")
 
 
-def args_of(step: StepView) -> Args:
+def args_of(step: StepView) -> dict[str, Any]:
     """The recorded arguments: what was promised to be sent is what is sent again."""
     args = step.args
     if not isinstance(args, dict):

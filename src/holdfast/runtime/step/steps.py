@@ -27,12 +27,12 @@ from holdfast.journal.records import Body, NewRecord, RecordKind, StepView
 from holdfast.runtime.scratch.scratch import Scratch
 from holdfast.runtime.secrets import pinned_fingerprint
 from holdfast.runtime.session.task_writer import TaskWriter
-from holdfast.runtime.step.attempt import Caller
+from holdfast.runtime.step.attempt import Args, Caller
 from holdfast.runtime.step.code_changes import HeadChanges
 from holdfast.runtime.step.facts import check_same, outcome_of
 from holdfast.runtime.step.lost_timeline import opens_slots
 from holdfast.runtime.step.reconcile import Reconciler
-from holdfast.runtime.step.sending import Args, Sender, args_of, check_allowed
+from holdfast.runtime.step.sending import Sender, args_of, check_allowed
 from holdfast.runtime.tool.tool import Tool
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Steps:
         except _OF_THE_JOURNAL as error:
             self.writer.end(error)
             raise
-        except BaseException as error:
+        except BaseException as error:  # a cancel of the code's own too; passed on
             if self._left_open(ordinal, error):
                 # A timeout of the code's own: it may not continue after a call in doubt (I5).
                 self._broken_off.append(asked)

@@ -364,5 +364,5 @@ class StreamView:
             return
         try:
             self._show(shown)
-        except Exception:  # noqa: BLE001 - the user's own
+        except Exception:  # noqa: BLE001 - the user's own function: one that fails is not shown the rest
             self._show = None

@@ -55,7 +55,7 @@ async def execute(
         raise
     except (errors.InvariantViolated, errors.JournalStopped, errors.JournalDamaged, errors.ReadOnly):
         raise  # the journal's trouble is not the code's outcome
-    except BaseException as error:
+    except BaseException as error:  # whatever the user's code raises ends the task, an exit too
         if is_closed_from_outside(error):
             raise
         return await _fail(writer, error)
@@ -69,7 +69,7 @@ async def _run_code(task: TaskType, run: Run, writer: TaskWriter) -> object:
     result: object = None
     try:
         result = await task.start(run, args)
-    except BaseException as raised:
+    except BaseException as raised:  # kept until what the code began has ended
         if is_closed_from_outside(raised):
             raise
         error = raised

@@ -84,7 +84,7 @@ class StepCall(Generic[T]):
         run.set_open(self.ordinal)
         try:
             result = await run.steps.perform(self.tool, self.ordinal, self.args, extra=extra)
-        except BaseException as error:
+        except BaseException as error:  # signals and cancels too end the chain; passed on
             run.end_by(error)
             raise
         finally:
@@ -377,7 +377,7 @@ class Run:
         self._open = ordinal
         try:
             yield
-        except BaseException as error:
+        except BaseException as error:  # signals and cancels too end the chain; passed on
             self.end_by(error)
             raise
         finally:
@@ -405,7 +405,7 @@ class Run:
                 result = await cast("StepCall[Any]", branch).perform(run)
             else:
                 result = await branch(run)
-        except BaseException as raised:
+        except BaseException as raised:  # an exit of one branch must not end the loop under the others
             stopped = isinstance(raised, asyncio.CancelledError) and self._writer.stopping
             if stopped or is_closed_from_outside(raised):
                 raise

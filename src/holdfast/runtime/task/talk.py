@@ -100,11 +100,6 @@ def reply_of(step: StepView) -> Reply:
         raise JournalDamaged(f"step {step.ordinal}: its reply cannot be read: {error}") from None
 
 
-def find_ask(view: TaskView, ordinal: str) -> StepView | None:
-    step = view.steps.get(ordinal)
-    return step if step is not None and step.tool == ASK else None
-
-
 def asks_of(view: TaskView) -> list[StepView]:
     """The model steps of a task, in order."""
     found = [ordinal for ordinal, step in view.steps.items() if step.tool == ASK]
@@ -115,8 +110,8 @@ def line_of(view: TaskView, ordinal: str) -> list[StepView]:
     """The model steps of the talk up to this one, oldest first."""
     found: list[StepView] = []
     while ordinal:
-        step = find_ask(view, ordinal)
-        if step is None or len(found) > len(view.steps):
+        step = view.steps.get(ordinal)
+        if step is None or step.tool != ASK or len(found) > len(view.steps):
             raise JournalDamaged(f"task {view.task_id}: step {ordinal} is not a model call")
         found.append(step)
         ordinal = asked_of(step).after
@@ -139,12 +134,9 @@ def messages_of(view: TaskView, ordinal: str) -> Iterator[tuple[Object, str | St
 
 def request_of(view: TaskView, ordinal: str) -> Request:
     """The whole request as it was recorded; what was sent has the same bytes."""
-    step = find_ask(view, ordinal)
-    if step is None:
-        raise JournalDamaged(f"task {view.task_id}: step {ordinal} is not a model call")
-    sent = cast(Body, step.result or {}).get("head") or asked_of(step).head
-    head = head_of(view, sent)
-    messages = [message for message, _ in messages_of(view, ordinal)]
+    messages = [message for message, _ in messages_of(view, ordinal)]  # raises where it is no model call
+    step = view.steps[ordinal]
+    head = head_of(view, cast(Body, step.result or {}).get("head") or asked_of(step).head)
     return Request(
         model=head["model"], messages=[*head["system"], *messages], settings=head["settings"], tools=head["tools"]
     )
@@ -152,11 +144,7 @@ def request_of(view: TaskView, ordinal: str) -> Request:
 
 def spent_of(view: TaskView) -> Spent | None:
     """What was spent on models, or None where none was asked."""
-    done = [
-        step
-        for step in view.steps.values()
-        if step.tool == ASK and step.step is not None and step.state is StepState.SUCCEEDED
-    ]
+    done = [one for one in view.steps.values() if one.tool == ASK and one.step and one.state is StepState.SUCCEEDED]
     if not done:
         return None
     cost: dict[str, int] = {}
@@ -261,7 +249,12 @@ class Talk:
         kept = check_message(dict(message), place=f"message {len(self) + 1}")
         if kept["role"] == "system":
             raise BadInput("system messages come first: run.talk(system=...)")
-        self._append(kept)
+        if self.asking:
+            raise Misuse("the model has not answered yet: add messages after its reply")
+        if len(self._messages) >= MESSAGES_MAX:
+            raise BadInput(f"a conversation may have at most {MESSAGES_MAX:,} messages")
+        value, digest = self._contents.named(kept, what=f"message {len(self) + 1} of the conversation")
+        self.take_recorded(cast(Object, value), digest)
 
     def answer(self, call: ToolCall, result: object, *, failed: bool = False) -> None:
         """What came of a tool call of the newest reply: text, or a JSON value.
@@ -327,18 +320,6 @@ class Talk:
         self._messages.append(message)
         self.prefix = link(self.prefix, digest)
         self._new.append((message, digest))
-
-    def _append(self, message: Object) -> None:
-        if self.asking:
-            raise Misuse("the model has not answered yet: add messages after its reply")
-        if len(self._messages) >= MESSAGES_MAX:
-            raise BadInput(f"a conversation may have at most {MESSAGES_MAX:,} messages")
-        value, digest = self._contents.named(message, what=f"message {len(self) + 1} of the conversation")
-        kept = cast(Object, value)
-        self._order.take(kept)
-        self._messages.append(kept)
-        self.prefix = link(self.prefix, digest)
-        self._new.append((kept, digest))
 
 
 def as_text(value: Json) -> str:

@@ -201,7 +201,7 @@ class _Child:
             reader, writer = await asyncio.open_connection(sock=ours, limit=_READ_AHEAD_BYTES)
             try:
                 process = _spawned(theirs, lock_fd)  # last: nothing is awaited that could be left
-            except BaseException:
+            except BaseException:  # no process, an interrupt: whatever it is, the socket must not stay open
                 writer.transport.abort()
                 raise
         path = [os.getcwd() if entry == "" else entry for entry in sys.path]

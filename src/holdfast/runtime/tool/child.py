@@ -80,7 +80,7 @@ def resolve(target: Target) -> Function:
     module's own code raises is its cause."""
     try:
         module = _load(target) if target.file else import_module(target.module)
-    except Exception as error:
+    except Exception as error:  # the module's own code may raise anything
         kind = type(error).__name__
         raise errors.ToolNotImportable(f"cannot import {target.file or target.module}: {kind}: {error}") from error
     found = _find(module, target.name)
@@ -124,7 +124,7 @@ def _load(target: Target) -> ModuleType:
     sys.modules[target.module] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException:  # also an exit of the script: half a module must not be found by the next call
         del sys.modules[target.module]
         raise
     return module
@@ -317,10 +317,6 @@ def unkept(why: str) -> Message:
 
 class Unkept(Exception):
     """The tool returned, so its effect took place; its result is no JSON value we can keep."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
 
 
 def raised(error: BaseException) -> Message:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import itertools
 import math
 import re
 import types
@@ -334,13 +335,8 @@ _ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^()]*\))?\s*:\s*(.*)")
 
 def first_paragraph(text: str | None) -> str:
     """The first paragraph, on one line."""
-    lines = inspect.cleandoc(text or "").split("\n")
-    kept: list[str] = []
-    for line in lines:
-        if not line.strip() or line.strip().lower() in _HEADS:
-            break
-        kept.append(line.strip())
-    return " ".join(kept)
+    lines = (line.strip() for line in inspect.cleandoc(text or "").split("\n"))
+    return " ".join(itertools.takewhile(lambda line: line and line.lower() not in _HEADS, lines))
 
 
 def described_arguments(text: str | None) -> dict[str, str]:
