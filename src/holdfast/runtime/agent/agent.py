@@ -351,8 +351,7 @@ class Conversation:
         ends = any(item.kind is InboxKind.SAID and item.body.get("end") for item in said)
         if ends or (row is not None and row.state in ENDED):
             raise errors.BadInput(f"the conversation {self.name!r} has ended", hint="start one with another name")
-        item = InboxItem(task_id=task_id, ordinal="", kind=InboxKind.SAID, body=body)
-        await self._home.drop(item)
+        await self._home.drop(InboxItem(task_id=task_id, ordinal="", kind=InboxKind.SAID, body=body))
 
     async def _find_newest(self, task_id: TaskId, message_id: str) -> Answer | None:
         newest = await self._home.journal.read_newest(task_id)

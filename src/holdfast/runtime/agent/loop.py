@@ -252,7 +252,11 @@ class Loop:
 
     async def _act(self, reply: Reply) -> None:
         self._run.seek(2 * self._turn - 1)
-        agent, unmade = self._agent, _unmade(reply)
+        agent = self._agent
+        # One that was cut may be half of what was meant.
+        unmade = CALL_CUT if reply.stop is StopReason.LENGTH else ""
+        if reply.refusal is not None:
+            unmade = CALL_REFUSED
         branches: list[Callable[[Run], Awaitable[Any]]] = [
             functools.partial(carry_out, call=call, tools=agent.tools, plans=agent.plans, unmade=unmade)
             for call in reply.tool_calls
@@ -346,13 +350,6 @@ class Loop:
         answer = MessageAnswered(text, SaidNote.read(note.body).id, self._talk.after, refused or UNSET)
         entry = NewRecord(kind=RecordKind.ANSWER, ordinal=said_at(self._said), body=answer.body())
         await self._writer.write([entry])
-
-
-def _unmade(reply: Reply) -> str:
-    """Why no call of this reply is made: one that was cut may be half of what was meant."""
-    if reply.refusal is not None:
-        return CALL_REFUSED
-    return CALL_CUT if reply.stop is StopReason.LENGTH else ""
 
 
 MOST = "most"

@@ -215,8 +215,7 @@ class OpenAIWire:
 
 def _choice(value: object) -> object:
     if isinstance(value, dict):
-        named = cast(Object, value)
-        return {"type": "function", "function": {"name": named["tool"]}}
+        return {"type": "function", "function": {"name": cast(Object, value)["tool"]}}
     return value
 
 

@@ -146,9 +146,7 @@ class Store:
 
     async def _put(self, contents: Sequence[bytes]) -> list[str]:
         self.bytes_read += sum(map(len, contents))
-        if not contents:
-            return []
-        return await self._journal.put_blobs(contents, task_id=self._task_id)
+        return await self._journal.put_blobs(contents, task_id=self._task_id) if contents else []
 
     async def _put_manifest(self, found: Manifest) -> str:
         raw = manifests.encode(found)
