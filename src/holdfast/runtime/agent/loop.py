@@ -162,9 +162,7 @@ class Loop:
     # asking
 
     async def _ask(self) -> Reply:
-        if self._turns >= self._agent.max_turns:
-            why = f"max-turns: {self._turns} model calls gave no answer; raise max_turns and retry the task"
-            raise Suspended(NeedsPerson(why))
+        self._check_turns()
         self._tell_resumed()
         extra = self._check_spend()
         if self._conversation:
@@ -188,6 +186,11 @@ class Loop:
             raise Suspended(
                 NeedsPerson(f"{error.code}: {error.message}; fix the cause, then retry the task")
             ) from error
+
+    def _check_turns(self) -> None:
+        if self._turns >= self._agent.max_turns:
+            why = f"max-turns: {self._turns} model calls gave no answer; raise max_turns and retry the task"
+            raise Suspended(NeedsPerson(why))
 
     def _check_spend(self) -> Body:
         """What the step's record says of its cost. Suspended where it could pass the cap."""
