@@ -88,7 +88,7 @@ QUESTIONS: dict[str, str] = {
     "window": "was it done? Its key window has ended, so the service may not know its key, and the tool has no lookup",
     "many": "which one counts? The lookup found the effect more than once",
     "other": "is it the same effect? The lookup found one with other arguments",
-    "unsure": "was it done? The lookup cannot say",
+    "unsure": "was it done? The lookup could not find out",
     "key-reused": "what was done with this effect key? The far end has it with another body",
     "attempts": "why does it keep failing? All attempts are used up, and none had an outcome",
     "restored": "was it done before the restore? The restored journal is an older copy and may not show it",
