@@ -165,7 +165,7 @@ async def test_damage_of_remarks_is_found(old: Path) -> None:
         ("UPDATE remark SET body = CAST(x'00' || substr(body, 2) AS BLOB) WHERE n = 1", "was changed"),
         ("UPDATE remark SET at_ms = at_ms + 1 WHERE n = 2", "was changed"),
         ("DELETE FROM remark WHERE n = 2", "newest is missing"),
-        ("DELETE FROM remark WHERE n = 1", "before it is missing"),
+        ("DELETE FROM remark WHERE n = 1", "an earlier remark is missing"),
         ("UPDATE meta SET value = x'00' WHERE key = 'remark_head'", "newest is missing"),
         ("INSERT INTO meta VALUES ('remarks_written', 9)", "more are marked"),
     ):
