@@ -15,8 +15,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from holdfast.views.open_tasks import list_approvals
-
 import holdfast
 from holdfast.app.binder import open_file_journal
 from holdfast.app.loading import load_app
@@ -25,6 +23,7 @@ from holdfast.downstream.process import FarEnd
 from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.journal.records import ENDED, TaskState
 from holdfast.testing.offline import KEY, SECRET, Stage, set_up
+from holdfast.views.unfinished import list_approvals
 
 HERE = Path(__file__).parent
 

@@ -280,11 +280,11 @@ class Sandbox:
             ordinal="1",
             fence=1,
             attempt=1,
-            _effect_key=key.raw,
-            _ends=ends,
-            _mark=lambda: None,
-            _effect=self._tool.effect,
-            _lookup=lookup,
+            effect_key=key.raw,
+            ends=ends,
+            mark=lambda: None,
+            effect=self._tool.effect,
+            lookup=lookup,
         )
 
 

@@ -128,6 +128,11 @@ class Agent(TaskType):
         self.schemas = check_tools([*(tool.schema for tool in self.tools.values()), *((SCHEMA,) if plan else ())])
         self._homes: list[Home] = []  # open journals, the newest last
 
+    @property
+    def offered(self) -> Sequence[Object]:
+        """The schemas of what the model may call."""
+        return self.schemas
+
     def check_args(self, args: dict[str, Any]) -> None:  # Any: the submitter's arguments
         super().check_args(args)
         if not all(isinstance(value, str) for value in args.values()):

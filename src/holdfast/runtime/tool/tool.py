@@ -15,7 +15,7 @@ import asyncio
 import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
@@ -39,26 +39,53 @@ NAME_CHARS_MAX = 200
 _NOTHING: dict[str, Any] = {}  # Any: never filled
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Call:
     """One attempt of one step, as the tool sees it. Minted by the orchestrator alone."""
 
-    task_id: str
-    ordinal: str
-    fence: int
-    attempt: int
-    sent_ago_s: float | None = None  # in a lookup: the effect cannot be older; None where no bound is certain
-    _effect_key: bytes
-    _ends: float  # on the clock of the event loop
-    _mark: Callable[[], None]
-    _effect: Effect
-    _lookup: bool
-    _http: HttpClient | None = None
-    # Not set at all where there is none: most tasks have none, and every step passes here.
-    _scratch: Path = field(init=False)
-    _memory: Memory = field(init=False)
-    _tool: str = field(init=False)
-    _noted: int = field(init=False)
+    __slots__ = (
+        "_effect",
+        "_effect_key",
+        "_ends",
+        "_http",
+        "_lookup",
+        "_mark",
+        "_memory",
+        "_noted",
+        "_scratch",
+        "_tool",
+        "attempt",
+        "fence",
+        "ordinal",
+        "sent_ago_s",
+        "task_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        task_id: str,
+        ordinal: str,
+        effect_key: bytes,
+        fence: int,
+        attempt: int,
+        ends: float,
+        mark: Callable[[], None],
+        effect: Effect,
+        lookup: bool,
+        sent_ago_s: float | None = None,
+    ) -> None:
+        self.task_id = task_id
+        self.ordinal = ordinal
+        self.fence = fence
+        self.attempt = attempt
+        # In a lookup: the effect cannot be older than this. None where no bound is certain.
+        self.sent_ago_s = sent_ago_s
+        self._effect_key = effect_key
+        self._ends = ends  # on the clock of the event loop
+        self._mark = mark
+        self._effect = effect
+        self._lookup = lookup
+        self._http: HttpClient | None = None
 
     @property
     def effect_key(self) -> str:
@@ -98,7 +125,7 @@ class Call:
         """The path of the task's scratch folder, or nothing."""
         try:
             return str(self._scratch)
-        except AttributeError:
+        except AttributeError:  # not set at all: most tasks have none, and every step passes here
             return ""
 
     def give_scratch(self, folder: Path) -> None:
@@ -322,6 +349,10 @@ class Tool(Generic[P, T]):
         if self._target is None:
             self._target = locate(self.function)
         return self._target
+
+    @property
+    def takes_call(self) -> bool:
+        return self._takes_call
 
     def bound(self, call: Call, args: dict[str, Any]) -> Callable[[], Any]:  # Any: user code
         function = cast("Callable[..., Any]", self.function)
