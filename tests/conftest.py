@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,18 +19,28 @@ settings.register_profile(
 )
 settings.load_profile("project")
 
-# Thousands of syncs cost nothing in memory. Crashes of a disk are played by the shim, not by a disk.
-_MEMORY = Path("/dev/shm")
-if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4 << 30:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
-
 BUILD = Path(__file__).parents[1] / "build"
 _MEASURED = "measured"
+_MEMORY = Path("/dev/shm")
+_ROOM_BYTES = 4 << 30
 
 # Whoever runs tests in the background may have them ignore Ctrl-C, and programs that they start
 # would inherit it; some tests are about Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Folders of tests are in memory, where thousands of syncs cost nothing and paths are short enough for sockets.
+    Crashes of a disk are played by the shim, not by a disk."""
+    has_room = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES
+    if config.option.basetemp is None and not hasattr(config, "workerinput") and has_room:
+        config.option.basetemp = tempfile.mkdtemp(prefix="hf-", dir=_MEMORY)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if str(config.option.basetemp).startswith(f"{_MEMORY}/hf-") and not hasattr(config, "workerinput"):
+        shutil.rmtree(config.option.basetemp, ignore_errors=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

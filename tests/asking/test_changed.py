@@ -93,7 +93,7 @@ async def test_a_change_is_reported_and_parks(lab: Lab, model: MakeModel, seen: 
     task = asks_with(model, "park", **BEFORE | change)
     async with lab.open(task) as hf:
         handle = hf.task(task_id)
-        with pytest.raises(TaskParked, match=f"its {' and '.join(words)} changed"):
+        with pytest.raises(TaskParked, match=f"the task's {' and '.join(words)} changed"):
             await handle.result(10)
         assert len(await seen()) == 1
         await hf.retry(task_id)

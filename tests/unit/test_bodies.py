@@ -134,7 +134,7 @@ def test_a_remark_is_read_as_ever() -> None:
 def test_a_record_that_does_not_fit_is_damage(kind: RecordKind, body: Body, why: str) -> None:
     epoch = int(kind is RecordKind.CLAIMED)
     record = Record(1, 0, kind, "1", (), epoch, 1_000, 1_000, b"", b"", -1, False, body)
-    with pytest.raises(JournalDamaged, match=f"record 0 cannot be understood: .*{why}"):
+    with pytest.raises(JournalDamaged, match=f"record 0 is malformed: .*{why}"):
         fold(TaskView(TASK), record)
 
 
