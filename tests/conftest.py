@@ -51,6 +51,12 @@ def spared_borg() -> None:
     spare_borg()
 
 
+@pytest.fixture(autouse=True)
+def usual_umask() -> None:
+    """Commands that ran in this process before have set their own."""
+    os.umask(0o022)
+
+
 @pytest.fixture(scope="session")
 def shim() -> Path:
     """The crash shim, compiled once for each version of its source."""

@@ -65,8 +65,9 @@ async def begun(lab: Lab, model: MakeModel) -> str:
     async with lab.open(task) as hf:
         handle = await hf.submit(task)
         await wait_state(handle, TaskState.WAITING)
+    async with lab.open(task, serve=False) as hf:  # the code that asks next is the changed one
         await hf.approve(handle.id, "2", granted=True)
-        return handle.id
+    return handle.id
 
 
 @pytest.mark.parametrize("case", CHANGES)

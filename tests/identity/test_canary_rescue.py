@@ -21,6 +21,7 @@ from holdfast.identity.vault.ring import read_escrow
 from holdfast.identity.vault.slots import file_key, passphrase_key
 from holdfast.identity.vault.vault import open_vault
 from holdfast_proofs.canaries.traces import files_below, hits
+from holdfast_proofs.support.warm_start import WARM_BORG
 
 PLACES = ("nas", "host")
 
@@ -54,6 +55,8 @@ def test_row_24_backups_recoveries_and_moves_leave_no_secret(tmp_path: Path) -> 
     hf("secret", "set", "shop", "--journal", str(tmp_path / "ada"), given={"--from-fd": token})
     (tmp_path / "nas").mkdir(0o700)
     (tmp_path / "far").mkdir(0o700)
+    with (tmp_path / "ada" / "holdfast.toml").open("a") as settings:
+        settings.write(f'\n[backup]\nborg = "{os.environ[WARM_BORG]}"\n')
     hf("place", "add", "nas", str(tmp_path / "nas"))
     hf("place", "add", "host", f"ssh://a@far.example{tmp_path}/far/ada", "--rsh", served(tmp_path))
     hf("backup", "now")
@@ -72,19 +75,12 @@ def test_row_24_backups_recoveries_and_moves_leave_no_secret(tmp_path: Path) -> 
     for name in ("ada", "moved", "vault", "second", "unlock", "ada.move"):
         path = tmp_path / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    rescue = (
-        "recover",
-        "--place",
-        str(tmp_path / "nas"),
-        "--place",
-        f"ssh://a@far.example{tmp_path}/far/ada",
-        "--rsh",
-        served(tmp_path),
-    )
+    near = ("recover", "--place", str(tmp_path / "nas"))
+    rescue = (*near, "--place", f"ssh://a@far.example{tmp_path}/far/ada", "--rsh", served(tmp_path))
     wrong = " ".join(("zoo", "zoo", *phrase.words[2:]))
     hf(*rescue, "--dry-run", "--json", given={"--words-fd": words})
-    hf(*rescue, "--dry-run", given={"--words-fd": wrong}, code=2)
-    hf(*rescue, "--file", "identity.json", "--to", str(tmp_path / "some"), given={"--words-fd": words})
+    hf(*near, "--dry-run", given={"--words-fd": wrong}, code=2)
+    hf(*near, "--file", "identity.json", "--to", str(tmp_path / "some"), given={"--words-fd": words})
     hf(*rescue, *keys, "--yes", given={"--words-fd": words, **opened})
     canaries += secrets_of(tmp_path, passphrase)
     found = [one for one in files_below(tmp_path) if one[0] != "unlock"]
@@ -100,11 +96,9 @@ def test_row_24_backups_recoveries_and_moves_leave_no_secret(tmp_path: Path) -> 
 
 def served(root: Path) -> str:
     """In place of ssh: what the far host would run."""
-    from holdfast.backup.borg.verbs import find_program
-
     script = root / "rsh"
     if not script.exists():
         fd = os.open(script, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
         with os.fdopen(fd, "w") as file:
-            file.write(f'#!/bin/sh\nexec "{find_program()}" serve\n')
+            file.write(f'#!/bin/sh\nexec "{os.environ[WARM_BORG]}" serve\n')
     return str(script)

@@ -149,6 +149,7 @@ async def test_leftovers_are_never_used(lab: Lab) -> None:
         (folder / "half").write_text("written by the step that was cut off")
     folder.mkdir(exist_ok=True)
     (folder / "planted").write_text("by a dead run")
+    (folder / "code").unlink(missing_ok=True)
     (folder / "code").symlink_to("/etc/passwd")
     async with lab.open(work) as hf:
         assert await hf.task(handle.id).result(20) == [[], ["code", "tool"]]
