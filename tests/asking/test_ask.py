@@ -425,7 +425,7 @@ async def test_what_is_no_request_is_refused_before_anything_is_planned(lab: Lab
             await run.ask(chat, talk)
         with pytest.raises(BadInput, match="unknown key"):
             await run.ask(chat, [_said("hello")], settings={"heat": 1})
-        with pytest.raises(BadInput, match="system messages come first"):
+        with pytest.raises(BadInput, match="system messages must come first"):
             talk.add({"role": "system", "parts": [{"type": "text", "text": "late"}]})
         with pytest.raises(Misuse, match="is not a model"):
             run.ask("model-1", talk)  # pyright: ignore[reportArgumentType] - the mistake itself

@@ -309,7 +309,7 @@ async def test_a_folder_that_was_removed_is_an_empty_one(lab: Lab) -> None:
 
     async with lab.open(work) as hf:
         handle = await hf.submit(work)
-        why = "is no longer the scratch folder that Holdfast made for this run: another folder or file is in its place"
+        why = "is no longer the scratch folder that Holdfast made for this run: another folder or file replaced it"
         assert await handle.result(10) == ["cleared", [], why, ["b"]]
         assert (await handle.view()).steps["2"].state is StepState.SUCCEEDED
 

@@ -118,7 +118,7 @@ def parse(text: str) -> Handoff:
         raise BadInput("the hand-off does not have a valid time in its first lines") from None
     intro, *parts = _TITLE.split(text[head.end() :])
     if parts[::2] != [title for _, title in SECTIONS]:
-        raise BadInput("the hand-off does not have exactly its four sections")
+        raise BadInput("the hand-off does not have exactly the four sections that Holdfast writes")
     found: dict[str, tuple[str, ...]] = {}
     for (name, _), body in zip(SECTIONS, parts[1::2], strict=True):
         lines = tuple(line[2:] for line in body.split("\n") if line.startswith("- "))

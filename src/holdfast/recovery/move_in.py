@@ -309,8 +309,8 @@ class _Arrival:
         except (AgentElsewhere, AgentQuarantined) as error:
             raise MoveRefused(
                 f"Holdfast cannot take the lease for this agent: {error.message}",
-                hint="the move was cancelled, or the package was imported elsewhere: check there "
-                "first, then try `holdfast migrate import` again",
+                hint="the move was cancelled, or another host imported the package: find out "
+                "which, then run `holdfast migrate import` again if no other host has the agent",
             ) from error
 
     def _put(self, state: Path) -> str:

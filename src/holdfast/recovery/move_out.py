@@ -92,7 +92,7 @@ class MoveOut:
         if home.state != home.folder:
             # A package is Holdfast's own folder: the agent's own files would stay behind unseen.
             raise MoveRefused(
-                f"the agent in {home.state} was adopted: a package would not contain its own files",
+                f"the agent in {home.state} was adopted: a package would not contain the agent's own files",
                 hint="stop the agent, run `holdfast backup now`, then `holdfast recover` on the other host",
             )
         if home.folder == package or home.folder in package.parents:

@@ -235,7 +235,7 @@ def _check_vaults(target: RecoveryTarget) -> None:
         except VaultLocked as error:
             raise VaultLocked(
                 f"the given keys do not open the vault in {folder}",
-                hint="choose new folders with --vault and --second: the words create new keys",
+                hint="give new folders with --vault and --second: Holdfast makes new keys there",
             ) from error
 
 

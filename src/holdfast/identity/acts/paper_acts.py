@@ -164,8 +164,8 @@ async def replace_paper(
         await lock(session, old, successor=new)
     if paper_fit(new, session.log).fit is not PaperState.CURRENT:
         raise BadPhrase(
-            "the log names different new words",
-            hint="an earlier run showed other new words: give those. If the identity is only "
+            "the key log already has the recovery key of other new words",
+            hint="give the new words that an earlier run showed. If the identity is only "
             "locked, unlock it first: `holdfast identity evict --paper`",
         )
     vault.exchange_escrow(new.recipient, ways, entropy)

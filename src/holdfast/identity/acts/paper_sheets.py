@@ -154,7 +154,7 @@ def sheets_read(session: PaperSession, words: FittedWords, number: int | None) -
         numbers = [one.number for one in found if one is not None]
         if len(numbers) != len(words.shares):
             raise BadInput(
-                "these shares are correct, but the register has no printed sheets of them",
+                "these shares are correct, but the register lists no printed sheets with them",
                 hint="print them with `holdfast paper print --shares`",
             )
         return numbers
@@ -167,7 +167,7 @@ def sheets_read(session: PaperSession, words: FittedWords, number: int | None) -
         return sheets
     if not sheets:
         raise BadInput(
-            "the words are correct, but the register has no printed sheet of them",
+            "the words are correct, but the register lists no printed sheet with them",
             hint="print one with `holdfast paper print`",
         )
     named = ", ".join(map(str, sheets))

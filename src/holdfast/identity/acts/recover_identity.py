@@ -191,7 +191,7 @@ async def _recovered(
         point_keys(keys_file, vault)
         signed = session.find_pending()
         if signed is None:
-            raise VaultDamaged("the record of the rotation to the new keys is missing")
+            raise VaultDamaged("the vault has new keys, but the record of the rotation to them is missing")
         return await session.finish(signed, KeySet(ops=vault, nexts=second))
 
 
@@ -255,7 +255,8 @@ def _check_paths(order: RecoveryOrder) -> None:
     named = home and home.vault
     if named is not None and named != order.vault and exists(named):
         raise BadInput(
-            f"{order.folder} has its vault in {named}", hint=f"give --vault {named}, or --home another folder"
+            f"the agent in {order.folder} already has a vault, in {named}",
+            hint=f"give --vault {named}, or another folder with --home",
         )
 
 

@@ -261,5 +261,5 @@ def _unpacked(found: _File, id_: AgentId) -> ArbiterState:
 
 def _seen(pairs: tuple[tuple[int, str], ...]) -> tuple[tuple[int, Digest], ...]:
     if len(pairs) > WINDOW or list(pairs) != sorted(pairs):
-        raise ValueError("it has a chain that is too long or out of order")
+        raise ValueError("its list of seen messages is too long or out of order")
     return tuple((number, parse_digest(digest)) for number, digest in pairs)

@@ -73,7 +73,7 @@ def derive(curve: bytes, seed: bytes, path: Sequence[int]) -> tuple[bytes, bytes
     both = hmac.digest(curve, seed, hashlib.sha512)
     for step in path:
         if not 0 <= step < HARDENED:
-            raise BadInput(f"a step of a derivation path must be below {HARDENED:,}, not {step}")
+            raise BadInput(f"each number of a derivation path must be below {HARDENED:,}, not {step}")
         data = b"\0" + both[:32] + (step | HARDENED).to_bytes(4, "big")
         both = hmac.digest(both[32:], data, hashlib.sha512)
     return both[:32], both[32:]

@@ -227,11 +227,11 @@ def repair(text: str, matches: Callable[[Phrase], bool]) -> Repaired:
                 break
     if not confirmed:
         raise BadPhrase(
-            "these words do not belong to this agent, even if one of them is wrong",
+            "these words do not belong to this agent, and correcting one word does not help",
             hint="compare each word with the sheet, and check that the sheet belongs to this agent",
         )
     if len(confirmed) > 1:
-        raise BadPhrase(f"Holdfast cannot repair these words: {len(confirmed)} phrases differ from them by one mistake")
+        raise BadPhrase(f"Holdfast cannot repair these words: {len(confirmed)} different corrections are possible")
     return confirmed[0]
 
 

@@ -160,13 +160,13 @@ def _groups(parsed: Sequence[Any]) -> dict[int, list[Any]]:
 
 def _refuse_few(groups: dict[int, list[Any]], group_threshold: int) -> None:
     if group_threshold > 1:
-        raise BadShare(f"you must give all needed shares of {group_threshold} groups", reason="few")
+        raise BadShare(f"these shares are in groups: give enough shares of {group_threshold} groups", reason="few")
     best = max(groups.values(), key=len)
     needed, given = best[0].member_threshold, len(best)
     raise BadShare(
         f"{needed} different shares are needed; you gave {given}",
         reason="few",
-        hint=f"find sheets of document {best[0].identifier:04x}",
+        hint=f"find more sheets that show document {best[0].identifier:04x}",
     )
 
 

@@ -61,7 +61,7 @@ def split(text: str) -> tuple[str, list[int], Form]:
         raise BadRecord("the text mixes lower and upper case")
     prefix, one, tail = text.lower().rpartition("1")
     if not one or not prefix:
-        raise BadRecord("the text has no prefix before its last 1")
+        raise BadRecord('the text has no prefix: nothing is before its last digit "1"')
     if len(tail) < _CHECKSUM_CHARS:
         raise BadRecord("the text is too short for a checksum")
     if not all(char in _VALUES for char in tail):

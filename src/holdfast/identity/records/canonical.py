@@ -71,7 +71,7 @@ def _check(value: Json, what: str, depth: int) -> None:
         for item in cast("list[Json]", value):
             _check(item, what, depth + 1)
     else:
-        raise BadRecord(f"{what}: it contains {_NAMES.get(kind, kind.__name__)}")
+        raise BadRecord(f"{what}: it contains {_NAMES.get(kind, kind.__name__)}, which is not allowed")
 
 
 def _check_text(text: str, what: str) -> None:

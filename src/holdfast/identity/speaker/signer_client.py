@@ -54,7 +54,9 @@ class SignerClient:
         try:
             found, error = parse_answer(self._exchange(frame))
         except (OSError, EOFError) as trouble:
-            raise SignerUnavailable(f"Holdfast got no answer from the signer at {self.path}: {trouble}") from trouble
+            raise SignerUnavailable(
+                f"Holdfast got no usable answer from the signer at {self.path}: {trouble}"
+            ) from trouble
         except BadRecord as trouble:
             raise SignerRefused(f"the signer at {self.path} sent an invalid answer: {trouble.message}") from trouble
         if found is not None:
@@ -194,7 +196,7 @@ def _exactly(link: socket.socket, size: int) -> bytes:
     while len(raw) < size:
         part = link.recv(min(size - len(raw), 1 << 16))
         if not part:
-            raise EOFError("its answer was cut short")
+            raise EOFError("it closed the connection before its answer was complete")
         raw += part
     return bytes(raw)
 

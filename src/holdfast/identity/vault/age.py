@@ -210,7 +210,7 @@ FILE_BYTES_MAX = 32 * 1024 * 1024  # keys and passphrases; not a file store
 def seal(plain: bytes, recipients: Sequence[str]) -> bytes:
     """An age file (binary) that each of the recipients can open, and stock `age` too."""
     if not recipients or len(set(recipients)) != len(recipients):
-        raise BadInput("Holdfast seals a file only for one or more different recipients")
+        raise BadInput("to seal a file, give one or more recipients, each only once")
     if not all(is_recipient(one) for one in recipients):
         raise BadInput("a recipient is not an X25519 recipient of age (age1...)")
     age = _pyrage()

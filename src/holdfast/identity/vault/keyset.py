@@ -97,7 +97,7 @@ class KeySet:
             elif self.current().op != op:
                 raise VaultDamaged(
                     f"the key log names the operational key {op.hex()}, which is not in this vault",
-                    hint="rotate or recover on the machine that has the key, or recover with the recovery sheet",
+                    hint="use the machine that has this key; if it is lost, recover with the recovery sheet",
                 )
             settled = self.current()
             waiting = self.nexts.read(NEXT).get(_PENDING)

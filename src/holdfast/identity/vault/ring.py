@@ -137,12 +137,12 @@ def store(vault: Vault, escrow: Escrow, *, also: Sequence[Path] = ()) -> None:
     """Write escrow.age to every place, read each back, then to the vault itself."""
     contents = contents_of(escrow)
     if _parsed(contents) != escrow:
-        raise BadInput("escrow.age cannot store these contents: Holdfast would not read back the same")
+        raise BadInput("Holdfast cannot store these keys in escrow.age: it would read back something else")
     copies = [*also, *(Path(place) for place in escrow.places)]
     if not copies:
         raise BadInput(
             "there is no second place for escrow.age",
-            hint="name a folder on another disk: otherwise a new key would exist in one place only",
+            hint="name a folder on another disk: otherwise only this vault would have a new key",
         )
     raw = vault.sealed(ESCROW, contents)
     for folder in copies:

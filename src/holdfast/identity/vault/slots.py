@@ -283,7 +283,7 @@ def _unlock_secret(text: bytes, where: str) -> SecretBytes:
     if len(bare) != 2 * KEY_BYTES or len(raw) != KEY_BYTES:
         raise VaultLocked(
             f"{where} does not contain an unlock key",
-            hint="it must contain 64 hex digits; type a passphrase at the terminal instead",
+            hint="put an unlock key of 64 hex digits there, or type a passphrase at the terminal",
         )
     return SecretBytes(raw)
 
@@ -337,8 +337,8 @@ def check_mounted_folder(path: Path) -> None:
         real = os.path.realpath(path)
         raise SymlinkRefused(
             f"{path} is a symbolic link",
-            hint=f"put the folder itself there, or use its real path wherever this path is set "
-            f"(options, holdfast.toml, keys.json): {real}",
+            hint=f"replace the link with the folder itself, or give the real path {real} wherever this path is "
+            "set (options, holdfast.toml, keys.json)",
         )
     if not stat.S_ISDIR(found.st_mode):
         raise WrongKind(f"{path} is not a folder")
@@ -360,7 +360,7 @@ def _check_file(path: Path, found: os.stat_result, *, group_may_read: bool) -> N
     if mode & _OTHERS & ~spared:
         raise ModeTooWide(
             f"other users can read or change {path} (mode {mode:04o})",
-            hint=f"run `chmod 600 {path}` (of a mounted secret, set the default mode); others may already have read it",
+            hint=f"run `chmod 600 {path}` (for a mounted secret, set the file mode); others may already have read it",
         )
 
 

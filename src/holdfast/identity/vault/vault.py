@@ -166,7 +166,7 @@ class Vault(Wiped):
                 return replace(key, source=slot.source, work=slot.work)
         raise VaultLocked(
             f"Holdfast cannot open slot {slot.id} ({slot.kind}) of {self.folder}",
-            hint="Holdfast must open every slot for this: type its passphrase, mount its file, or remove the slot",
+            hint="this command must open every slot: type the slot's passphrase, mount its file, or remove the slot",
         )
 
     def remove_slot(self, slot_id: str) -> None:
@@ -301,7 +301,7 @@ def clear_unfinished(folder: Path, second: Path) -> None:
         private_files.check_private_folder(second)
         known = {"slots.json", "next.age", "escrow.age", "lock"}
         if {name for name in os.listdir(second) if not name.endswith(".new")} - known:
-            raise VaultExists(f"{second} has files that an unfinished set-up did not write")
+            raise VaultExists(f"{second} has files that Holdfast did not write in the unfinished set-up")
         # By one rename, so that a kill in the middle of the removal leaves nothing half there.
         remove_unfinished(second)
         os.rename(second, unfinished(second))

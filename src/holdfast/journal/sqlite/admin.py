@@ -182,7 +182,7 @@ class SqliteAdmin:
             if os.path.lexists(name):
                 raise NotNow(
                     f"{name} already exists",
-                    hint="`holdfast recover --journal FILE` restores it; if it is unusable, move it to another folder",
+                    hint="run `holdfast recover --journal FILE` to restore it; if that fails, move the file elsewhere",
                 )
         lost = lost_journals(path, instance)
         seen = [high_water(folder) for folder in lost]

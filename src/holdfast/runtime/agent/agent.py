@@ -181,7 +181,7 @@ class Agent(TaskType):
         if not self._homes:
             raise errors.Misuse(
                 f"agent {self.name}: no journal is open with this agent in this process",
-                hint="`async with holdfast.open(..., tasks=[agent])`, or hf.submit(agent, ...)",
+                hint="open one with `async with holdfast.open(..., tasks=[agent])`, or use hf.submit(agent, ...)",
             )
         return self._homes[-1]
 
@@ -207,7 +207,7 @@ def _check_limits(name: str, model: Model, *, max_turns: int, spend_cap: int | N
     if spend_cap is None:
         return
     if type(spend_cap) is not int or spend_cap < 0:
-        raise errors.BadSettings(f"agent {name}: spend_cap must be a whole number of millionths")
+        raise errors.BadSettings(f"agent {name}: spend_cap must be a whole number: millionths of the price's unit")
     if model.price is None:
         raise errors.BadSettings(
             f"agent {name}: a spend cap needs the model's price",

@@ -68,7 +68,7 @@ class AnthropicAssembler:
     def finish(self) -> Reply:
         whole = self._ended and not self._open
         if self._message is None or not whole or not self._message.get("stop_reason"):
-            raise ReplyGarbled("the stream ended before the reply did", reason="cut")
+            raise ReplyGarbled("the stream ended before the reply was complete", reason="cut")
         return _finish(
             [_part(block, grown) for block, grown in zip(self._blocks, self._grown, strict=True)], self._message
         )

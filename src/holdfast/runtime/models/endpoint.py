@@ -72,7 +72,7 @@ class Endpoint:
         if isinstance(self.key, str) and find_whole(self.key) is None:
             raise BadSettings(
                 f"endpoint {self.name}: do not put the key into code",
-                hint="`holdfast secret set NAME`, then key='secret://NAME'",
+                hint="run `holdfast secret set NAME`, then give key='secret://NAME'",
             )
         if self.wire not in WIRE_FORMS:
             raise BadSettings(f"endpoint {self.name}: wire must be one of {', '.join(WIRE_FORMS)}")
@@ -85,7 +85,7 @@ class Endpoint:
         if self.key and not (target.tls or self.plain_http or _is_here(target.host)):
             raise BadSettings(
                 f"endpoint {self.name}: its key would be sent unencrypted",
-                hint="use https, or say plain_http=True where the network is your own",
+                hint="use https, or give plain_http=True if the network is your own",
             )
 
     @property
@@ -208,7 +208,7 @@ def _from_secret(endpoint: Endpoint, keys: Keys | None) -> str:
     try:
         return keys(name)
     except SecretNotFound:
-        raise ModelKeyRefused(f"{where} is not set: `holdfast secret set {name}`") from None
+        raise ModelKeyRefused(f"{where} is not set: run `holdfast secret set {name}`") from None
 
 
 def _kept(endpoint: Endpoint, answer: StreamedAnswer) -> dict[str, str]:

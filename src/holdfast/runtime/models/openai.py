@@ -51,7 +51,7 @@ class OpenAIAssembler:
 
     def finish(self) -> Reply:
         if not self._reason:
-            raise ReplyGarbled("the stream ended before the reply did", reason="cut")
+            raise ReplyGarbled("the stream ended before the reply was complete", reason="cut")
         parts = _said("".join(self._text), "".join(self._refusal))
         parts += [
             wire.new_call(tool="".join(call.name), text="".join(call.text), provider_id=call.provider_id)

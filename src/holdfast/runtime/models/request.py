@@ -52,7 +52,7 @@ class MessageOrder:
         """Take one more checked message. Raises BadInput where it may not come now."""
         place, role = f"messages[{self._count}]", message["role"]
         if role == "system" and self._talking:
-            raise BadInput(f"{place}: system messages come before all others")
+            raise BadInput(f"{place}: system messages must come before all others")
         if not self._talking and role in ("assistant", "tool"):
             raise BadInput(f"{place}: the first message must be the user's")
         if self.open_calls and role != "tool":

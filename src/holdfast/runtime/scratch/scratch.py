@@ -84,7 +84,7 @@ class Folder:
         if (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
             raise errors.ScratchRefused(
                 f"{self.path} is no longer the scratch folder that Holdfast made for this run: "
-                "another folder or file is in its place"
+                "another folder or file replaced it"
             )
 
     def remove(self) -> None:

@@ -135,7 +135,7 @@ async def _rest(writer: TaskWriter, state: TaskState | None, strange: StepView |
             question,
             epoch=writer.hold.epoch,
             now_ms=writer.journal.now_ms(),
-            hint=f"start a worker that has the tool, or `holdfast effect show {where}`",
+            hint=f"start a worker that has the tool, or decide yourself: `holdfast effect show {where}`",
         )
     # What woke it is answered by its having run; unanswered it would be read again for ever.
     retries = [item.number for item in writer.inbox if item.kind is InboxKind.RETRY]

@@ -248,7 +248,7 @@ class Talk:
         """Add a message of any form (docs/reference/models.md). Raises BadInput, TooLarge."""
         kept = check_message(dict(message), place=f"message {len(self) + 1}")
         if kept["role"] == "system":
-            raise BadInput("system messages come first: run.talk(system=...)")
+            raise BadInput("system messages must come first: give them with run.talk(system=...)")
         if self.asking:
             raise Misuse("the model has not answered yet: add messages after its reply")
         if len(self._messages) >= MESSAGES_MAX:
@@ -292,7 +292,7 @@ class Talk:
             open_calls = len(self._order.open_calls) - len(self._answers)
             raise Misuse(
                 f"{open_calls} of the newest reply's tool calls have no result",
-                hint="give each one: talk.answer(call, result)",
+                hint="give each call its result: talk.answer(call, result)",
             )
         self._order.check_end()
 

@@ -61,7 +61,7 @@ class ChildPool:
         if in_child():
             raise Misuse(
                 "this is the process of a blocking tool: it may not open a journal",
-                hint='put what starts your program under `if __name__ == "__main__":`',
+                hint='put the code that starts your program under `if __name__ == "__main__":`',
             )
         self._lock_fd = lock_fd
         self._idle_s = idle_s

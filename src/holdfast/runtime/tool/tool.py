@@ -139,7 +139,7 @@ class Call:
         except AttributeError:
             raise Misuse(
                 "this journal is not in an agent's folder: there is no memory",
-                hint="make an agent with `holdfast init`, or name it in holdfast.toml",
+                hint="make an agent with `holdfast init`, or name the agent in holdfast.toml",
             ) from None
 
     def give_memory(self, memory: Memory, *, tool: str) -> None:

@@ -167,8 +167,8 @@ def check_file(path: Path, folder: Path) -> None:
     if found < known:
         raise JournalOlderCopy(
             f"{path} has stamp {found.sequence} of incarnation {found.incarnation}, but on this "
-            f"machine it has had stamp {known.sequence} of incarnation {known.incarnation}: the "
-            "file is an older copy, and the -wal file next to it may belong to a newer one"
+            f"machine it already had stamp {known.sequence} of incarnation {known.incarnation}; stamps only "
+            "rise, so the file is an older copy, and the -wal file next to it may belong to a newer copy"
         )
     if not _has_log(path):
         note(folder, found)

@@ -321,7 +321,7 @@ def _rewrite(path: Path) -> None:
     except (apsw.Error, OSError) as error:
         raise JournalStopped(
             f"the journal could not be rewritten after a failed sync: {error}",
-            hint="the disk is failing: restore the journal on another one",
+            hint="the disk is failing: restore the journal on another disk",
         ) from error
 
 
@@ -332,7 +332,7 @@ def _copy_readable(path: Path, fresh: Path) -> None:
     with closing(open_existing(path, busy_ms=0)) as db:
         found = db.execute("PRAGMA quick_check(1)").fetchone()
         if found is None or found[0] != "ok":
-            raise JournalDamaged(f"after a failed sync the file is damaged: {found}")
+            raise JournalDamaged(f"after a failed sync the journal file is damaged: {found}")
         os.close(open_private(growing, os.O_RDWR | os.O_CREAT | os.O_EXCL))
         db.execute("VACUUM INTO ?", (str(growing),))
     with open(growing, "rb") as file:
@@ -383,7 +383,7 @@ def check_schema(db: Db) -> None:
         raise unreadable(error) from error
     for name, definition in _shipped().items():
         if found.get(name) != definition:
-            raise JournalDamaged(f"the journal's table or index {name} has another definition than Holdfast gave it")
+            raise JournalDamaged(f"the journal's table or index {name} was changed: its definition is not Holdfast's")
 
 
 @functools.cache

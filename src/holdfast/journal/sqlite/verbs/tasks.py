@@ -47,7 +47,7 @@ def apply_statements(db: Db, statements: Sequence[Statement]) -> None:
         db.authorizer = None
         db.execute("ROLLBACK TO tool")
         db.execute("RELEASE tool")
-        raise StatementFailed(f"the journal rejected the statement: {error}") from error
+        raise StatementFailed(f"the journal rejected the SQL statement: {error}") from error
     finally:
         db.authorizer = None
     db.execute("RELEASE tool")
