@@ -109,7 +109,8 @@ async def open_file_journal(
     if not exists and not create:
         admin.check_not_lost()
         raise NotAJournal(
-            f"there is no journal at {path}", hint="`holdfast worker APP` or `holdfast submit APP REQUEST` makes it"
+            f"there is no journal at {path}",
+            hint="run `holdfast worker APP` or `holdfast submit APP REQUEST` to create one",
         )
     if not path.parent.is_dir():
         raise NotAJournal(f"the folder {path.parent} does not exist", hint="make the folder first")

@@ -139,7 +139,7 @@ def second_instance_notice(instance: str, *, now_ms: int) -> Notice:
         f"another instance of this agent asks for its lease (key {instance}): "
         "a copy of its folder, or a backup that was started"
     )
-    hint = "find it and stop it; it sends nothing while this one holds the lease"
+    hint = "find that instance and stop it; it sends nothing while this instance holds the lease"
     return _notice(NoticeKind.SECOND_INSTANCE, f"second-instance/{instance}", text, hint, now_ms=now_ms)
 
 

@@ -141,7 +141,7 @@ class MoveLease:
             return
         if seen.e > incarnation or seen.inst == key:
             raise MoveRefused(
-                f"the arbiter granted incarnation {seen.e}: the package was imported elsewhere, or the move cancelled"
+                f"incarnation {seen.e} is taken: the package was imported elsewhere, or the move was cancelled"
             )
         if seen.yielded_to != key:
             raise MoveRefused(

@@ -362,8 +362,8 @@ _TEXTS: dict[WaitReason, str] = {
     WaitReason.ELSEWHERE: "another instance of the agent holds the lease",
     WaitReason.COPY: "this folder is a copy: another folder held the agent's lease last",
     WaitReason.BEHIND: "another instance acted under a higher incarnation than this journal has",
-    WaitReason.OLDER: "this folder is an older copy of itself: its instance was used since",
+    WaitReason.OLDER: "this folder was put back to an older state: its instance was used after that",
     WaitReason.FROZEN: "two copies of the instance's key were used: both are frozen until you rotate the keys",
-    WaitReason.SILENT: "the log allows no one to act with these keys",
+    WaitReason.SILENT: "the key log does not allow this agent to act with these keys",
     WaitReason.TROUBLE: "the lease could not be requested",
 }

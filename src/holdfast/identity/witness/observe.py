@@ -117,10 +117,12 @@ def with_receipts(log: KeyLog, lines: Iterable[bytes], *, port: Signatures) -> K
 def find_roll_back(mark: LogMark, log: KeyLog) -> Refusal | None:
     """Whether the log is older than, or not the same as, what was seen before."""
     if log.position < mark.position:
-        return Refusal(Reason.ROLLED_BACK, f"the key log is at {log.position}, but was seen at {mark.position}")
+        return Refusal(
+            Reason.ROLLED_BACK, f"the key log is at {log.position}, but Holdfast saw it at {mark.position} before"
+        )
     held = log.find(mark.position)
     if held is not None and held.digest != mark.digest and is_final(log, mark.position):
-        return Refusal(Reason.FORK, f"the key log has another final record at {mark.position} than Holdfast saw before")
+        return Refusal(Reason.FORK, f"the final record at {mark.position} is not the one that Holdfast saw before")
     return None
 
 

@@ -190,7 +190,7 @@ class SqliteAdmin:
         if not lost and not above:
             raise NotAJournal(
                 f"this machine has never used a journal at {path}",
-                hint="`holdfast worker APP` or `holdfast submit APP REQUEST` makes it",
+                hint="run `holdfast worker APP` or `holdfast submit APP REQUEST` to create one",
             )
         ring = keys()
         sequence = max((mark.sequence for mark in seen), default=0)

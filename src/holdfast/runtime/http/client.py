@@ -135,7 +135,7 @@ class HttpClient:
         where = f"{message.method} {message.target.shown}"
         left_s = min(timeout_s, self.time_left_s())
         if not left_s > 0:
-            raise self._unsent(NotSent, f"{where}: no time left to send it")
+            raise self._unsent(NotSent, f"{where}: no time left to send the request")
         transport: asyncio.Transport | None = None
         asked = whole = False
         try:

@@ -168,29 +168,29 @@ class Row(NamedTuple):
 def find_odd(row: Row, view: TaskView, last: Record, inbox: Collection[InboxItem]) -> Iterator[str]:
     """What of the row its records contradict, one line each."""
     if row.state not in _STATES:
-        yield f"there is no state {row.state!r}"
+        yield f"the row has the unknown state {row.state!r}"
         return
     state = TaskState(str(row.state))
     if row.name != view.name:
-        yield f"the row is named {row.name!r}, its records {view.name!r}"
+        yield f"the row has the name {row.name!r}, but its records have {view.name!r}"
     if row.created_ms != view.accepted_ms:
-        yield f"the row was made at {row.created_ms}, its first record at {view.accepted_ms}"
+        yield f"the row was made at {row.created_ms}, but its first record at {view.accepted_ms}"
     if not _is_between(row.changed_ms, last.at_ms, NEVER_MS):
         yield f"the row changed at {row.changed_ms}, before its newest record ({last.at_ms})"
     if not _is_between(row.crashes, 0, CRASHES_MAX):
-        yield f"{row.crashes} crashes are counted"
+        yield f"the row counts {row.crashes} crashes; 0 to {CRASHES_MAX} are possible"
     if state not in _possible(view, last):
-        yield f"the row is {state}, which its newest record ({last.kind.name.lower()}) is not"
+        yield f"the row is {state}, which is not possible after its newest record ({last.kind.name.lower()})"
     yield from _odd_due(row, state, view)
     if (row.session is not None) != (state is TaskState.RUNNING):
-        yield f"the row is {state} and its session is {row.session}"
+        yield f"the row is {state}, but its session is {row.session}"
     yield from _odd_cancel(row, inbox)
 
 
 def find_odd_item(item: InboxItem, view: TaskView) -> Iterator[str]:
     """What of an inbox item the task's records contradict."""
     if item.at_ms < view.accepted_ms:
-        yield f"inbox item {item.number} is of {item.at_ms}, before its task"
+        yield f"inbox item {item.number} was made at {item.at_ms}, before its task"
     if not item.applied:
         return
     step, note = view.steps.get(item.ordinal), view.notes.get(item.ordinal)
@@ -198,10 +198,10 @@ def find_odd_item(item: InboxItem, view: TaskView) -> Iterator[str]:
         case InboxKind.DECISION:
             parked = step is not None and step.state is StepState.PARKED and step.parked
             if parked and parked[0] == DecisionGiven.read(item.body).epoch:
-                yield f"inbox item {item.number} is marked as applied, its step is still parked"
+                yield f"inbox item {item.number} is marked as applied, but its step is still parked"
         case InboxKind.APPROVAL:
             if note is not None and note.what == "approve" and note.answer is None:
-                yield f"inbox item {item.number} is marked as applied, its question is still open"
+                yield f"inbox item {item.number} is marked as applied, but its question is still open"
         case InboxKind.EVIDENCE | InboxKind.CANCEL | InboxKind.RETRY | InboxKind.SAID:
             pass
 
@@ -235,23 +235,23 @@ def _odd_due(row: Row, state: TaskState, view: TaskView) -> Iterator[str]:
     match state:
         case TaskState.SLEEPING:
             if isinstance(rest, Sleep) and row.due_ms != rest.due_ms:
-                yield f"it is due at {row.due_ms}, its records say {rest.due_ms}"
+                yield f"the row is due at {row.due_ms}, but its records say {rest.due_ms}"
         case TaskState.QUEUED | TaskState.RUNNING:
             if not isinstance(row.due_ms, int) or row.due_ms < 0:
-                yield f"it is due at {row.due_ms}"
+                yield f"the row is due at {row.due_ms}, which is not a valid time"
             elif state is TaskState.QUEUED and not _is_between(row.changed_ms, row.due_ms, NEVER_MS):
-                yield f"it is queued and due at {row.due_ms}, after it was queued"
+                yield f"the row is queued, but due only at {row.due_ms}, after it was queued"
         case _:
             if row.due_ms != NEVER_MS:
-                yield f"it is {state} and due at {row.due_ms}"
+                yield f"the row is {state}, but has the due time {row.due_ms}, which this state cannot have"
 
 
 def _odd_cancel(row: Row, inbox: Collection[InboxItem]) -> Iterator[str]:
     asked = any(item.kind is InboxKind.CANCEL for item in inbox)
     if row.cancel_asked not in (0, 1):
-        yield f"the cancel mark is {row.cancel_asked!r}"
+        yield f"the row's cancel mark is {row.cancel_asked!r}; it must be 0 or 1"
     elif row.cancel_asked and not asked:
-        yield "the row says that a cancel was asked for; the inbox has none"
+        yield "the row says that a cancel was requested, but the inbox has no such request"
 
 
 def _is_between(value: object, low: int, high: int) -> bool:
