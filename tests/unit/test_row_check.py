@@ -61,15 +61,15 @@ def test_a_sound_row_is_not_complained_about() -> None:
 @pytest.mark.parametrize(
     ("column", "value", "told"),
     [
-        ("name", "pax", "named"),
-        ("state", "punning", "no state"),
-        ("state", "succeeded", "which its newest record"),
+        ("name", "pax", "has the name"),
+        ("state", "punning", "the unknown state"),
+        ("state", "succeeded", "which is not possible after its newest record"),
         ("created_ms", 11, "was made at"),
         ("changed_ms", 19, "before its newest record"),
         ("changed_ms", "19", "before its newest record"),
         ("crashes", 4, "crashes"),
         ("crashes", -1, "crashes"),
-        ("cancel_asked", 1, "the inbox has none"),
+        ("cancel_asked", 1, "the inbox has no such request"),
         ("cancel_asked", 3, "cancel mark"),
         ("due_ms", -10, "due at"),
         ("session", None, "session is None"),
@@ -99,7 +99,7 @@ def test_what_is_parked_is_never_due() -> None:
     view, last = story(rested("parked", "parked"))
     row = SOUND._replace(state="parked", due_ms=NEVER_MS, session=None)
     assert list(find_odd(row, view, last, ())) == []
-    assert any("due at 5" in one for one in find_odd(row._replace(due_ms=5), view, last, ()))
+    assert any("the due time 5" in one for one in find_odd(row._replace(due_ms=5), view, last, ()))
 
 
 def test_a_cancel_that_was_asked_for() -> None:
