@@ -235,7 +235,7 @@ def test_every_command_finds_an_adopted_agent(
     package, vault = str(tmp_path / "clawd.move"), str(one.apart / "vault")
     capsys.readouterr()
     one.run("migrate", "export", package, way="--home", code=4)
-    assert "its own files" in capsys.readouterr().err
+    assert "the agent's own files" in capsys.readouterr().err
     one.run("migrate", "import", package, "--vault", vault, way="--home", code=4)
     one.run("migrate", "cancel", "--nobody-has-it", way="HOLDFAST_HOME", code=4)
     one.run("place", "remove", "disk", "--yes", way="--home")
