@@ -160,9 +160,9 @@ class Holdfast:
         happened: bool = True,
         source: str = "webhook",
     ) -> None:  # Any: checked as JSON
-        """Report what is known of an effect from elsewhere, for example from a webhook.
-        Name it by effect key, or by task id and ordinal. Evidence that it happened closes an unknown
-        or parked step as succeeded; evidence that it did not is shown to the person who decides."""
+        """Report what an outside source, such as a webhook, says about an effect.
+        Name the effect by effect key, or by task id and ordinal. Evidence that it happened closes an unknown
+        or parked step as succeeded; Holdfast shows evidence that it did not happen to the person who decides."""
         if effect_key:
             found = await self.journal.find_effect(ids.effect_key_bytes(ids.parse_effect_key(effect_key)))
             if found is None:
@@ -234,7 +234,7 @@ class Holdfast:
         await self.task(task_id).cancel(by=by)
 
     async def retry(self, task_id: str, *, by: str = "") -> None:
-        """Run a parked or failed task again; closed steps keep their records."""
+        """Run a parked or failed task again; closed steps keep their recorded outcomes."""
         row = await self.task(task_id).row()
         if row.state in (TaskState.SUCCEEDED, TaskState.CANCELLED):
             raise NotSettleable(
@@ -259,7 +259,7 @@ class Holdfast:
     @asynccontextmanager
     async def scope(self, name: str, *, gate: Gate | None = None) -> AsyncGenerator[Scope, None]:
         """Durable calls for code that Holdfast does not run; see docs/how-to/foreign-loops.md.
-        `gate`: what may be called in it; all calls of the scope count, also of earlier days."""
+        `gate`: which calls the scope allows; all its calls count, also those of earlier days."""
         self._check_alive()
         check_gate(gate)
         engine = self.engine
@@ -373,7 +373,7 @@ class Holdfast:
             raise self._failed
 
     async def stop(self) -> None:
-        """Stop serving: finish calls in flight, give the rest back."""
+        """Stop serving: let running calls finish, and give all tasks back."""
         self._closing = True
         if self.engine is not None:
             self.engine.stop()

@@ -52,9 +52,9 @@ async def open(  # noqa: A001 - the public name is holdfast.open
 
     Args:
         journal: path of the journal file; made, with its keys.json, if there is none.
-        tasks: task functions that this process runs, its own and orphaned ones.
-        tools: tools of scopes, so that what a dead process left open can be settled.
-        serve: False only reads, submits and decides.
+        tasks: task functions that this process runs, for new tasks and for tasks of dead processes.
+        tools: tools of scopes, so that this process can finish the calls that a dead process left open.
+        serve: False: run no tasks; only read, submit and decide.
     """
     if in_child():
         raise Misuse(

@@ -70,9 +70,9 @@ class Fenced(Effect):
 class Keyed(Effect):
     """The downstream does one effect per key for `window_s` seconds after the first request.
 
-    `fingerprint`: "checked" where a repeat with another body is an error, "ignored" where the
-    far end silently gives the first answer. `refusals_stored`: whether a refusal is kept under
-    the key and repeated. None of the three has a safe default, so none has one.
+    `fingerprint`: "checked" if a repeat with another body is an error, "ignored" if the service then
+    gives the first answer, not an error. `refusals_stored`: whether the service stores a refusal
+    under the key and repeats it. You must give all three, because no default would be safe.
     """
 
     letter: ClassVar[Letter] = "K"
@@ -118,7 +118,7 @@ class Idempotent(Effect):
 class Unrepeatable(Effect):
     """No key, no lookup, no fence. At most once; in doubt a person decides.
 
-    With `policy="at_least_once"` it is sent again in doubt and the result says so.
+    With `policy="at_least_once"` Holdfast sends it again if in doubt, and the result says so.
     """
 
     letter: ClassVar[Letter] = "N"

@@ -36,7 +36,7 @@ class NoHandoff(NotFound):
 
 class MemoryFileBusy(Retryable):
     """Another process held the agent's memory files for too long, or saved one each time it was written. The line is in
-    the journal; the next pass writes it."""
+    the journal; a worker or the next `holdfast memory add` writes it to the file."""
 
     code = "memory-file-busy"
     default_hint = "nothing is lost: the text is in the journal, and Holdfast writes it to the file later"

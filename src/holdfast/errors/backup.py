@@ -132,8 +132,8 @@ class RepositoryMoved(Conflict):
 
 
 class RepositoryRolledBack(StateUnusable):
-    """The repository is older than what this machine has already seen of it: an older copy was put in its place. A
-    machine that never saw it cannot notice; the signed heads show it."""
+    """The repository is older than what this machine has already seen of it: it was replaced by an older copy. A
+    machine that never saw the repository cannot notice this; the signed heads show it."""
 
     code = "repository-rolled-back"
     default_hint = (
@@ -204,7 +204,7 @@ class SnapshotFailed(HostUnfit):
 
 class BackupDamaged(StateUnusable):
     """What came from a place does not match its signed head: something is missing, cut off or changed, or belongs to
-    another head. Nothing was put in place."""
+    another head. Nothing was restored."""
 
     code = "backup-damaged"
     default_hint = (

@@ -143,7 +143,7 @@ class HostUnfit(Terminal):
 
 
 class InvariantViolated(Terminal):
-    """A promise of Holdfast's own code is broken; the work stops rather than guess. This is a defect."""
+    """An internal rule of Holdfast is broken, so Holdfast stops and does not guess. This is a defect."""
 
     code = "invariant-violated"
     default_hint = "this is a bug in Holdfast: please report it with the output of `holdfast doctor`"
@@ -154,8 +154,8 @@ class InvariantViolated(Terminal):
 
 
 class BadInput(BadUsage):
-    """A word, an option or a file cannot be used. The message says which one and why; `--help` shows what the command
-    takes."""
+    """An argument, an option or a file cannot be used. The message says which one and why; `--help` shows what the
+    command takes."""
 
     code = "bad-input"
 
@@ -163,7 +163,7 @@ class BadInput(BadUsage):
 class BadValue(BadUsage):
     """An argument or result is not a JSON value that can be stored exactly.
     Examples: NaN, infinity, a whole number beyond 64 bits, text with a lone surrogate, a Python object, more than 200
-    levels. The message names the place in the value. Pass large whole numbers as text, bytes through a blob."""
+    levels. The message says where in the value it is. Pass large whole numbers as text, bytes through a blob."""
 
     code = "bad-value"
     default_hint = "pass JSON values: objects with text keys, lists, text, finite numbers, true, false, null"

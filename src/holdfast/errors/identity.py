@@ -93,8 +93,8 @@ class AgentQuarantined(Conflict):
 
 
 class InstanceDamaged(StateUnusable):
-    """`instance/key.json` cannot be read. After you remove it, the folder counts as a copy until you make it a
-    restore."""
+    """`instance/key.json` cannot be read. After you remove it, the folder counts as a copy until you run
+    `holdfast recover --journal` in it."""
 
     code = "instance-damaged"
     default_hint = "remove the file: Holdfast makes a new key, and the folder counts as a copy"
@@ -109,8 +109,8 @@ class ArbiterDamaged(StateUnusable):
 
 
 class BadPhrase(BadUsage):
-    """The words are not a recovery phrase, or not the right one, nor within one mistake of it. The message names
-    places, never words."""
+    """The words are not a recovery phrase, or not the right one, and have more than one mistake. The message shows
+    positions, never words."""
 
     code = "bad-phrase"
     default_hint = "read the words from the sheet again: 24 words, the first four letters of each are enough"

@@ -64,7 +64,7 @@ class JournalOlderCopy(StateUnusable):
 
 class JournalGone(StateUnusable):
     """`instance/` shows that a journal of this name was used here, and its file is missing. Its effects have happened,
-    so Holdfast makes no new journal in its place. With `--begin-anew` open tasks are forgotten; files and secrets stay,
+    so Holdfast does not start a new journal. With `--begin-anew` open tasks are forgotten; files and secrets stay,
     and a request submitted again under its old id is looked up or parked before anything is sent."""
 
     code = "journal-gone"
@@ -130,7 +130,7 @@ class KeysWrong(StateUnusable):
 
 
 class HighWaterDamaged(StateUnusable):
-    """The file in `instance/` that says how far this machine's journal had come cannot be read."""
+    """The file in `instance/` that names the newest record of this machine's journal cannot be read."""
 
     code = "high-water-damaged"
     default_hint = (

@@ -39,7 +39,7 @@ class NotDurable(BadUsage):
 
 
 class StepOpen(BadUsage):
-    """A task began a step while the one before was still open."""
+    """A task began a step while the previous step was still open."""
 
     code = "step-open"
     default_hint = "await each step before the next one, or use `run.gather(...)`"
@@ -134,7 +134,7 @@ class ScratchChanging(BadUsage):
 
 
 class RequestConflict(Conflict):
-    """The request id belongs to a task with another input, or the slot of a scope to another call."""
+    """The request id belongs to a task with another input, or the slot of a scope belongs to another call."""
 
     code = "request-conflict"
     default_hint = "use a new request id for new work; the same id always means the same task"

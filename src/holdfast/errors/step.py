@@ -17,8 +17,8 @@ class StepFailed(Terminal):
 class Refused(StepFailed):
     """The service says that the effect did not happen and will not happen; `proof` holds its answer.
     A tool raises it with the service's proof; `run.call` raises it again on every replay. With `retry_after_s` the tool
-    says that it may be asked again after that time, for example after a rate limit. It is then sent again while the
-    tool's `attempts` last, unless another attempt may have been sent or refusals are stored."""
+    says that the call may be sent again after that time, for example after a rate limit. Holdfast then sends it again
+    while the tool's `attempts` last, unless another attempt may have been sent or refusals are stored."""
 
     code = "refused"
 
@@ -138,7 +138,7 @@ class NotSent(Unresolved):
 
 
 class Busy(Unresolved):
-    """The service still works on this effect key, or asks to come back later. The step asks again by itself."""
+    """The service still works on this effect key, or asks for a later try. Holdfast sends the request again."""
 
     code = "busy"
 

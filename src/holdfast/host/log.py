@@ -12,7 +12,7 @@ from holdfast.core.secret_handles import safe_value
 
 
 class Log:
-    """Writes nothing unless given a stream: a library does not talk on its own."""
+    """Writes events to the stream; without a stream it writes nothing."""
 
     __slots__ = ("_stream",)
 

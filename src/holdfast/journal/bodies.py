@@ -149,7 +149,7 @@ class PlanState(StrEnum):
 
 
 class PlanItem(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to do. `number` is its place in the plan, from 1, and stays."""
+    """One item of a plan. `number` is its position, from 1, and never changes."""
 
     number: int
     title: str

@@ -75,19 +75,19 @@ class Agent(TaskType):
     """A plan-and-act loop over a model and tools.
 
     Args:
-        name: under which its tasks are kept.
-        instructions: the system's words to the model.
-        model: which one is asked.
-        tools: what it may call; each has a schema by its type hints.
-        settings: of every request, before those of the model.
+        name: the name of its tasks.
+        instructions: the system message to the model.
+        model: the model that Holdfast asks.
+        tools: what the model may call; each gets its schema from its type hints.
+        settings: for every request; they override those of the model.
         max_turns: model calls for one request or one message; then the task is parked.
-        spend_cap: millionths of the price's unit for the whole task. The task is parked before a
-            call that could pass it; the model needs a price, and max_tokens makes it firm.
+        spend_cap: millionths of the price's unit for the whole task. Holdfast parks the task before a
+            call that could exceed it. The model needs a price; set max_tokens, so that the cap holds.
         gate: allow-list, limits and approvals, outside the model.
-        on_change: of model, endpoints, settings, prompt, tools, their code or gate, as for tasks.
-        plan: whether the model is offered the built-in tool `plan`.
+        on_change: as for tasks, if model, endpoints, settings, prompt, gate, tools or their code change.
+        plan: whether the model gets the built-in tool `plan`.
         scratch: whether its tools have a folder for working files (`call.scratch`).
-        show: is given pieces of replies as they come, which are provisional.
+        show: Holdfast calls it with each piece of a reply as it arrives; the pieces are provisional.
     """
 
     def __init__(
@@ -162,13 +162,13 @@ class Agent(TaskType):
     async def do(self, request: str, *, request_id: str | None = None, timeout_s: float | None = None) -> str:
         """Submit the request and wait for the answer, in a process that has a journal open.
 
-        Raises TaskFailed, TaskParked, TaskCancelled; TaskUnfinished where the time is over and the task goes on.
+        Raises TaskFailed, TaskParked, TaskCancelled; TaskUnfinished if the time is over; the task continues.
         """
         handle = await self.home.submit(self, request_id=request_id, request=request)
         return cast(str, await handle.result(timeout_s))
 
     def chat(self, conversation: str) -> Conversation:
-        """A conversation that is kept: the same name finds the same one, in every process."""
+        """A durable conversation: with the same name you get the same one, in every process."""
         named = cast(object, conversation)
         if not isinstance(named, str) or not CONVERSATION.fullmatch(named):
             raise errors.Misuse("the name of a conversation must have 1 to 200 printable characters")
@@ -288,7 +288,7 @@ class Conversation:
         return named
 
     async def end(self) -> None:
-        """End the conversation, once what was sent before is answered."""
+        """End the conversation after all messages sent so far are answered."""
         await self._drop({"end": True})
 
     async def _is_sent(self, message_id: str, text: str) -> bool:
@@ -339,7 +339,7 @@ class Conversation:
         return [_answer(note.answer) for note in found if note.answer is not None]
 
     async def task_id(self) -> TaskId:
-        """The task that is this conversation; submitted where there is none yet."""
+        """The task of this conversation; Holdfast submits it if there is none yet."""
         if self._task_id is None:
             handle = await self._home.submit(
                 self._agent, request_id=f"conversation/{self.name}", request="", conversation=self.name

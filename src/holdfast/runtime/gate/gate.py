@@ -62,7 +62,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Above:
-    """Above which amount a person must say yes: of one call, or of the task together."""
+    """A person must approve a call above this amount: in one call, or in all calls of the task together."""
 
     argument: str
     per_call: float | None = None
@@ -145,9 +145,9 @@ class Gate:
     """Rules for the calls of one task.
 
     Args:
-        allow: the tools that may be called, or their names; every tool where it is not given.
-        limits: for a tool, what `Limit` or list of them it has to keep.
-        approve: tools of which each call needs a person's yes; or, for a tool, `Above` an amount.
+        allow: the tools that the task may call, or their names (default: every tool).
+        limits: maps a tool to a `Limit` or a list of them.
+        approve: tools whose every call a person must approve; or maps a tool to `Above` an amount.
     """
 
     __slots__ = ("_allow", "_approve", "_limits", "digest")

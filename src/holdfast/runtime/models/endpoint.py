@@ -39,19 +39,19 @@ _KEPT = re.compile(r"[!-~]{1,256}", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a model can be asked.
+    """An address at which a model answers requests.
 
     Args:
-        url: the base, as the provider's own client takes it plus the version: `https://host/v1`.
+        url: the base URL with the version: `https://host/v1`.
         wire: "openai" or "anthropic".
-        key: `secret://NAME`, resolved when a run sends a request; or a function that is called
-            then; None where the endpoint wants none.
-        affinity_header: carries a name for the conversation, another one for each endpoint; where
-            the endpoint answers with a value of its own, that one is sent from then on.
-        cache_header: where the endpoint answers with it, its value is sent back with the next
-            request of the conversation, to this endpoint alone.
-        headers: further ones, none of them secret.
-        plain_http: a key may go over http to a machine other than this one.
+        key: `secret://NAME`, or a function; Holdfast gets the value when it sends a request. None: the
+            endpoint needs no key.
+        affinity_header: the header in which Holdfast sends a name for the conversation, a different one to
+            each endpoint. If the endpoint answers with its own value, Holdfast sends that from then on.
+        cache_header: if the endpoint's answer has this header, Holdfast sends its value with the next
+            request of the conversation, only to this endpoint.
+        headers: further headers; put no secrets there.
+        plain_http: allow Holdfast to send the key over http to another machine.
     """
 
     name: str

@@ -67,11 +67,11 @@ class Endpoints:
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:
-        """In the order in which they are asked."""
+        """The endpoints, in the order in which Holdfast asks them."""
         return self._endpoints
 
     def health(self) -> dict[str, EndpointHealth]:
-        """What is known of each endpoint now."""
+        """The current health of each endpoint."""
         return dict(self._health)
 
     async def ask(

@@ -29,7 +29,7 @@ UNIT_CHARS_MAX = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """Micro-units per token. Where `cached` or `cache_write` is not given, `input` holds."""
+    """Micro-units per token. If `cached` or `cache_write` is not given, the price of `input` applies."""
 
     input: float
     output: float
@@ -80,14 +80,14 @@ class Model:
     """A chat model.
 
     Args:
-        name: as the provider has it; every request has it.
+        name: the provider's name for the model; sent with every request.
         at: its endpoints, in order; or any `ChatModel`.
-        price: where it is given, each step records what it cost.
-        settings: for every request; a call's own go before them.
-        time_s: seconds for one sending, over all endpoints.
-        attempts: how often a request is tried while no endpoint replies, before the step is
-            parked. A try goes to each endpoint at most once; one that rests after a failure is
-            passed over, and a try that finds all of them resting counts too.
+        price: if given, each step records what it cost.
+        settings: for every request; the settings of a call override them.
+        time_s: seconds for one try, over all endpoints.
+        attempts: how many tries without a reply Holdfast makes before it parks the step. A try asks
+            each endpoint at most once, and skips endpoints that rest after a failure. A try counts
+            even if all endpoints rest.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ class Opaque(msgspec.Struct, frozen=True, kw_only=True, tag="opaque", tag_field=
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, tag="tool_call", tag_field="type"):
-    """One call. `arguments` is None where `error` says what is wrong with `text`."""
+    """One tool call. If `arguments` is None, `error` says what is wrong with `text`."""
 
     number: int
     tool: str
@@ -123,7 +123,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def refusal(self) -> str | None:
-        """The model's words where it refused ("" where it gave none), else None."""
+        """If the model refused: its words, or "" if it gave none; else None."""
         said = [part.text for part in self.parts if isinstance(part, Refusal)]
         return "".join(said) if said or self.stop is StopReason.REFUSED else None
 
@@ -134,8 +134,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     def message(self, *, prefix: str) -> Object:
         """The reply as a message of the talk; call n gets the ref `prefix-n`.
 
-        A malformed call is put so that every provider takes it back: a name that fits, and its
-        text as the one argument `malformed_arguments`.
+        A malformed call gets a form that every provider accepts: a valid name, and the call's
+        text as the only argument, `malformed_arguments`.
         """
         parts = [_sendable(part, prefix) for part in self.parts]
         return {"role": "assistant", "parts": parts or [{"type": "refusal", "text": self.refusal or ""}]}
@@ -177,7 +177,7 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restarted:
-    """What was shown so far is void: `failed` broke off, and another endpoint begins again."""
+    """The text shown so far is void: the endpoint `failed` broke off, and another one starts again."""
 
     failed: str
 

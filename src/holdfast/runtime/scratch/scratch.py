@@ -224,9 +224,9 @@ class Scratch:
 
     @property
     def path(self) -> Path:
-        """The folder: for plain files and folders, of this task alone.
+        """The folder for plain files and folders of this task alone.
 
-        The same on every worker that serves the journal from this place; a tool finds it as `call.scratch`.
+        The path is the same on every worker of this journal file; a tool finds the folder as `call.scratch`.
         """
         return self._folder.path
 

@@ -106,7 +106,7 @@ class Approval:
 
 
 class Run:
-    """One worker's hold on a task under one epoch, as the task function sees it."""
+    """One run of a task by one worker: what the task function uses to make durable calls."""
 
     def __init__(self, *, steps: Steps, clock: Clock, entropy: Entropy, prefix: str = "") -> None:
         self.steps = steps
@@ -131,8 +131,8 @@ class Run:
     def scratch(self) -> Scratch:
         """The task's folder for working files (`run.scratch.path`), restored on resume.
 
-        What is in it is part of every checkpoint; see docs/how-to/scratch-files.md. One folder
-        for the task: the branches of a gather share it.
+        Every checkpoint includes the files in it; see docs/how-to/scratch-files.md. A task has one
+        folder: the branches of a gather share it.
         """
         try:
             return self.steps.scratch()
@@ -150,14 +150,14 @@ class Run:
     def call(self, tool: Tool[P, T], /, **args: Any) -> StepCall[Any]:  # Any: checked as JSON
         """A durable call of the tool; await it for its result.
 
-        Raises, when awaited: Refused or ToolFailed where the step is closed as failed,
-        StepSkipped where a person decided so, GateRefused where the task's gate did.
+        Raises, when awaited: Refused or ToolFailed if the step failed, StepSkipped if a person
+        decided to skip it, GateRefused if the task's gate refused it.
         """
         check_tool(tool)
         return StepCall(self, tool, self.steps.taken(tool, args))
 
     def talk(self, *, system: str | Sequence[str] = ()) -> Talk:
-        """A new conversation with a model; `system` is what its instructions say."""
+        """A new conversation with a model; `system` is the text of its instructions."""
         from holdfast.runtime.task.talk import Talk  # with its client: only where a model is asked
 
         return Talk(self._writer, system=system)
@@ -173,26 +173,26 @@ class Run:
     ) -> StepCall[Reply]:
         """A recorded model call; await it for the reply, which is then part of the talk.
 
-        The request is recorded before it is sent, the reply before anything follows from it; a replay gets the recorded
+        Holdfast records the request before it sends it, and the reply before it acts on it. A replay gets the recorded
         reply and sends nothing.
 
         Args:
-            talk: from `run.talk`; or all messages as a list, which then costs as much to record as the list is long.
+            talk: from `run.talk`; or a list of all messages, which Holdfast then processes as a whole at each call.
             tools: tools, or their schemas, that the model may call.
-            settings: before those of the model.
-            show: is given pieces of the reply as they come, which are provisional. Nothing is shown of a reply that is
-                recorded already.
+            settings: override those of the model.
+            show: Holdfast calls it with each piece of the reply as it arrives; the pieces are provisional. Holdfast
+                does not show a recorded reply again.
 
         Raises, when awaited: ContextTooLong, ModelKeyRefused, ModelQuotaSpent, ModelNotFound, ModelRejected,
-        ReplyGarbled, StateHeldElsewhere, BadInput or TooLarge, where the step is closed as failed. While no endpoint
-        replies it is sent again later, durably.
+        ReplyGarbled, StateHeldElsewhere, BadInput or TooLarge, if the step failed. While no endpoint replies,
+        Holdfast waits and sends the request again, also after a restart.
         """
         from holdfast.runtime.task.ask_step import AskCall
 
         return AskCall(self, model, talk, tools=tools, settings=settings, show=show)
 
     def compensate(self, step: StepCall[Any], tool: Tool[P, T], /, **args: Any) -> StepCall[Any]:
-        """Undo an earlier step by another call, with an ordinal and key of its own (`4.c1`)."""
+        """Undo an earlier step by another call, which has its own ordinal (`4.c1`) and effect key."""
         check_tool(tool)
         args = self.steps.taken(tool, args)
         if not step.ordinal:
@@ -234,7 +234,7 @@ class Run:
             return _joined([task.result() for task in tasks])
 
     async def sleep(self, seconds: float) -> None:
-        """Rest durably; wakes once, on whichever worker, also after a restart."""
+        """Wait durably: after this time any worker resumes the task, also after a restart."""
         if not 0 <= seconds <= SLEEP_S_MAX:
             raise Misuse(f"sleep: give between 0 and {SLEEP_S_MAX:g} seconds, not {seconds!r}")
         ordinal = self.take_ordinal()
@@ -287,10 +287,10 @@ class Run:
         return Approval(answer)
 
     def version(self, name: str, newest: int) -> int:
-        """Which way this task goes where the code has two: the version it was begun with.
+        """The version of this part of the code for this task; use it to choose between old and new code.
 
-        The newest one where this task comes here for the first time; 0 where it has passed here before there were
-        versions. Takes no ordinal, so that it can be added to code of tasks that are under way.
+        Returns `newest` if the task reaches this line for the first time; 0 if the task got past this point before the
+        line existed. Uses no ordinal, so you can add it to the code while tasks are open.
         """
         check_version(name, newest)
         ordinal = f"@version {name}"
@@ -306,9 +306,9 @@ class Run:
     async def note(self, text: str, *, to: Literal["MEMORY", "day"] = "day") -> None:
         """Add a line to the agent's memory: to today's log, or to MEMORY.md.
 
-        On return it is durable, and there once however often this code is run again: a replay
-        finds the record and adds nothing, also where it would now say something else. The file
-        is written from the journal; see docs/how-to/memory.md.
+        On return the line is durable. However often this code runs again, the line is added once: a replay
+        finds the record and adds nothing, even if the text is now another one. Holdfast writes the file
+        from the journal; see docs/how-to/memory.md.
         """
         ordinal = self.take_ordinal()
         view = self._writer.view

@@ -82,7 +82,7 @@ class Scope:
         return errors.TaskParked(task_id=self.task_id, ordinal=ordinal, question=asked or signal.rest.text)
 
     async def release(self) -> None:
-        """Give the scope back, for another process or a later day."""
+        """Release the scope, so that another process can hold it."""
         if not self._writer.fenced:
             state = TaskState.QUEUED if _in_doubt(self._writer) else None
             await _rest(self._writer, state)

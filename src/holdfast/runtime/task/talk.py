@@ -257,9 +257,9 @@ class Talk:
         self.take_recorded(cast(Object, value), digest)
 
     def answer(self, call: ToolCall, result: object, *, failed: bool = False) -> None:
-        """What came of a tool call of the newest reply: text, or a JSON value.
+        """Add the result of a tool call of the newest reply: text, or a JSON value.
 
-        The model is told the results in the order of its calls, once each has one.
+        The model gets the results in the order of its calls, when every call has one.
         """
         ref = ref_of(call, prefix=self._refs)
         if ref not in self._order.open_calls or ref in self._answers:

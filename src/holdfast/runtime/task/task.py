@@ -77,13 +77,13 @@ def task(
     on_change: OnChange = "continue",
     gate: Gate | None = None,
 ) -> TaskType | Callable[[TaskFunction], TaskType]:
-    """Register `async def` with a run as its first parameter as a task.
+    """Register an `async def` function, whose first parameter is a run, as a task.
 
     Args:
-        name: under which it is submitted and kept; the function's own when not given.
-        on_change: what to do with a task that was begun with other code: "continue" with the
-            code that is there now, or "park" it until a person says yes. Reported in either case.
-        gate: what the task may call, and how much of it; see docs/how-to/limits.md.
+        name: the task's name in the journal and in commands (default: the function's name).
+        on_change: what to do with a task that began with other code: "continue" with the new code,
+            or "park" the task until a person says yes. Holdfast reports the change in both cases.
+        gate: which tools the task may call, and how much; see docs/how-to/limits.md.
     """
     if on_change not in ("continue", "park"):
         raise Misuse("task: on_change must be 'continue' or 'park'")

@@ -40,7 +40,7 @@ _NOTHING: dict[str, Any] = {}  # Any: never filled
 
 
 class Call:
-    """One attempt of one step, as the tool sees it. Minted by the orchestrator alone."""
+    """One attempt of one step, as the tool sees it. Only Holdfast makes it."""
 
     __slots__ = (
         "_effect",
@@ -89,12 +89,12 @@ class Call:
 
     @property
     def effect_key(self) -> str:
-        """The same for every attempt of this step, on every worker; what a far end dedupes by."""
+        """The same for every attempt of this step, on every worker; the service recognizes a repeat by it."""
         return effect_key_from_bytes(self._effect_key)
 
     @property
     def deadline_s(self) -> float:
-        """Seconds left until this attempt is given up and its outcome is unknown."""
+        """Seconds left until Holdfast gives this attempt up and its outcome is unknown."""
         return self._ends - asyncio.get_running_loop().time()
 
     @property
@@ -117,12 +117,12 @@ class Call:
 
     @property
     def scratch(self) -> Path:
-        """The task's folder for working files, where its code uses `run.scratch`."""
+        """The task's folder for working files, if the task's code uses `run.scratch`."""
         return scratch_path(self.folder)
 
     @property
     def folder(self) -> str:
-        """The path of the task's scratch folder, or nothing."""
+        """The path of the task's scratch folder, or None."""
         try:
             return str(self._scratch)
         except AttributeError:  # not set at all: most tasks have none, and every step passes here
@@ -133,7 +133,7 @@ class Call:
 
     @property
     def memory(self) -> Memory:
-        """The agent's memory files. Raises Misuse where this journal is in no agent's folder."""
+        """The agent's memory files. Raises Misuse if this journal is not in an agent's folder."""
         try:
             return self._memory
         except AttributeError:
@@ -165,7 +165,7 @@ class Call:
 class Found:
     """The lookup found the effect exactly once; `result` is what the call would have returned.
 
-    `args`, where the far end shows what it did, is compared with the recorded arguments.
+    If the service shows what it did, pass it as `args`: Holdfast compares it with the recorded arguments.
     """
 
     result: Any = None  # Any: a JSON value, checked when it is recorded
@@ -280,7 +280,7 @@ class Tool(Generic[P, T]):
         raise NotDurable(f"{self.name} was called directly: Holdfast would record nothing")
 
     def find(self, finder: Finder) -> Finder:
-        """Register the lookup that is asked, in quiet, whether the effect happened."""
+        """Register the lookup. Holdfast calls it when the step is quiet, to ask whether the effect happened."""
         if not inspect.iscoroutinefunction(finder):
             raise Misuse(f"{self.name}.find: a lookup must be an `async def`")
         self.finder = finder
@@ -305,9 +305,9 @@ class Tool(Generic[P, T]):
 
     @property
     def schema(self) -> ToolSchema:
-        """Name, description and parameters as a model is told of them. Raises NoSchema.
+        """Name, description and parameters, as a model gets them. Raises NoSchema.
 
-        Made when first asked for: a tool that no model is offered may have any hints.
+        Holdfast makes it at the first use: a tool that no model uses may have any type hints.
         """
         if self._schema is None:
             from holdfast.runtime.tool.schema import tool_schema
@@ -403,19 +403,19 @@ def tool(
     """Register a function as a tool.
 
     Args:
-        effect: the contract with the downstream; Unrepeatable when not given.
-        timeout_s: after it an attempt is given up and, unless Read, its outcome is unknown.
-        attempts: sends per step before it is parked.
-        retries: how often a proven refusal (or a failed Read) is tried again.
-        http_only: the tool sends only through `call.http`, which knows when the first byte
-            leaves and enforces its own deadline; doubt is rarer and quiet comes sooner.
+        effect: the effect class (default: Unrepeatable).
+        timeout_s: seconds after which Holdfast gives an attempt up; its outcome is then unknown (not for Read).
+        attempts: how often Holdfast sends a step before it parks it.
+        retries: how often Holdfast tries again after a proven refusal (or a failed Read).
+        http_only: the tool sends only through `call.http`, which knows when the first byte is sent
+            and enforces its own deadline. So fewer outcomes are unknown, and a step is quiet sooner.
         marks_sending: the tool calls `call.sending()` itself right before its first byte.
         needs_approval: a person must grant each call before it starts.
-        secrets: which secrets an argument may name by `secret://NAME`: argument to name, to names
-            or to patterns such as `tenant-*`. Nothing else is ever resolved.
-        given: arguments with these values, recorded with each step like any other, which no caller
-            (and no model) passes: the account or the address that the tool is for.
-        parameters: a JSON schema of the arguments, in place of the one made from the type hints;
+        secrets: which secrets an argument may name by `secret://NAME`: maps an argument to a name, names
+            or patterns such as `tenant-*`. Holdfast fills in no other secret.
+        given: arguments that the tool itself sets, such as an account or an address. Holdfast records them
+            with each step; no caller and no model passes them.
+        parameters: a JSON schema of the arguments, instead of the one made from the type hints;
             see docs/reference/schemas.md.
     """
     if timeout_s <= 0 or attempts < 1 or retries < 0 or retry_delay_s < 0:
