@@ -148,13 +148,13 @@ async def test_a_folder_that_was_put_back_is_backed_up_with_a_warning_and_nothin
     home = ("--home", str(world.home.folder))
     assert await run("backup", "list", "--json", *home) == 0
     (finding,) = json.loads(capfd.readouterr().out)["findings"]
-    assert "end at snapshot 2, but its places know of snapshot 4" in finding
+    assert "end at snapshot 2, but its places have the head of snapshot 4" in finding
     assert await run("backup", "now", "--json", *home) == 0
     shown = json.loads(capfd.readouterr().out)
     assert shown["snapshot"]["seq"] == 5
     (warned,) = shown["warnings"]
     assert warned["code"] == "older-folder"
-    assert "an older copy of the folder may have been put back" in warned["message"]
+    assert "either an older copy of the folder was put back" in warned["message"]
     assert "holdfast recover" in warned["hint"]
     numbers = [one.record.seq for one in HeadFile(world.home.heads_file).read().heads]
     assert numbers == [1, 2, 3, 4, 5]

@@ -146,7 +146,7 @@ async def test_pruning_keeps_the_last_verified_and_stops_at_a_missing_one(
     assert second.snapshot.archive in gone.error.message
     assert told.kinds == ["prune-refused"]
     assert await asyncio.to_thread(main, ["backup", "prune", "--home", home]) == 4
-    assert "find out who removed them" in capfd.readouterr().err
+    assert "find out who removed the snapshots" in capfd.readouterr().err
 
 
 async def test_a_worker_backs_up_beside_its_tasks(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ async def test_a_decision_waits_for_the_next_worker(lab: Lab) -> None:
         await wait_state(handle, TaskState.PARKED)
     async with lab.open(serve=False) as hf:
         await hf.settle(handle.id, "1", "done", result=7)
-        with pytest.raises(NotSettleable, match="already decided"):
+        with pytest.raises(NotSettleable, match="already has a decision"):
             await hf.settle(handle.id, "1", "run")
     async with lab.open(one) as hf:
         assert await hf.task(handle.id).result(10) == 7

@@ -118,7 +118,7 @@ class Holdfast:
         if request_id is None:
             request_id = ""
         elif not str(request_id).strip():
-            raise BadInput("the request id is empty", hint="leave it out, or give an id of your own")
+            raise BadInput("the request id is empty", hint="leave out the request id, or give one of your own")
         if not isinstance(request_id, str):  # pyright: ignore[reportUnnecessaryIsInstance] - border
             raise BadInput(f"a request id must be text, not {type(request_id).__name__}")
         if len(request_id) > REQUEST_ID_CHARS_MAX:
@@ -211,7 +211,7 @@ class Holdfast:
             raise NotNow(f"task {task} step {ordinal}: wait {left_ms / 1000:.1f} s before you decide")
         for item in await self.journal.inbox_of(task):
             if not item.applied and is_answer(item, step):
-                raise NotSettleable(f"task {task} step {ordinal} is already decided; the next worker applies it")
+                raise NotSettleable(f"task {task} step {ordinal} already has a decision; the next worker applies it")
         encode(checked(result, what="result"), what="result")
         return step
 
@@ -239,7 +239,7 @@ class Holdfast:
         if row.state in (TaskState.SUCCEEDED, TaskState.CANCELLED):
             raise NotSettleable(
                 f"task {row.task_id} has {row.state}: it cannot run again",
-                hint="submit it again, with another request id",
+                hint="submit the request again, with another request id",
             )
         await self._drop(row.task_id, "", InboxKind.RETRY, {"by": by})
 

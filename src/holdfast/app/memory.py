@@ -250,7 +250,7 @@ async def _waiting(journal: Journal, place: MemoryPlace) -> tuple[list[Recalled]
     more = Unread(
         file="the journal",
         why=f"more than {WAITING_MAX} lines wait to be written; only the first were searched",
-        hint="start a worker, or run `holdfast memory add`: it writes these lines, or says why it cannot",
+        hint="start a worker, or run `holdfast memory add`: both write these lines, or say why they cannot",
     )
     lines = [
         Recalled(

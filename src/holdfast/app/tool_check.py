@@ -195,20 +195,20 @@ class Sandbox:
         self, args: Args, *, other: Args | None, refused: Args | None, at_once: int, say: Callable[[str], None]
     ) -> Seen:
         first_key, fresh_key, crowd_key = _Key(), _Key(), _Key()
-        say("a request, then the same request again")
+        say("sending a request, then the same request again")
         first = await self._patiently(first_key, args)
         again = await self._patiently(first_key, args)
-        say("the same request with another key")
+        say("sending the same request with another key")
         fresh = await self._patiently(fresh_key, args)
-        say(f"{at_once} requests at the same time with one key")
+        say(f"sending {at_once} requests at the same time with one key")
         crowd = await asyncio.gather(*(self._send(crowd_key, args) for _ in range(at_once)))
         after = await self._patiently(crowd_key, args)
         seen = Seen(first=first, again=again, fresh=fresh, crowd=list(crowd), after_crowd=after)
         if other is not None:
-            say("another body with a key that was used before")
+            say("sending another body with a key that was used before")
             seen.other = await self._patiently(first_key, other)
         if refused is not None:
-            say("arguments that the far end refuses, then valid arguments with the same key")
+            say("sending arguments that the far end refuses, then valid arguments with the same key")
             refused_key = _Key()
             seen.refused = await self._patiently(refused_key, refused)
             seen.mended = await self._patiently(refused_key, args)

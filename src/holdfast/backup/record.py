@@ -93,10 +93,10 @@ def find_older(own: Sequence[Signed[Head]], chain: Chain) -> Warned | None:
     )
     return Warned(
         code="older-folder",
-        message=f"{known}, but its places know of snapshot {newest.record.seq}: an older copy of the "
-        "folder may have been put back, or its heads.jsonl was cut, or another copy of the agent "
-        "makes backups too. Work done in between may be in those snapshots only; Holdfast keeps "
-        f"them and does not prune them for {SPARE_DAYS} days",
+        message=f"{known}, but its places have the head of snapshot {newest.record.seq}: either an older copy of "
+        "the folder was put back, or its heads.jsonl was cut, or another copy of the agent makes backups too. "
+        "The newer snapshots may have work that this folder does not have; "
+        f"Holdfast does not prune them for {SPARE_DAYS} days",
         hint=OLDER_HINT,
     )
 

@@ -159,7 +159,7 @@ async def _search(call: Call, where: str, token: str, digest: str) -> FindAnswer
     response = await call.http.get(f"{root}/search/issues", params={"q": query}, headers=_headers(token))
     found = [one for one in reading.json_objects(reading.json_object(response).get("items")) if _is_ours(call, one)]
     if not found:
-        return Unsure(f"the lookup did not find it among the newest {PAGES_MAX * PAGE} issues, nor in the search")
+        return Unsure(f"the lookup found no such issue in the newest {PAGES_MAX * PAGE} issues, nor in the search")
     return _answer(call, found, digest)
 
 

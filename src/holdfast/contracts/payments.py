@@ -193,7 +193,7 @@ async def _recent(call: Call, url: str, headers: dict[str, str]) -> list[Fields]
         bound = reading.oldest(page.response, call.sent_ago_s)
         if page.last or (bound is not None and _created(page.objects) < bound):
             return found
-    return found or f"the lookup did not find it among the newest {PAGES_MAX * PAGE} payments"
+    return found or f"the lookup did not find the payment among the newest {PAGES_MAX * PAGE} payments"
 
 
 async def _search(call: Call, url: str, headers: dict[str, str]) -> list[Fields]:

@@ -30,7 +30,7 @@ class DemoFailed(Terminal):
     Run it again with `--keep` and read `worker-*.log` in its folder."""
 
     code = "demo-failed"
-    default_hint = "run it again with --keep and look at worker-*.log in its folder"
+    default_hint = "run `holdfast demo --folder DIR` and look at worker-*.log in that folder"
 
 
 class Worker:
@@ -60,7 +60,7 @@ class Worker:
         code = self._process.returncode
         if code is not None:
             said = self._log.read_text(errors="replace")[-LOG_CHARS_SHOWN:].strip()
-            raise DemoFailed(f"worker {self.pid} ended by itself ({code}): {said}")
+            raise DemoFailed(f"worker {self.pid} ended by itself (exit code {code}): {said}")
 
 
 @contextlib.asynccontextmanager

@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--lookup", choices=("on", "off"), default="on", help="whether clients may look up effects")
     add("--key-header", default="Idempotency-Key")
     add("--fault", type=_fault, action="append", default=[], help='a fault to inject, as JSON: {"kind": ...}')
-    add("--parent", type=int, help="exit when this process id is no longer our parent")
+    add("--parent", type=int, help="exit when the process with this id is no longer the parent")
     return parser
 
 

@@ -31,7 +31,7 @@ class NoHandoff(NotFound):
     """The agent's folder has neither a journal nor a `handoff.md`."""
 
     code = "no-handoff"
-    default_hint = "`holdfast worker APP` starts one; `holdfast recover` restores a lost agent"
+    default_hint = "`holdfast worker APP` makes a journal; `holdfast recover` restores a lost agent"
 
 
 class MemoryFileBusy(Retryable):

@@ -127,7 +127,7 @@ class RepositoryMoved(Conflict):
 
     code = "repository-moved"
     default_hint = (
-        "if you moved it yourself: `holdfast place move NAME ADDRESS`. Never use both a copy and its original"
+        "if you moved the repository: `holdfast place move NAME ADDRESS`. Never use both a copy and its original"
     )
 
 
@@ -137,8 +137,8 @@ class RepositoryRolledBack(StateUnusable):
 
     code = "repository-rolled-back"
     default_hint = (
-        "an older copy is in its place: find out why first. Then remove this place and add a new, empty one; keep "
-        "the old copy, because a restore can read it"
+        "an older copy replaced the repository at this place: find out why first. Then remove the place and add a "
+        "new, empty one; keep the older copy, because a restore can read it"
     )
 
 
@@ -148,8 +148,8 @@ class RepositoryReplaced(StateUnusable):
 
     code = "repository-replaced"
     default_hint = (
-        "nothing was written to it. Is the wrong disk mounted, or the address wrong? If the repository was "
-        "exchanged, find out who did it; then `holdfast place remove NAME` and add a new one"
+        "Holdfast wrote nothing there. Is the wrong disk mounted, or the address wrong? If a person replaced the "
+        "repository, find out who; then run `holdfast place remove NAME` and add a new place"
     )
 
 
@@ -237,8 +237,8 @@ class SnapshotsMissing(Conflict):
 
     code = "snapshots-missing"
     default_hint = (
-        "find out who removed them, and whether you can trust the place: an append-only repository still holds "
-        "them. If you know who did it: `holdfast backup prune --accept-missing`"
+        "find out who removed the snapshots, and whether you can trust the place: an append-only repository still "
+        "holds them. If you know who did it: `holdfast backup prune --accept-missing`"
     )
 
 

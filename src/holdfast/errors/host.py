@@ -50,7 +50,7 @@ class WrongKind(HostUnfit):
     """Something else, for example a pipe, is where a file or folder of Holdfast should be."""
 
     code = "wrong-kind"
-    default_hint = "move it away, or choose another folder"
+    default_hint = "move the wrong file away, or choose another folder"
 
 
 class SymlinkRefused(HostUnfit):
@@ -88,4 +88,4 @@ class BootIdMissing(HostUnfit):
     """The machine's boot id cannot be read. In a systemd unit do not set `ProcSubset=pid`."""
 
     code = "boot-id-missing"
-    default_hint = "mount /proc: leases are counted per boot of the machine"
+    default_hint = "mount /proc: Holdfast reads the machine's boot id there"

@@ -10,7 +10,7 @@ class BadRecord(BadInput):
     a repeated key, too long. Nothing was taken from them. See docs/formats/identity-log.md."""
 
     code = "bad-record"
-    default_hint = "Holdfast ignored the record; ask another relay, or the sender, for the key log"
+    default_hint = "Holdfast ignored the record; ask another witness, or the sender, for the key log"
 
 
 class NotFinal(Retryable):
@@ -57,7 +57,7 @@ class KeysReplaced(Conflict):
     when it sees that the agent was recovered elsewhere (docs/explanation/clones.md)."""
 
     code = "keys-replaced"
-    default_hint = "the keys were rotated elsewhere: use the vault with the new keys, or evict with the recovery sheet"
+    default_hint = "if you rotated the keys, use the rotated vault; if not, run `holdfast identity evict --paper`"
 
 
 class SignerUnavailable(Retryable):
@@ -81,7 +81,7 @@ class AgentElsewhere(Retryable):
     `holdfast.open` gives up after one lease. See docs/explanation/clones.md."""
 
     code = "agent-elsewhere"
-    default_hint = "Holdfast asks for the lease again; stop the other instance, or let it give the lease up"
+    default_hint = "Holdfast asks for the lease again by itself; to act here sooner, stop the other instance"
 
 
 class AgentQuarantined(Conflict):

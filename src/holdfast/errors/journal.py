@@ -48,7 +48,7 @@ class JournalNewer(StateUnusable):
     """A newer Holdfast has written this journal."""
 
     code = "journal-newer"
-    default_hint = "install the newer Holdfast; nothing was changed"
+    default_hint = "install the Holdfast that wrote this journal, or a newer one; nothing was changed"
 
 
 class JournalOlderCopy(StateUnusable):
@@ -57,8 +57,8 @@ class JournalOlderCopy(StateUnusable):
 
     code = "journal-older-copy"
     default_hint = (
-        "put the newer file back. If it is lost, `holdfast recover --journal FILE` turns this copy into a proper "
-        "restore: effects after the copy are looked up or parked, never repeated on a guess"
+        "put the newer file back. If it is lost, run `holdfast recover --journal FILE`: Holdfast then looks up or "
+        "parks the effects after this copy, and never repeats one on a guess"
     )
 
 
@@ -87,7 +87,7 @@ class CommitUnknown(Retryable):
     row cannot be read again, the journal stops (journal-stopped)."""
 
     code = "commit-unknown"
-    default_hint = "Holdfast reads the row again under a lock before it sends anything"
+    default_hint = "you need not act: before it sends anything, Holdfast checks whether the row was written"
 
 
 class SessionLost(Retryable):
@@ -134,8 +134,8 @@ class HighWaterDamaged(StateUnusable):
 
     code = "high-water-damaged"
     default_hint = (
-        "without it Holdfast cannot tell an old copy of the journal from the newest one. If you are sure that this"
-        " is the newest, `holdfast recover --journal FILE` turns it into a restore"
+        "without this file Holdfast cannot tell an old copy of the journal from the newest one. If you are sure that "
+        "this journal is the newest, run `holdfast recover --journal FILE`"
     )
 
 

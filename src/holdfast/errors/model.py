@@ -90,9 +90,7 @@ class StateHeldElsewhere(BadUsage):
     Such state is in no checkpoint and no backup, and may be missing when the task resumes. Nothing was sent."""
 
     code = "state-held-elsewhere"
-    default_hint = (
-        "send the contents in the messages instead, or add the surface to `allow_state`; every reply then records it"
-    )
+    default_hint = "send the contents in the request instead, or name this kind of state in `allow_state`"
 
 
 class ReplyGarbled(Unresolved):

@@ -163,7 +163,7 @@ class ScopeBusy(Conflict):
     """Another process holds the scope."""
 
     code = "scope-busy"
-    default_hint = "only one process holds a scope at a time; close it there, or use another name"
+    default_hint = "only one process holds a scope at a time; close it in the other process, or use another name"
 
 
 class NotNow(Conflict):
@@ -241,7 +241,7 @@ class ResultErased(NotFound):
     """The task ended so long ago that retention erased its payload. How it ended is still known."""
 
     code = "result-erased"
-    default_hint = "Holdfast keeps results for `keep_days`; store what you need longer elsewhere"
+    default_hint = "Holdfast keeps results for `keep_days` days; if you need one longer, store it elsewhere"
 
     def __init__(self, *, task_id: str, state: str) -> None:
         super().__init__(f"task {task_id} {state}; its result was erased by retention")

@@ -153,7 +153,7 @@ class KeyReused(Unresolved):
     """The service has seen this effect key with another body, for example from before a restore."""
 
     code = "key-reused"
-    default_hint = "another timeline used this key; Holdfast looks the effect up, or parks it"
+    default_hint = "an older run used this key, perhaps before a restore; Holdfast looks the effect up, or parks it"
 
     def __init__(self, proof: Any = None) -> None:  # Any: whatever JSON the far end answered
         super().__init__(f"the far end has already used this effect key with another body: {_shown(proof)}")

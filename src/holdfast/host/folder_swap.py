@@ -108,7 +108,8 @@ def settle(home: Path) -> None:
         note = msgspec.json.decode(raw, type=_Note)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BackupDamaged(
-            f"{path}: {error}", hint=f"find the complete folder next to it, rename it to {home.name}, remove this file"
+            f"{path}: {error}",
+            hint=f"find the complete folder next to this file, rename it to {home.name}, then remove this file",
         ) from None
     fresh, aside = Path(note.fresh), Path(note.aside)
     if not os.path.lexists(home):

@@ -140,7 +140,7 @@ class TarStream:
         self._padding = -size % BLOCK
         self._pad()
         if raw[-1:] != b"\0" or b"\0" in raw[:-1]:
-            raise ArchiveRefused("the archive has a long name that does not end with its only NUL byte")
+            raise ArchiveRefused("the archive has a long name with a NUL byte inside, or without one at the end")
         return raw[:-1]
 
     def _path(self, raw: bytes, *, is_folder: bool) -> str:

@@ -227,7 +227,7 @@ class BackupPlaces:
                 f"another copy recovered this agent or rotated its keys: the key log at place {place.name} is at "
                 f"{seen.position}, the key log here is at {own.position}",
                 hint="stop this copy: its keys were replaced. If this copy is the right one, "
-                "`holdfast identity show --fetch`; if not, `holdfast recover`",
+                "run `holdfast identity show --fetch`; if not, run `holdfast recover`",
             )
         return files
 
@@ -330,7 +330,7 @@ class BackupPlaces:
                 raise PlaceMissing(
                     f"{error.filename} is missing. Holdfast changes the vault's keys only if it can also "
                     "write every copy of them",
-                    hint="mount it, or remove that place first",
+                    hint="mount the disk of this file. If the disk is lost, remove its place first",
                 ) from error
 
     def _new_id(self) -> str:

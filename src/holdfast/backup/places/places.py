@@ -162,7 +162,7 @@ def check_there(place: Place) -> None:
     if found != place.place_id:
         raise PlaceMissing(
             f"place {place.name}: another place is mounted at {place.address}",
-            hint="mount the disk that was added under this name, or add this one: "
+            hint="mount the disk that was added under this name, or add the mounted one as a new place: "
             f"`holdfast place add NAME {place.address}`",
         )
 

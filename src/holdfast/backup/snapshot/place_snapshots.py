@@ -190,12 +190,12 @@ async def _project(state: Path, keys: KeyRing) -> None:
     for path, lines in before.items():
         if set(lines) - set(once.get(path, ())):
             raise BackupDamaged(
-                f"the memory files do not match the journal: writing the journal into {path.name} removes lines from it"
+                f"the memory files do not match the journal: when Holdfast writes {path.name} again, it loses lines"
             )
     if _lines(place) != once:
         raise BackupDamaged(
-            "the memory files do not match the journal: Holdfast wrote the journal into them twice, "
-            "and the second time changed them again"
+            "the memory files do not match the journal: Holdfast wrote them again twice, "
+            "and the second write differs from the first"
         )
 
 
@@ -288,7 +288,7 @@ class PlaceSnapshots:
         self.places.states.change(place.name, after)
         result.verified = True
         result.verify_s = round(found.fetch_s + found.check_s, 3)
-        self.places.engine.progress.say(f"{place.name}: test restore done, {found.files:,} files are equal")
+        self.places.engine.progress.say(f"{place.name}: test restore done, {found.files:,} files match the manifest")
 
     async def verify(
         self, place: Place, held: Sequence[Signed[Head]], archive: str, *, error: HoldfastError | None

@@ -28,7 +28,7 @@ def add_parser(commands: Commands) -> None:
           holdfast adopt ~/clawd --second /media/stick/clawd
         """)
     parser.add_argument("folder", metavar="FOLDER", help="the agent's folder")
-    parser.add_argument("--name", metavar="NAME", default="", help="default: the folder's name")
+    parser.add_argument("--name", metavar="NAME", default="", help="the agent's name (default: the folder's name)")
     add_options(parser, "--dry-run", "--yes")
     add_flag(parser, "--without-identity", "no keys yet: `holdfast init NAME --home FOLDER/.holdfast` makes them later")
     add_identity_options(parser)

@@ -26,7 +26,7 @@ def add_parser(commands: Commands) -> None:
           holdfast init ada --second /srv/second/ada --unlock-file /run/secrets/ada \\
             --second-passphrase-fd 3 --words-fd 4 3< passphrase 4>> /dev/shm/words
         """)
-    parser.add_argument("name", metavar="NAME", help="small letters, digits, - and _")
+    parser.add_argument("name", metavar="NAME", help="the agent's name: small letters, digits, - and _")
     parser.add_argument("--home", metavar="DIR", help="the agent's folder (default: ./NAME)")
     add_identity_options(parser)
     add_options(parser, "--json")
@@ -35,7 +35,9 @@ def add_parser(commands: Commands) -> None:
 def add_identity_options(parser: argparse.ArgumentParser) -> None:
     """Where the keys of a new agent are, and how its words are shown."""
     parser.add_argument(
-        "--vault", metavar="DIR", help="default: ~/.config/holdfast/vault/NAME; never in the agent's folder"
+        "--vault",
+        metavar="DIR",
+        help="folder for the secret keys, outside the agent's folder (default: ~/.config/holdfast/vault/NAME)",
     )
     parser.add_argument(
         "--second", metavar="DIR", help="where the next key is kept: another disk, or another user's folder"
@@ -117,8 +119,8 @@ def make(args: argparse.Namespace, *, name: str, home: Path) -> dict[str, str | 
         talk("an earlier run made the vault: only the words that the earlier run showed are valid")
     if len(log.head.witnesses.members) == 1:
         talk(
-            "note: if you lose the only witness, you cannot change keys; of three you may lose one "
-            "(give --witness three times)"
+            "note: there is only one witness; if you lose it, you cannot change keys. With three witnesses "
+            "(give --witness three times), you may lose one"
         )
     return {
         "name": name,

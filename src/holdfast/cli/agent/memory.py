@@ -33,8 +33,8 @@ def add_parser(commands: Commands) -> None:
           holdfast memory add "Moved the meeting to Friday"
           echo 'Never call before nine' | holdfast memory add - --to MEMORY
         """)
-    parser.add_argument("text", metavar="TEXT", help="the line; - reads it from standard input")
-    parser.add_argument("--to", choices=("day", "MEMORY"), default="day", help="the file (default: today's log)")
+    parser.add_argument("text", metavar="TEXT", help="the line to add; - reads it from standard input")
+    parser.add_argument("--to", choices=("day", "MEMORY"), default="day", help="day (today's log; default) or MEMORY")
     parser.add_argument("--origin", metavar="WHO", default="user", help="who wrote the line (default: user)")
     add_options(parser, "--home", "--json")
     parser = new_verb(verbs, "search", run_search).help("""find lines
@@ -169,11 +169,11 @@ def _report_missing(home: AgentHome, name: str) -> None:
         talk(f"note: there is no {name} yet")
         return
     if gone.known:
-        talk(f"note: {name} is missing; Holdfast still has the {gone.known} lines of its last write")
+        talk(f"note: {name} is missing; Holdfast still has the {gone.known} lines that it last wrote to this file")
     if gone.waiting:
         talk(f"note: {gone.waiting} lines for {name} wait in the journal")
     if gone.known or gone.waiting:
-        talk(f"hint: the next worker, or `holdfast memory add`, writes {name} again; to discard it, make an empty file")
+        talk(f"hint: the next worker, or `holdfast memory add`, writes {name} again; to prevent it, make an empty file")
     if gone.lost:
         talk(f"note: {name} is missing; Holdfast cannot write {gone.lost} of its lines again")
         talk(f"hint: `holdfast recover --file {name} --to FOLDER` restores it from a backup")

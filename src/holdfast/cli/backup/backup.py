@@ -80,7 +80,7 @@ def add_parser(commands: Commands) -> None:
           holdfast backup verify nas --json
         """)
     parser.add_argument("place", metavar="PLACE", nargs="*", help="only these places (default: all)")
-    parser.add_argument("--snapshot", metavar="NAME", default="", help="this snapshot (default: the newest)")
+    parser.add_argument("--snapshot", metavar="NAME", default="", help="the snapshot to verify (default: the newest)")
     add_options(parser, "--home", "--json")
     parser = new_verb(verbs, "prune", over_places(_prune)).help("""remove old snapshots, never the last verified one
 
@@ -111,7 +111,7 @@ def add_parser(commands: Commands) -> None:
           holdfast backup due --every 1h
           holdfast backup due --every 1d --home ~/ada
         """)
-    parser.add_argument("--every", metavar="TIME", default="1h", help="how often: 30m, 1h, 1d (1h)")
+    parser.add_argument("--every", metavar="TIME", default="1h", help="back up this often: 30m, 1h, 1d (default: 1h)")
     add_options(parser, "--home", "--json")
     parser = new_verb(verbs, "schedule", run_schedule).help("""print or install a timer for backups
 
@@ -121,7 +121,7 @@ def add_parser(commands: Commands) -> None:
           holdfast backup schedule --every 1h
           holdfast backup schedule --every 1d --install
         """)
-    parser.add_argument("--every", metavar="TIME", default="1h", help="how often: 30m, 1h, 1d (1h)")
+    parser.add_argument("--every", metavar="TIME", default="1h", help="back up this often: 30m, 1h, 1d (default: 1h)")
     add_flag(parser, "--install", "write the files to ~/.config/systemd/user")
     add_options(parser, "--home", "--json")
 
@@ -178,7 +178,7 @@ async def _list(args: argparse.Namespace) -> int:
             talk(f"hint: {place.place}: {SnapshotsMissing.default_hint}")
         if place.behind is not None:
             talk(
-                f"warning: {place.place} is behind the newest known snapshot: its repository "
+                f"warning: {place.place} does not have the newest snapshot: its repository "
                 "was rolled back, or the last snapshot did not reach it"
             )
     return 0
@@ -347,8 +347,8 @@ def run_schedule(args: argparse.Namespace) -> int:
         for path in written:
             talk(f"written: {path}")
         talk(
-            f"start it: systemctl --user daemon-reload && systemctl --user enable --now "
-            f"{schedule.unit}.timer\nto run it without a login: loginctl enable-linger"
+            f"start the timer: systemctl --user daemon-reload && systemctl --user enable --now "
+            f"{schedule.unit}.timer\nto run it while you are not logged in: loginctl enable-linger"
         )
         return 0
     print(f"# ~/.config/systemd/user/{schedule.unit}.service\n{schedule.service}")

@@ -42,20 +42,20 @@ def add_parser(commands: Commands) -> None:
         "--domain",
         metavar="TEXT",
         default="",
-        help="what fails together with it: a machine, a room, a provider (default: the host's "
+        help="what fails together with the place: a machine, a room, a provider (default: the host's "
         "name; for folders, this machine)",
     )
     add_flag(
         parser, "--append-only", "the host runs `borg serve --append-only`: it records removals and does not do them"
     )
-    parser.add_argument("--rsh", metavar="COMMAND", default="", help="how to reach the host (default: ssh)")
+    parser.add_argument("--rsh", metavar="COMMAND", default="", help="command that connects to the host (default: ssh)")
     parser.add_argument("--remote-borg", metavar="NAME", default="", help="the host's Borg command (default: borg)")
     parser.add_argument(
         "--beside",
         metavar="ADDRESS",
         default="",
-        help="a second repository for escrow.age and heads, for hosts that allow only "
-        "repositories that they made themselves (default: ADDRESS-beside)",
+        help="address of a second repository, for escrow.age and the heads; give it if Holdfast cannot make "
+        "repositories on this host (default: ADDRESS-beside)",
     )
     add_options(parser, "--home", "--json")
     parser = new_verb(verbs, "list", run_list).help("""list places, and when each was last verified
@@ -238,7 +238,7 @@ async def _check(places: BackupPlaces, args: argparse.Namespace) -> int:
             }
         )
         return 0 if error is None else error.exit_code
-    read = "every chunk was read" if args.deep else "not read: --deep reads every chunk"
+    read = "every chunk was read" if args.deep else "their contents were not read; --deep reads every chunk"
     how = "ok" if error is None else "NOT OK"
     talk(f"{how}: {args.name}, {len(found.snapshots)} snapshots ({read})")
     if error is None:

@@ -61,7 +61,9 @@ def add_parser(commands: Commands) -> None:
     add_flag(decision, "--done", "the effect happened; the task continues")
     decision.add_argument("--run", action="store_true", dest="run_now", help="the effect did not happen: run it now")
     add_flag(decision, "--skip", "skip the step; the task gets StepSkipped")
-    parser.add_argument("--result", metavar="JSON", help="with --done: the call's result; JSON, @file or - (null)")
+    parser.add_argument(
+        "--result", metavar="JSON", help="with --done: result as JSON, @file, or - for standard input (default: null)"
+    )
     add_options(parser, "--by", "--note", "--yes", "--dry-run", "--journal", "--home", "--json")
     parser = new_verb(verbs, "evidence", imported("effect.settle", "run_evidence")).help("""
         report what is known of an effect
@@ -73,8 +75,8 @@ def add_parser(commands: Commands) -> None:
           holdfast effect evidence 01J9ZK/4 --did-not-happen --source 'support call'
         """)
     parser.add_argument("effect", metavar="TASK/ORDINAL", nargs="?", help="the step")
-    parser.add_argument("--effect-key", metavar="KEY", help="the step, by its effect key")
-    parser.add_argument("--result", metavar="JSON", help="what the call would have returned: JSON, @file or -")
+    parser.add_argument("--effect-key", metavar="KEY", help="effect key of the step, instead of TASK/ORDINAL")
+    parser.add_argument("--result", metavar="JSON", help="the call's result: JSON, @file, or - for standard input")
     add_flag(parser, "--did-not-happen", "the effect did not happen")
     parser.add_argument("--source", default="command line", help="how you know what happened")
     add_options(parser, "--journal", "--home", "--json")

@@ -92,7 +92,7 @@ def add_parser(commands: Commands) -> None:
             --log backup/kel.jsonl --witness /mnt/witness --escrow backup/escrow.age
         """)
     add_options(parser, "--home")
-    parser.add_argument("--name", metavar="NAME", default="", help="default: the folder's name")
+    parser.add_argument("--name", metavar="NAME", default="", help="the agent's name (default: the folder's name)")
     add_options(parser, "--vault", "--second")
     add_list(parser, "--card", "FILE", "the text of the public card, or of its QR code")
     add_list(parser, "--log", "FILE", "a copy of kel.jsonl; Holdfast also reads receipts.jsonl next to it")

@@ -52,7 +52,7 @@ def second_place(given: str | None, vault: Path, name: str) -> Path:
         print(f"second place [{proposed}]: ", end="", file=sys.stderr, flush=True)
         place = path_of(sys.stdin.readline().strip() or str(proposed))
     else:
-        raise BadInput("give a folder for the next key", hint="--second DIR: on another disk, or of another user")
+        raise BadInput("the next key needs a folder", hint="give --second DIR: on another disk, or of another user")
     if _disk(place) == _disk(vault):
         talk(SAME_DISK)
     return place

@@ -32,7 +32,7 @@ def add_slot_options(parser: argparse.ArgumentParser, *, new: bool) -> None:
         parser.add_argument(
             "--unlock-file",
             metavar="FILE",
-            help="open the vault with this file, without a person; Holdfast makes it if it is missing",
+            help="unlock the vault with this file instead of a passphrase; Holdfast makes the file if it is missing",
         )
         parser.add_argument("--credential", metavar="NAME", help="open the vault with this systemd credential")
     parser.add_argument(

@@ -47,7 +47,7 @@ def ask_twice(prompt: str, *, for_what: str, hint: str) -> str:
 
 
 def ask_words(what: str, option: str = "--from-fd") -> str:
-    return ask_hidden(what, for_what="the words", hint=f"give {option} 0 to read them from standard input")
+    return ask_hidden(what, for_what="the words", hint=f"give {option} 0 to read the words from standard input")
 
 
 def read_words(word: str, option: str = "--from-fd") -> str:
@@ -76,5 +76,5 @@ def descriptor(option: str, word: str) -> int:
     if not word.isascii() or not word.isdigit():
         raise BadInput(f"{option}: {word!r} is not a descriptor number")
     if os.isatty(int(word)):
-        raise BadInput(f"{option} {word}: a terminal would show the secret", hint="leave it out: Holdfast then asks")
+        raise BadInput(f"{option} {word}: a terminal would show the secret", hint="omit the option: Holdfast asks")
     return int(word)

@@ -126,7 +126,7 @@ def add_parser(commands: Commands) -> None:
         """)
     add_options(parser, "--home")
     add_flag(parser, "--text", "plain text instead of PDF")
-    parser.add_argument("--contact", metavar="TEXT", default="", help="print on the card whom to ask about the agent")
+    parser.add_argument("--contact", metavar="TEXT", default="", help="text for the card: whom to ask about the agent")
 
 
 def add_paper_options(parser: argparse.ArgumentParser) -> None:
@@ -266,7 +266,7 @@ def run_card(args: argparse.Namespace) -> int:
         print(card_text(card), end="")
         return 0
     if sys.stdout.isatty():
-        raise BadInput("cannot show a PDF on a terminal", hint="pipe it to a file or printer, or give --text")
+        raise BadInput("cannot show a PDF on a terminal", hint="pipe the PDF to a file or printer, or give --text")
     sys.stdout.flush()
     sys.stdout.buffer.write(card_pdf(card))
     return 0

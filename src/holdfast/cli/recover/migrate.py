@@ -43,7 +43,7 @@ def add_parser(commands: Commands) -> None:
         type=float,
         default=60.0,
         metavar="S",
-        help="seconds to wait for workers and other programs to close the journal (60)",
+        help="seconds to wait for workers and other programs to close the journal (default: 60)",
     )
     add_options(parser, "--passphrase-fd", "--json")
     parser = new_verb(verbs, "import", run_import).help("""install a package on this host

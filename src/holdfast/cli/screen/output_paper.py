@@ -31,7 +31,7 @@ def check_way_out(out: str | None, *, text: bool) -> None:
     if os.isatty(number) and not text:
         raise BadInput(
             "cannot show a PDF on a terminal",
-            hint="pipe it to a printer (`| lp`), or give --text or --out /dev/shm/FILE",
+            hint="pipe the PDF to a printer (`| lp`), or give --text or --out /dev/shm/FILE",
         )
     found = os.fstat(number)
     if not stat.S_ISREG(found.st_mode):
@@ -39,7 +39,7 @@ def check_way_out(out: str | None, *, text: bool) -> None:
     if not is_in_memory(Path(f"/proc/self/fd/{number}")):
         raise BadInput(
             f"standard output is a file on a disk. {_NOT_THERE}",
-            hint="pipe it to a printer (`| lp`) or to a program that encrypts it (`| age -p > FILE`), "
+            hint="pipe the sheet to a printer (`| lp`) or to a program that encrypts it (`| age -p > FILE`), "
             "or write to /dev/shm",
         )
     if found.st_mode & 0o077:
@@ -77,10 +77,11 @@ def put_secret(data: bytes, out: str | None) -> None:
 
 def _check_file(path: Path) -> None:
     if os.path.lexists(path):
-        raise BadInput(f"{path} exists already", hint="remove it, or name another file")
+        raise BadInput(f"{path} exists already", hint="remove that file, or name another one")
     if not path.parent.is_dir():
         raise BadInput(f"there is no folder {path.parent}")
     if not is_in_memory(path.parent):
         raise BadInput(
-            f"{path} would be on a disk. {_NOT_THERE}", hint="write to /dev/shm, or pipe it to a printer (`| lp`)"
+            f"{path} would be on a disk. {_NOT_THERE}",
+            hint="write to /dev/shm, or pipe the sheet to a printer (`| lp`)",
         )

@@ -30,11 +30,11 @@ def words_out(fd: str | None, name: str) -> Callable[[Phrase], None]:
         if not sys.stdin.isatty() or not sys.stderr.isatty():
             raise BadInput(
                 "the 24 words can be shown only at a terminal",
-                hint="run the command at a terminal, or give --words-fd N to write them to that descriptor",
+                hint="run the command at a terminal, or give --words-fd N to write the words to descriptor N",
             )
         return lambda phrase: copy_by_hand(f"recovery words of {name}", phrase.words, english())
     if not fd.isascii() or not fd.isdigit() or int(fd) in (0, 1):
-        raise BadInput(f"--words-fd: Holdfast does not write the words to {fd!r}", hint="use descriptor 3 or higher")
+        raise BadInput(f"--words-fd: descriptor {fd!r} is not allowed", hint="use descriptor 3 or higher")
     try:
         found = os.fstat(int(fd))
         appends = fcntl.fcntl(int(fd), fcntl.F_GETFL) & os.O_APPEND

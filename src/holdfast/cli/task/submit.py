@@ -39,9 +39,9 @@ def add_parser(commands: Commands) -> None:
           holdfast submit orders.app:app '{"order": 77}' --task ship --json
         """)
     parser.add_argument("app", metavar="APP", help="where the task is: module:attribute or path/file.py:attribute")
-    parser.add_argument("request", metavar="REQUEST", help="JSON object, text, @file or -")
+    parser.add_argument("request", metavar="REQUEST", help="a JSON object, text, @file, or - for standard input")
     parser.add_argument("--task", metavar="NAME", default="", help="which task, if APP has several")
-    parser.add_argument("--request-id", metavar="ID", default=None, help="your id; the same id is the same task")
+    parser.add_argument("--request-id", metavar="ID", help="your own request id; the same id is the same task")
     parser.add_argument("--run", action="store_true", dest="run_here", help="also run a worker in this process")
     add_flag(parser, "--no-follow", "print the task id and do not wait")
     parser.add_argument("--timeout", type=float, metavar="S", help="stop following after S seconds; the task continues")
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if args.timeout is not None and not 0 <= args.timeout <= 31_536_000:
         raise BadInput("--timeout must be between 0 seconds and a year")
     if args.run_here and args.no_follow:
-        raise BadInput("--run works until the task ends; it cannot be combined with --no-follow")
+        raise BadInput("--run runs a worker here until the task ends: leave out --run or --no-follow")
     app = load_app(args.app)
     task = app.task(args.task)
     values = arguments_of(task, args.request)

@@ -42,7 +42,7 @@ def add_parser(commands: Commands) -> None:
         """)
     parser.add_argument("--state", action="append", choices=STATES, help="only tasks in this state (may be repeated)")
     parser.add_argument("--name", help="only tasks of this name")
-    parser.add_argument("--limit", type=_limit, default=LIMIT, metavar="N", help=f"at most N tasks ({LIMIT})")
+    parser.add_argument("--limit", type=_limit, default=LIMIT, metavar="N", help=f"at most N tasks (default: {LIMIT})")
     add_options(parser, "--journal", "--home", "--json")
     parser = new_verb(verbs, "show", over_journal(_show)).help("""show one task with every step
 

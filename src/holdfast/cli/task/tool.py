@@ -41,12 +41,12 @@ def add_parser(commands: Commands) -> None:
         """)
     check.add_argument("app", metavar="APP", help="module:attribute or path/file.py:attribute")
     check.add_argument("tool", metavar="TOOL", help="name of the tool")
-    check.add_argument("args", metavar="ARGS", help="its arguments: a JSON object, @file or -")
+    check.add_argument("args", metavar="ARGS", help="arguments: a JSON object, @file, or - for standard input")
     check.add_argument("--other", metavar="ARGS", help="other valid arguments")
     check.add_argument("--refused", metavar="ARGS", help="arguments that the far end refuses")
-    check.add_argument("--at-once", type=int, default=5, metavar="N", help="how many requests at the same time (5)")
+    check.add_argument("--at-once", type=int, default=5, metavar="N", help="requests at the same time (default: 5)")
     check.add_argument(
-        "--wait", type=float, default=5.0, metavar="S", help="seconds to wait for a busy far end or a slow lookup (5)"
+        "--wait", type=float, default=5.0, metavar="S", help="seconds to wait for a busy far end or lookup (default: 5)"
     )
     add_flag(check, "--yes", "do not ask before sending")
     add_options(check, "--journal", "--home", "--json")
@@ -95,10 +95,10 @@ def _confirm(args: argparse.Namespace, tool: Tool[..., Any]) -> None:
         return
     if not sys.stdin.isatty():
         raise BadInput(
-            f"this sends {count} real requests through {tool.name}", hint="point it at a sandbox, then add --yes"
+            f"this sends {count} real requests through {tool.name}", hint="make the tool call a sandbox, then add --yes"
         )
     print(
-        f"This sends {count} real requests through {tool.name}. Is it a sandbox? [y/N] ",
+        f"This sends {count} real requests through {tool.name}. Does this tool call a sandbox? [y/N] ",
         end="",
         file=sys.stderr,
         flush=True,

@@ -23,15 +23,15 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("app", metavar="APP", help="tasks to run: module:attribute or path/file.py:attribute")
     add_options(parser, "--journal", "--home", "--config")
     parser.add_argument("--name", help="a name for this worker (default: host:pid)")
-    parser.add_argument("--concurrency", type=int, metavar="N", help="tasks that run at the same time (200)")
+    parser.add_argument("--concurrency", type=int, metavar="N", help="tasks that run at the same time (default: 200)")
     parser.add_argument(
         "--lease-ttl",
         type=float,
         metavar="S",
-        help="seconds until other workers take over from one that may be dead (10)",
+        help="after S seconds without a sign of life from this worker, others take over its tasks (default: 10)",
     )
     parser.add_argument(
-        "--grace", type=float, metavar="S", help="seconds for calls in flight to finish when stopping (20)"
+        "--grace", type=float, metavar="S", help="seconds for calls in flight to finish when stopping (default: 20)"
     )
     parser.add_argument(
         "--health-port",
