@@ -25,12 +25,10 @@ def test_a_killed_agent_comes_to_the_same_end(example: str, points: int) -> None
 def test_keys_of_an_attempt_are_noticed() -> None:
     """Killed where an answer is awaited: the far end has done it, a second key does it twice."""
     choice = Choice(names=frozenset(("recv",)), weakness=Weakness.KEY_PER_ATTEMPT)
-    for _ in range(3):  # a kill and the far end race: seldom, all of a sweep's kills come first
-        figures = sweep(EXAMPLES / "travel", choice)
-        if figures.duplicates > 0:
-            break
-    assert figures.duplicates > 0
-    assert not figures.green
+    sweeps = (sweep(EXAMPLES / "travel", choice) for _ in range(3))  # a kill and the far end race
+    noticed = next((figures for figures in sweeps if figures.duplicates > 0), None)
+    assert noticed is not None
+    assert not noticed.green
 
 
 def test_what_is_no_example_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
