@@ -162,7 +162,7 @@ class BackupEngine(Protocol):
 
     @property
     def label(self) -> str:
-        """Name and version as snapshots record them: `borg 1.4.5`."""
+        """Name and version as snapshots record them, such as `NAME 1.4.5`."""
         ...
 
     @property

@@ -23,10 +23,21 @@ _ROOMS = ("agent", "backup", "host", "identity", "journal", "model", "runtime", 
 
 
 def __getattr__(name: str) -> object:
+    if name == "__all__":
+        return __dir__()
     if not name.startswith("__"):
-        for room in _ROOMS:
-            found = vars(import_module(f"{__name__}.{room}"))
-            globals().update({key: value for key, value in found.items() if not key.startswith("_")})
+        _load()
         if name in globals():
             return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    _load()
+    return sorted(name for name in globals() if name[0].isupper())
+
+
+def _load() -> None:
+    for room in _ROOMS:
+        found = vars(import_module(f"{__name__}.{room}"))
+        globals().update({key: value for key, value in found.items() if not key.startswith("_")})

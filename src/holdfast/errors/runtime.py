@@ -257,5 +257,8 @@ class RunFenced(Signal):
     """This run's epoch is stale or its session is over; it may not act any more."""
 
 
+Fenced = RunFenced  # its name until 0.2
+
+
 class Cancelled(Signal):
     """The task was cancelled by a person or a caller."""

@@ -69,7 +69,7 @@ def _check_characters(text: str) -> None:
     for odd in ("::", "{", "}"):
         if odd in text:
             raise BadPlace(
-                f"the address of a place may not contain {odd!r}: Borg gives these characters a special meaning"
+                f"the address of a place may not contain {odd!r}: the backup program gives it a special meaning"
             )
 
 

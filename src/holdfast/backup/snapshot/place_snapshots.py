@@ -238,7 +238,7 @@ class PlaceSnapshots:
         names = {one.name for one in listing.archives}
         if archive not in names:
             raise BackupFailed(
-                f"place {place.name}: Borg reported that it made {archive}, but the repository does not list it"
+                f"place {place.name}: {archive} was reported as made, but the repository does not list it"
             )
         record_listing(self.places.states, place.name, listed=names, named=named, before=before)
         failed = await self.places.refresh_companions((place.name,))

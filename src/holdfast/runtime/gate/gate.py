@@ -59,6 +59,9 @@ class Limit:
         if self.calls < 1 or not _is_number(self.within_s) or not 0 < self.within_s <= WITHIN_S_MAX:
             raise Misuse(f"Limit: within_s must be above 0 and at most {WITHIN_S_MAX:,.0f}, calls above 0")
 
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Above:
@@ -72,6 +75,9 @@ class Above:
         _check_amounts("Above", self.argument, self.per_call, self.per_task)
         if not self.argument:
             raise Misuse("Above: give the argument that holds the amount")
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
 
 
 def amount_of(args: object, name: str) -> Fraction | str:
@@ -169,10 +175,15 @@ class Gate:
             raise Misuse(f"Gate: give at most {TOOLS_MAX} tools")
         said: dict[str, object] = {
             "allow": None if self._allow is None else sorted(self._allow),
-            "limits": {name: [asdict(one) for one in has] for name, has in self._limits.items()},
-            "approve": {name: True if rule is True else asdict(rule) for name, rule in self._approve.items()},
+            "limits": {name: [one.to_json() for one in has] for name, has in self._limits.items()},
+            "approve": {name: True if rule is True else rule.to_json() for name, rule in self._approve.items()},
         }
         self.digest = hashlib.sha256(canonical(said)).hexdigest()[:DIGEST_CHARS]
+
+    @property
+    def mark(self) -> str:
+        """The name of `digest` until 0.2."""
+        return self.digest
 
     def __repr__(self) -> str:
         return f"<gate {self.digest}>"

@@ -55,6 +55,11 @@ class TaskType:
                 self._digests["gate"] = self.gate.digest
         return self._digests
 
+    @property
+    def marks(self) -> dict[str, str]:
+        """The name of `digests` until 0.2."""
+        return self.digests
+
     async def start(self, run: Run, args: dict[str, Any]) -> Any:  # Any: user code's result
         return await self.function(run, **args)
 
