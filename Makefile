@@ -13,7 +13,7 @@ export PYTHONNOUSERSITE := 1
 
 BIN := .venv/bin
 # Four on two cores: much of a test is waiting for processes, locks and disks.
-PYTEST_ARGS ?= -n 4 --dist loadgroup
+PYTEST_ARGS ?= -n 4
 SEEDS ?= 10000
 
 .PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer  # pyright: ignore[reportMissingTypeStubs]
+from xdist.scheduler import LoadScopeScheduling  # pyright: ignore[reportMissingTypeStubs]
 
 # Two cores shared with other tests make single examples slow now and then; that is no finding.
 # Other examples are drawn in every run, so each law gets a sample here; mutants draw twice as many.
@@ -23,11 +25,30 @@ BUILD = Path(__file__).parents[1] / "build"
 _MEASURED = "measured"
 _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 4 << 30
+_SHARED = (
+    "tests/golden/",
+    "tests/integration/cli/test_tool_check.py",
+    "tests/packaging/test_wheel.py",
+    "tests/recover/test_recover_agent.py",
+    "tests/soak/",
+)
 
 # Whoever runs tests in the background may have them ignore Ctrl-C, and programs that they start
 # would inherit it; some tests are about Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class _Together(LoadScopeScheduling):
+    """Tests that share a dear fixture run in one process, all others wherever there is room."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((shared for shared in _SHARED if nodeid.startswith(shared)), nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Together:
+    return _Together(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:

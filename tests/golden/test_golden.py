@@ -32,8 +32,6 @@ from golden_kit import (
 
 import holdfast
 
-pytestmark = pytest.mark.xdist_group("golden")
-
 EXPECTED: dict[str, Any] = json.loads((HERE / "expected.json").read_text())
 JOURNAL: dict[str, Any] = EXPECTED["journal"]
 AGENT: dict[str, Any] = EXPECTED["agent"]

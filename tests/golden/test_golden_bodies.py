@@ -15,8 +15,6 @@ from holdfast.journal.contract import Filter, InboxKind
 from holdfast.journal.records import RecordKind
 from holdfast.journal.seal import DataKeySealer, unpacked
 
-pytestmark = pytest.mark.xdist_group("golden")
-
 STRUCTS: dict[str, type[Written]] = {
     "CLAIMED": bodies.ClaimedBy,
     "RESTORED": bodies.RestoredFrom,

@@ -21,11 +21,7 @@ PACKAGE = PROJECT / "src" / "holdfast"
 # Commands of this file end in seconds; a slow registry may take longer, a hang must not.
 COMMAND_TIMEOUT_S = 180
 
-pytestmark = [
-    pytest.mark.slow,
-    # The fixtures are dear and shared: keep them in one worker process.
-    pytest.mark.xdist_group("wheel"),
-]
+pytestmark = pytest.mark.slow
 
 
 def run(*command: str | Path, env: dict[str, str] | None = None) -> str:

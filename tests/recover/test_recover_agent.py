@@ -18,8 +18,6 @@ from lost import APP, CARD, COMMAND, FACT, BareMachine, Lost, live_and_die
 from holdfast.downstream.process import BlockingFarEnd, start_blocking
 from holdfast.identity.paper.phrase import english
 
-pytestmark = pytest.mark.xdist_group("recover")
-
 
 @pytest.fixture(scope="module")
 def far_end() -> Generator[BlockingFarEnd]:

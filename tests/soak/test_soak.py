@@ -43,7 +43,6 @@ def copied(soaked: Soaked, tmp_path: Path) -> Soaked:
     return replace(soaked, folder=tmp_path / "run")
 
 
-@pytest.mark.xdist_group("soak")
 def test_nothing_is_repeated_lost_or_hidden_while_workers_are_killed(soaked: Soaked) -> None:
     verdict = soaked.judge()
     assert verdict.findings == []
@@ -85,7 +84,6 @@ def _insert(folder: Path) -> None:
     db.close()
 
 
-@pytest.mark.xdist_group("soak")
 @pytest.mark.parametrize(
     ("spoil", "field"),
     [(_repeat, "duplicates"), (_insert, "duplicates"), (_forget, "lost"), (_rename, "breaches"), (_stray, "breaches")],
@@ -98,7 +96,6 @@ def test_the_judge_sees_what_the_books_say(copied: Soaked, spoil: Callable[[Path
     assert not verdict.green
 
 
-@pytest.mark.xdist_group("soak")
 def test_a_lost_reply_that_nobody_is_asked_about_is_silent(soaked: Soaked) -> None:
     """Made up: replies of steps that were never parked are said to have been dropped."""
     log = log_path(soaked.folder, "unrepeatable").read_text().splitlines()
