@@ -49,7 +49,7 @@ def test_a_place_is_added_listed_checked_and_removed(
         assert main(["place", "add", name, str(tmp_path / name), "--home", home]) == 0
     said = capfd.readouterr().err
     assert f"added: nas at {tmp_path}/nas/ada/repository" in said
-    assert "nas, usb share a failure domain: one failure can take all of them" in said
+    assert "nas, usb share a failure domain: one failure can destroy all of them" in said
 
     assert main(["place", "list", "--json", "--home", home]) == 0
     found = json.loads(capfd.readouterr().out)

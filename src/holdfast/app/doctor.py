@@ -312,7 +312,7 @@ async def examine_backups(folder: Path) -> AsyncIterator[Finding]:
     for place in places:
         yield _backup_place(place, states.get(place.name, PlaceState()), home)
     for names in shared_domains(places).values():
-        yield note("backups", f"{', '.join(names)} share a failure domain: one failure can take all of them")
+        yield note("backups", f"{', '.join(names)} share a failure domain: one failure can destroy all of them")
 
 
 async def _engine(home: AgentHome) -> Finding:

@@ -208,7 +208,10 @@ class Holdfast:
             raise NotSettleable(f"task {task} step {ordinal} is {step.state}, not parked")
         left_ms = decidable_in_ms(view, step, self._clock)
         if left_ms > 0:
-            raise NotNow(f"task {task} step {ordinal}: wait {left_ms / 1000:.1f} s before you decide")
+            raise NotNow(
+                f"task {task} step {ordinal}: wait {left_ms / 1000:.1f} s before you decide; until then, a request "
+                "may still reach the service"
+            )
         for item in await self.journal.inbox_of(task):
             if not item.applied and is_answer(item, step):
                 raise NotSettleable(f"task {task} step {ordinal} already has a decision; the next worker applies it")
@@ -264,7 +267,10 @@ class Holdfast:
         check_gate(gate)
         engine = self.engine
         if engine is None:
-            raise Misuse("a scope needs a session", hint="open the journal with serve=True")
+            raise Misuse(
+                "a scope needs a session, and this journal was opened without one",
+                hint="open the journal with serve=True",
+            )
         task_id = await self._open_scope(name)
         with engine.wanted(task_id) as given:
             claimed = await self._claim_scope(engine, name, task_id, given)
@@ -337,7 +343,10 @@ class Holdfast:
             if engine.lease is not None and engine.lease.ok():
                 return engine.lease.session
             await asyncio.sleep(0.02)
-        raise SessionLost("Holdfast could not open a session within 4 s")
+        raise SessionLost(
+            "the scope was not opened: this process got no session within 4 s",
+            hint="check the journal and its disk with `holdfast doctor`, then try again",
+        )
 
     # serving
 

@@ -249,8 +249,8 @@ async def _waiting(journal: Journal, place: MemoryPlace) -> tuple[list[Recalled]
         return [], (unread_of("the journal", error),)
     more = Unread(
         file="the journal",
-        why=f"more than {WAITING_MAX} lines wait to be written; only the first were searched",
-        hint="start a worker, or run `holdfast memory add`: both write these lines, or say why they cannot",
+        why=f"more than {WAITING_MAX} lines wait in the journal; Holdfast searched only the first {WAITING_MAX}",
+        hint="start a worker, or run `holdfast memory add`: both write the lines to the files, or say why they cannot",
     )
     lines = [
         Recalled(

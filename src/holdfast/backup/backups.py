@@ -151,7 +151,7 @@ class Backups:
         folder = self._folder / STAGING
         ensure_private_folder(folder)
         staged = await self._staged(self._subject(newest), folder)
-        self._progress.say(f"staged {staged.files:,} files, {staged.bytes:,} bytes")
+        self._progress.say(f"copied {staged.files:,} files, {staged.bytes:,} bytes for the snapshot")
         about = staged.about
         if newest is not None and about.e < newest.record.e:
             raise SnapshotFailed(
@@ -343,7 +343,7 @@ async def _error_of(place: Place, job: Job, timeout_s: float) -> HoldfastError |
             await job(place)
     except TimeoutError:
         return BackupInterrupted(
-            f"place {place.name}: Holdfast stopped the job because it took longer than {timeout_s:g} s"
+            f"place {place.name}: Holdfast stopped its work there, because it took longer than {timeout_s:g} s"
         )
     except (HoldfastError, OSError) as error:
         return place_error(error, place.name)

@@ -25,7 +25,7 @@ def add_parser(commands: Commands) -> None:
     parser = new_command(commands, "doctor", run).help("""
         Check this journal, agent and machine, and print the command that fixes each problem. Changes nothing,
         except that it upgrades the schema of an older journal. Exit code 0: no problem; 1: something needs you; 6:
-        the journal is damaged, stopped or too old, or its keys are missing.
+        Holdfast cannot use the journal, its keys or the secrets (damaged, missing or not the right ones).
         columns:
           level    ok; note: worth knowing; warning: needs you; damage: start no new work
           check    what was checked

@@ -57,6 +57,5 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:  # Any: what a coroutine takes
 
 def report_ended(ended: Ended) -> None:
     print(
-        f"stopped by {ended.number.name}: Holdfast ignores anything half done; the next run does it again",
-        file=sys.stderr,
+        f"stopped by {ended.number.name}: Holdfast ignores unfinished work; the next run does it again", file=sys.stderr
     )

@@ -156,7 +156,7 @@ def test_a_table_for_people(shop: Commands) -> None:
     words = ("tool", "check", "shop.py:tasks", "by_body", GOOD, "--other", OTHER, "--yes")
     done = shop(*words, code=1)
     assert "a used key with another body is done a second time" in done.out
-    assert "proved: Unrepeatable; declared: Keyed: the tool promises more than was proven" in done.out
+    assert "proved: Unrepeatable; declared: Keyed: the tool declares more than was proved" in done.out
 
 
 @pytest.mark.parametrize(

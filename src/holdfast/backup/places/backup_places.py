@@ -178,8 +178,8 @@ class BackupPlaces:
         kept = read_escrow(self.vault).others.get(key_name(place))
         if kept is None:
             raise RepositoryKeyMissing(
-                f"the vault has no key block for place {name}",
-                hint=f"look for AGENT/{KEYS}/{name}.key at another place; import it with `{self.engine.key_command}`",
+                f"the vault has no copy of the key block of place {name}",
+                hint=f"find AGENT/{KEYS}/{name}.key at another place; then `{self.engine.key_command} REPOSITORY FILE`",
             )
         await self.engine.import_key(self.repository(place), kept)
 
@@ -226,8 +226,8 @@ class BackupPlaces:
             raise KeysReplaced(
                 f"another copy recovered this agent or rotated its keys: the key log at place {place.name} is at "
                 f"{seen.position}, the key log here is at {own.position}",
-                hint="stop this copy: its keys were replaced. If this copy is the right one, "
-                "run `holdfast identity show --fetch`; if not, run `holdfast recover`",
+                hint="if you rotated this copy's keys yourself, update its key log: `holdfast identity show --fetch`. "
+                "If not, stop this copy; to use it again instead of the other one, run `holdfast recover`",
             )
         return files
 

@@ -147,7 +147,7 @@ async def _archive(engine: BackupEngine, place: Place, files: Mapping[str, bytes
 async def _unarchived(engine: BackupEngine, repository: Repository) -> dict[str, bytes]:
     listed = await engine.list_archives(repository, prefix=PREFIX, rescue=True)
     if not listed.archives:
-        raise PlaceMissing(f"{repository.name} has no companion files of an agent")
+        raise PlaceMissing(f"{repository.name} has no companion files of an agent (heads.jsonl, escrow.age and others)")
     newest = max(listed.archives, key=lambda one: one.name)
     raw = bytearray()
     async with engine.export_tar(repository, newest.name, rescue=True) as pieces:

@@ -208,7 +208,9 @@ def _check(places: Sequence[Place], *, where: Path) -> None:
     for place in places:
         parsed = parse_address(place.address)
         if parsed.kind is not place.kind or parsed.text != place.address:
-            raise BadPlace(f"{where}: place {place.name}: the address does not match the kind")
+            raise BadPlace(
+                f"{where}: place {place.name}: `address` does not have the form that `kind` {place.kind} needs"
+            )
         if place.companion and parse_address(place.companion).kind is not PlaceKind.SSH:
             raise BadPlace(f"{where}: place {place.name}: `beside` must be an ssh address")
         if place.epoch < 1 or "/" in place.agent or place.agent in ("", ".", ".."):

@@ -144,8 +144,8 @@ def check_journal(snapshot: Snapshot, keys: KeyRing | None) -> None:
         raise BackupDamaged(f"the journal in the snapshot is damaged: {error.message}") from error
     if mark != snapshot.about.journal:
         raise BackupDamaged(
-            f"the journal in the snapshot ends at record {mark.sequence} of incarnation "
-            f"{mark.incarnation}, but the manifest records another end or another journal"
+            "the journal in the snapshot is not the one that the manifest describes: it ends at record "
+            f"{mark.sequence} of incarnation {mark.incarnation}"
         )
     if keys is None:
         return
@@ -190,12 +190,13 @@ async def _project(state: Path, keys: KeyRing) -> None:
     for path, lines in before.items():
         if set(lines) - set(once.get(path, ())):
             raise BackupDamaged(
-                f"the memory files do not match the journal: when Holdfast writes {path.name} again, it loses lines"
+                "the memory files in the snapshot do not match its journal: after a restore, Holdfast would remove "
+                f"lines from {path.name}"
             )
     if _lines(place) != once:
         raise BackupDamaged(
-            "the memory files do not match the journal: Holdfast wrote them again twice, "
-            "and the second write differs from the first"
+            "the memory files in the snapshot do not match its journal: Holdfast wrote them twice from the journal, "
+            "with two different results"
         )
 
 
@@ -238,7 +239,8 @@ class PlaceSnapshots:
         names = {one.name for one in listing.archives}
         if archive not in names:
             raise BackupFailed(
-                f"place {place.name}: {archive} was reported as made, but the repository does not list it"
+                f"place {place.name}: the backup program reported that it made {archive}, but the repository does not "
+                "list it"
             )
         record_listing(self.places.states, place.name, listed=names, named=named, before=before)
         failed = await self.places.refresh_companions((place.name,))
@@ -274,7 +276,7 @@ class PlaceSnapshots:
         if head.digest not in {one.digest for one in known.heads}:
             raise BackupDamaged(f"place {place.name}: head {head.record.seq} is missing from {HEADS}")
         if files.get(f"{ESCROW}.age") != (self.places.vault.folder / f"{ESCROW}.age").read_bytes():
-            raise BackupDamaged(f"place {place.name}: {ESCROW}.age there differs from {ESCROW}.age in the vault")
+            raise BackupDamaged(f"place {place.name}: its {ESCROW}.age differs from {ESCROW}.age in the vault")
         scratch = self.folder / f"{SCRATCH}{place.name}-{os.urandom(4).hex()}"
         repository = self.places.repository(place)  # with the passphrase from the escrow
         found = await verify(self.places.engine, repository, head, scratch, keys=self.keys, checks=self.checks)

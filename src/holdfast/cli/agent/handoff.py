@@ -36,7 +36,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if answer.source == "file":
         talk(
-            "note: there is no journal; this is handoff.md\nhint: `holdfast recover` restores the journal from a backup"
+            "note: there is no journal; this is the text of the file handoff.md, which may be old\n"
+            "hint: `holdfast recover` restores the journal from a backup"
         )
     print(safe(render(answer.handoff)), end="")
     return 0

@@ -173,7 +173,8 @@ def _report_missing(home: AgentHome, name: str) -> None:
     if gone.waiting:
         talk(f"note: {gone.waiting} lines for {name} wait in the journal")
     if gone.known or gone.waiting:
-        talk(f"hint: the next worker, or `holdfast memory add`, writes {name} again; to prevent it, make an empty file")
+        talk(f"hint: the next worker, or `holdfast memory add`, writes {name} again")
+        talk(f"hint: if you do not want that, make an empty file {name}")
     if gone.lost:
         talk(f"note: {name} is missing; Holdfast cannot write {gone.lost} of its lines again")
         talk(f"hint: `holdfast recover --file {name} --to FOLDER` restores it from a backup")

@@ -48,7 +48,12 @@ def add_parser(commands: Commands) -> None:
     add_flag(
         parser, "--append-only", "the host runs `borg serve --append-only`: it records removals and does not do them"
     )
-    parser.add_argument("--rsh", metavar="COMMAND", default="", help="command that connects to the host (default: ssh)")
+    parser.add_argument(
+        "--rsh",
+        metavar="COMMAND",
+        default="",
+        help="command that connects to the host, such as 'ssh -p 2222' (default: ssh)",
+    )
     parser.add_argument("--remote-borg", metavar="NAME", default="", help="the host's Borg command (default: borg)")
     parser.add_argument(
         "--beside",
@@ -161,7 +166,7 @@ async def _add(places: BackupPlaces, args: argparse.Namespace) -> int:
         return 0
     talk(f"added: {place.name} at {place.repository}")
     for names in shared_domains(places.read()).values():
-        talk(f"note: {', '.join(names)} share a failure domain: one failure can take all of them")
+        talk(f"note: {', '.join(names)} share a failure domain: one failure can destroy all of them")
     if place.append_only:
         talk(APPEND_ONLY)
     talk("next: `holdfast backup now`, and `holdfast paper card`: the card lists the places")
@@ -213,7 +218,7 @@ def run_list(args: argparse.Namespace) -> int:
         if state.missing:
             talk(f"{place.name}: {missing_text(state)}\nhint: {SnapshotsMissing.default_hint}")
     for names in shared.values():
-        talk(f"note: {', '.join(names)} share a failure domain: one failure can take all of them")
+        talk(f"note: {', '.join(names)} share a failure domain: one failure can destroy all of them")
     if any(place.append_only for place in places):
         talk(APPEND_ONLY)
     return 0
@@ -246,7 +251,7 @@ async def _check(places: BackupPlaces, args: argparse.Namespace) -> int:
     talk(f"{error.message}\nhint: {error.hint}")
     if found.missing:
         for text in found.companions:
-            talk(f"next to the repository: {text}")
+            talk(f"companion files: {text}")
     return error.exit_code
 
 

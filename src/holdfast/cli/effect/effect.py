@@ -68,8 +68,9 @@ def add_parser(commands: Commands) -> None:
     parser = new_verb(verbs, "evidence", imported("effect.settle", "run_evidence")).help("""
         report what is known of an effect
 
-        Report what is known of an effect from elsewhere, for example from a webhook. If it happened, this closes an
-        effect in doubt; if not, Holdfast shows it to the person who decides.
+        Report what is known of an effect from elsewhere, for example from a webhook. If you report
+        that it happened, Holdfast closes an effect in doubt. If you report that it did not happen, Holdfast shows
+        your report to the person who decides.
         examples:
           holdfast effect evidence --effect-key 6f1c2a9e-9d3b-8f00-a1b2-0123456789ab --result @body.json
           holdfast effect evidence 01J9ZK/4 --did-not-happen --source 'support call'

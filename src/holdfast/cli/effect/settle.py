@@ -126,10 +126,11 @@ async def _report_evidence(hf: Holdfast, args: argparse.Namespace) -> int:
     if bool(args.effect) == bool(args.effect_key):
         raise BadInput("name the effect by TASK/ORDINAL or by --effect-key, not both")
     if args.did_not_happen and args.result is not None:
-        raise BadInput("an effect that did not happen has no result")
+        raise BadInput("an effect that did not happen has no result", hint="leave out --result or --did-not-happen")
     if not args.did_not_happen and args.result is None:
         raise BadInput(
-            "give --result with what the call returned, or --did-not-happen", hint="`--result null` for no result"
+            "give --result with what the call returned, or --did-not-happen",
+            hint="if the call returned nothing, give `--result null`",
         )
     result = None if args.result is None else read_json(args.result, what="--result")
     happened = not args.did_not_happen

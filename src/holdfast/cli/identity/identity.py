@@ -49,7 +49,7 @@ def add_parser(commands: Commands) -> None:
         "--why",
         choices=("planned", "stolen"),
         default="planned",
-        help="planned (old certificates stay valid for ten more minutes) or stolen (they end at once)",
+        help="planned (default): old certificates stay valid for ten more minutes; stolen: they become invalid at once",
     )
     add_list(parser, "--witness", "DIR", "use these witnesses instead of the old ones; name the whole new set")
     add_slot_options(parser, new=False)
@@ -99,7 +99,11 @@ def add_parser(commands: Commands) -> None:
     add_list(parser, "--witness", "DIR", "the folder of an existing witness of the agent")
     add_list(parser, "--new-witness", "DIR", "the old witnesses are lost: make a new one here")
     parser.add_argument("--escrow", metavar="FILE", help="the file escrow.age; there is one next to every backup")
-    add_flag(parser, "--again", "the log shows a recovery to keys that are not here: evict those too")
+    add_flag(
+        parser,
+        "--again",
+        "the agent was already recovered with keys that are not on this machine: recover again, and lock those out",
+    )
     add_words_options(parser)
     add_slot_options(parser, new=True)
     add_options(parser, "--yes", "--json")
@@ -124,7 +128,7 @@ def add_parser(commands: Commands) -> None:
           holdfast identity answer --challenge 3q2-7wAAAAAAAAAAAAAAAQ
         """)
     add_options(parser, "--home")
-    _add_challenge(parser)
+    _add_challenge(parser, "the random text that the peer sent", "the peer that the answer is for")
     add_options(parser, "--passphrase-fd")
     parser = new_verb(verbs, "check-answer", imported("identity.show", "run_check")).help("""
         verify an answer against a log
@@ -141,7 +145,7 @@ def add_parser(commands: Commands) -> None:
         help="a copy of kel.jsonl; Holdfast also reads receipts.jsonl next to it",
     )
     parser.add_argument("--id", metavar="ID", default="", help="the id that you expect")
-    _add_challenge(parser)
+    _add_challenge(parser, "the random text that you sent to the agent", "the name that the agent gave with --asker")
     parser.add_argument("--answer", metavar="TEXT", required=True, help="the answer, @FILE, or - for standard input")
     add_options(parser, "--json")
     parser = new_verb(verbs, "signer", run_signer).help("""
@@ -177,14 +181,10 @@ def add_parser(commands: Commands) -> None:
     )
 
 
-def _add_challenge(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--challenge",
-        metavar="TEXT",
-        required=True,
-        help="the random text that the peer sent: 16 to 86 letters, digits, - and _",
-    )
-    parser.add_argument("--asker", metavar="NAME", default="", help="the peer that the answer is for")
+def _add_challenge(parser: argparse.ArgumentParser, challenge: str, asker: str) -> None:
+    challenge += ": 16 to 86 letters, digits, - and _"
+    parser.add_argument("--challenge", metavar="TEXT", required=True, help=challenge)
+    parser.add_argument("--asker", metavar="NAME", default="", help=asker)
 
 
 def run_signer(args: argparse.Namespace) -> int:

@@ -42,7 +42,7 @@ def add_slot_options(parser: argparse.ArgumentParser, *, new: bool) -> None:
         parser.add_argument(
             "--second-unlock-file",
             metavar="FILE",
-            help="open the second place with this file; keep it away from the running agent",
+            help="open the second place with this file; keep the file where the running agent cannot read it",
         )
 
 

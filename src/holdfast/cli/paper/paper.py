@@ -112,7 +112,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--again-fd",
         metavar="N",
-        help="an earlier run was interrupted: read the new words that it showed from this descriptor",
+        help="if an earlier run was interrupted: read the new words that it showed from this descriptor",
     )
     add_options(parser, "--yes", "--json")
     parser = new_verb(verbs, "card", run_card).help("""print the public card

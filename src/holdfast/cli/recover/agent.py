@@ -115,7 +115,7 @@ def run_without_backup(args: argparse.Namespace) -> int:
     from holdfast.cli.identity.change import run_recover
 
     if args.dry_run or args.to or args.at or args.start:
-        raise BadInput("there is nothing to restore without a place", hint="give --place ADDRESS")
+        raise BadInput("no place was given, so there is nothing to restore", hint="give --place ADDRESS")
     talk("no place was given: this recovers the identity, without any state")
     args.name = args.agent or root_folder(args.home).name.lower()
     args.escrow = None

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
         print(
             f"{path} ends at record {plan.sequence}; this machine has committed "
             f"{plan.mark_sequence}: {lost} records are lost.\n"
-            f"Incarnation {plan.incarnation} would begin; {plan.open_tasks} open tasks would be in "
+            f"Holdfast would begin incarnation {plan.incarnation}. {plan.open_tasks} open tasks would be in "
             "doubt: Holdfast looks up or parks their effects before it sends anything.",
             file=sys.stderr,
         )
@@ -45,8 +45,8 @@ def _begin_anew(args: argparse.Namespace) -> int:
     if not args.json:
         print(
             f"{path} is missing; this machine has committed {plan.mark_sequence} records to it.\n"
-            f"An empty journal would begin, with incarnation {plan.incarnation}: open tasks are "
-            "forgotten.\nIf you submit requests again with their old ids, Holdfast looks up or parks "
+            f"Holdfast would start an empty journal with incarnation {plan.incarnation}, and forget all open "
+            "tasks.\nIf you then submit requests again with their old ids, Holdfast looks up or parks "
             "their effects before it sends anything.",
             file=sys.stderr,
         )

@@ -26,7 +26,8 @@ def add_parser(commands: Commands) -> None:
 
         With --keep-keys, the vault at --vault was not lost, and no keys change.
 
-        With --journal FILE, only turn an older copy of a journal into a proper restore.
+        With --journal FILE, no agent is restored. You have put an older copy of a journal at FILE: Holdfast makes it
+        the journal, and marks every open task as in doubt.
         examples:
           holdfast recover --place /mnt/nas/holdfast --home ~/agents/ada
           holdfast recover --place ssh://u1@backup.example.org/./ada --home ~/agents/ada \\
@@ -71,9 +72,16 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--rsh", metavar="COMMAND", default="", help="use this command instead of ssh for places on other hosts"
     )
-    add_flag(parser, "--again", "restore again, or evict keys of an earlier recovery that are not here")
     add_flag(
-        parser, "--accept-older", "a place knows of newer keys that no log here shows: use the older snapshots anyway"
+        parser,
+        "--again",
+        "restore a folder again; or, if the agent was already recovered with keys that are not on this machine, "
+        "recover it again and lock those keys out",
+    )
+    add_flag(
+        parser,
+        "--accept-older",
+        "no key log that you gave can verify the newest snapshots: restore the newest one that it can verify",
     )
     parser.add_argument("--start", metavar="APP", help="afterwards run this app's tasks, as `holdfast worker` does")
     parser.add_argument("--journal", metavar="FILE", help="restore only this journal; put the copy at this path first")

@@ -45,7 +45,7 @@ def check_way_out(out: str | None, *, text: bool) -> None:
     if found.st_mode & 0o077:
         raise BadInput(
             f"standard output is a file that others may read (mode {stat.S_IMODE(found.st_mode):04o})",
-            hint="remove that file, and run `umask 077` first",
+            hint="remove that file, run `umask 077`, then run this command again",
         )
 
 

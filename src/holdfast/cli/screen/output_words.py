@@ -55,7 +55,7 @@ def _check_file(fd: str, found: os.stat_result, *, appends: bool) -> None:
     if found.st_mode & 0o077:
         raise BadInput(
             f"--words-fd {fd} is a file that others may read (mode {stat.S_IMODE(found.st_mode):04o})",
-            hint="make the file in /dev/shm first, with umask 077",
+            hint=f"run `umask 077`, then use a new file in /dev/shm: {fd}>> /dev/shm/FILE",
         )
 
 

@@ -85,7 +85,7 @@ def _only_parameter(task: TaskType) -> str:
         return parameters[0].name
     names = ", ".join(one.name for one in parameters)
     raise BadInput(
-        f"{task.name} takes {'several arguments' if parameters else 'no argument'}, not one text",
+        f"{task.name} takes {'several arguments' if parameters else 'no argument'}, but REQUEST is a plain text",
         hint=f"give a JSON object with: {names}" if names else "give {} as REQUEST",
     )
 

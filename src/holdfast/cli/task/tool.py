@@ -137,7 +137,7 @@ def _show(verdict: Verdict, tool: Tool[..., Any], *, as_json: bool) -> None:
         return
     print_table(("ok", "habit", "seen"), [(_mark(one), one.name, one.text) for one in verdict.checks], empty="")
     fingerprint = f' (fingerprint="{verdict.fingerprint}")' if verdict.fingerprint else ""
-    says = "the tool keeps its promise" if verdict.ok else "the tool promises more than was proven"
+    says = "the tool does what it declares" if verdict.ok else "the tool declares more than was proved"
     print(f"\nproved: {verdict.proved}{fingerprint}; declared: {verdict.declared}: {says}")
 
 
