@@ -300,7 +300,7 @@ def test_what_an_agent_is_made_of_is_checked(pay: Any) -> None:
 
     wrong: list[tuple[str, Any, str]] = [
         ("gate", {"allow": []}, "is not a gate"),
-        ("show", 3, "cannot be called"),
+        ("show", 3, "is not a function"),
         ("show", shows, "is async"),
         ("show", Shows(), "is async"),
     ]

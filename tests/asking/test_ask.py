@@ -172,7 +172,7 @@ async def test_an_open_call_has_to_be_answered_first(lab: Lab, model: MakeModel)
         talk.say("trip")
         reply = await run.ask(chat, talk)
         talk.answer(reply.tool_calls[0], "found")
-        with pytest.raises(Misuse, match="does not wait for a result"):
+        with pytest.raises(Misuse, match="already has a result, or is not a call"):
             talk.answer(reply.tool_calls[0], "again")
         with pytest.raises(Misuse, match="1 of the newest reply's tool calls have no result"):
             await run.ask(chat, talk)

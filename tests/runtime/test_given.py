@@ -60,7 +60,7 @@ def test_what_a_tool_gives_cannot_be_passed() -> None:
     def plain(amount: int) -> int:
         return amount
 
-    with pytest.raises(Misuse, match="given: there is no argument 'account'"):
+    with pytest.raises(Misuse, match="given: the tool has no argument 'account'"):
         holdfast.tool(given={"account": "a"})(plain)
 
 

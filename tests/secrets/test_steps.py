@@ -97,7 +97,7 @@ async def test_a_value_in_an_argument_is_refused(lab: Lab, store: SecretFile) ->
         task = calls(pay.tool, token={"deep": [text]})
         async with lab.open(task) as hf:
             handle = await hf.submit(task)
-            with pytest.raises(holdfast.TaskParked, match="holds the value of secret://billing"):
+            with pytest.raises(holdfast.TaskParked, match="contains the value of secret://billing"):
                 await handle.result(30)
             assert (await handle.view()).steps == {}
     assert pay.calls == []

@@ -407,7 +407,7 @@ def test_epochs_of_claims_rise(epoch: int) -> None:
 )
 def test_nobody_writes_under_another_epoch(kind: RecordKind, epoch: int) -> None:
     told = Told().accept().claim()
-    with pytest.raises(JournalDamaged, match="was written under epoch"):
+    with pytest.raises(JournalDamaged, match="but the newest claim has"):
         told.add(kind, {}, ordinal="1", epoch=epoch)
 
 

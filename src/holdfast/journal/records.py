@@ -293,7 +293,7 @@ def fold_own(view: TaskView, entry: NewRecord, *, number: int, epoch: int, at_ms
 def _fold(view: TaskView, record: Record) -> None:
     if record.kind is not RecordKind.CLAIMED and record.epoch != view.epoch:
         raise JournalDamaged(
-            f"task {view.task_id}: record {record.seq} was written under epoch {record.epoch}, not {view.epoch}"
+            f"task {view.task_id}: record {record.seq} has epoch {record.epoch}, but the newest claim has {view.epoch}"
         )
     match record.kind:
         case RecordKind.STEP:

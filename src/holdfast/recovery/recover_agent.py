@@ -156,7 +156,7 @@ def find_obstacle(
         return none_to_restore(survey.overview, Wish(at=survey.at))
     if survey.unplaced and not accept_older:
         return LogMissing(
-            f"{survey.unplaced[0]}: there may be newer snapshots that this key log cannot verify",
+            f"{survey.unplaced[0]}. This key log cannot verify snapshots signed after it",
             hint="give the newer log with --log FILE, --witness DIR or --card FILE; if there is none, "
             "--accept-older restores what this log can verify",
         )
@@ -217,7 +217,7 @@ def _find_done(log: KeyLog, vault: Path, *, again: bool) -> NotNow | None:
     if not finished or again or exists(vault):
         return None
     return NotNow(
-        f"{log.id} was already recovered (at {log.position}), but its new keys are not here",
+        f"{log.id} was already recovered (at {log.position}), but there is no vault with its new keys in {vault}",
         hint="use the machine that has the new keys; if it is lost or not yours, give --again to lock it out",
     )
 

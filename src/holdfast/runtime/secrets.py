@@ -130,7 +130,7 @@ class Secrets:
         where = f"secret: step {ordinal}: {tool.name}"
         found = self._matcher.find(dict(args)) if self.active else None
         if found is not None:
-            raise Suspended(NeedsPerson(f"{where}: an argument holds the value of {found}; pass the handle"))
+            raise Suspended(NeedsPerson(f"{where}: an argument contains the value of {found}; pass {found} itself"))
         pins: Pins = {}
         for parameter, value in args.items():
             for name in _asked(tool, parameter, value):

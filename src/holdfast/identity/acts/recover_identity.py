@@ -268,7 +268,7 @@ def _check_not_done(order: RecoveryOrder, session: LogSession, here: bool) -> No
         if pending is not None and pending.digest == session.log.head.digest:
             return
         raise NotNow(
-            f"{session.log.id} was already recovered (at {session.log.position}), but its new keys are not here",
+            f"{session.log.id} was already recovered (at {session.log.position}), but its keys are not in this vault",
             hint="use the machine that has the new keys; if it is lost or not yours, give --again to lock it out",
         )
 

@@ -55,7 +55,9 @@ def _seed(raw: bytes, path: Path) -> KeyPair:
         raise BadKeyFile(f"{path} is neither an OpenSSH key nor a seed of 32 or 64 bytes: it has {len(raw)} bytes")
     key = KeyPair(SecretBytes(raw[:SEED_BYTES]))
     if len(raw) == 2 * SEED_BYTES and raw[SEED_BYTES:] != key.public_bytes:
-        raise BadKeyFile(f"the last 32 bytes of {path} are not the public key of the first 32 bytes")
+        raise BadKeyFile(
+            f"{path} is damaged: its last 32 bytes must be the public key of the seed in its first 32 bytes"
+        )
     return key
 
 

@@ -71,7 +71,7 @@ class KeySet:
         """The set that was last settled."""
         record = _record(self.ops, OP, _CURRENT)
         if record is None:
-            raise VaultDamaged("op.age has no current key")
+            raise VaultDamaged("op.age does not say which operational key is in use")
         return _public(record)
 
     def find_pending(self) -> StagedKeys | None:
@@ -130,9 +130,7 @@ class KeySet:
     def _try_out(self, keys: StagedKeys) -> None:
         with self.get_op(keys.op) as op, self.get_next(keys.next) as following:
             if not op.signs_for(keys.op) or not following.signs_for(keys.next):
-                raise VaultDamaged(
-                    "a new key does not make valid signatures after Holdfast read it back from the vault"
-                )
+                raise VaultDamaged("Holdfast wrote a new key and read it back, but its signatures are not valid")
 
 
 def get_op(vault: Vault, public: bytes) -> KeyPair:

@@ -99,7 +99,7 @@ class VaultRing:
     def refresh(self) -> None:
         found = read_escrow(self._vault)
         if found.keys.k_effect != self._escrow.keys.k_effect:
-            raise VaultDamaged("the vault now has the keys of another journal")
+            raise VaultDamaged("the vault changed while Holdfast used it: it now has the keys of another journal")
         self._escrow = found
 
     def add_journal_key(self, entropy: Entropy) -> int:
@@ -137,12 +137,12 @@ def store(vault: Vault, escrow: Escrow, *, also: Sequence[Path] = ()) -> None:
     """Write escrow.age to every place, read each back, then to the vault itself."""
     contents = contents_of(escrow)
     if _parsed(contents) != escrow:
-        raise BadInput("Holdfast cannot store these keys in escrow.age: it would read back something else")
+        raise BadInput("Holdfast did not write escrow.age: read back from the file, the keys would not be the same")
     copies = [*also, *(Path(place) for place in escrow.places)]
     if not copies:
         raise BadInput(
-            "there is no second place for escrow.age",
-            hint="name a folder on another disk: otherwise only this vault would have a new key",
+            "Holdfast did not write escrow.age: there would be no copy of it outside the vault",
+            hint="give a folder on another disk for the copy; without it, a new key would exist only in this vault",
         )
     raw = vault.sealed(ESCROW, contents)
     for folder in copies:

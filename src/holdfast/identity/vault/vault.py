@@ -300,8 +300,12 @@ def clear_unfinished(folder: Path, second: Path) -> None:
     if same:
         private_files.check_private_folder(second)
         known = {"slots.json", "next.age", "escrow.age", "lock"}
-        if {name for name in os.listdir(second) if not name.endswith(".new")} - known:
-            raise VaultExists(f"{second} has files that Holdfast did not write in the unfinished set-up")
+        others = {name for name in os.listdir(second) if not name.endswith(".new")} - known
+        if others:
+            raise VaultExists(
+                f"Holdfast cannot remove the unfinished set-up in {second}: it did not write {min(others)} there",
+                hint="move the file to another folder, then run the command again",
+            )
         # By one rename, so that a kill in the middle of the removal leaves nothing half there.
         remove_unfinished(second)
         os.rename(second, unfinished(second))

@@ -146,7 +146,7 @@ def _replayed(raw: bytes, path: Path, port: Signatures) -> KeyLog:
     except BadRecord as error:
         raise WitnessDamaged(f"{path}: {error.message}") from error
     if log is None:
-        raise WitnessDamaged(f"{path} has no record")
+        raise WitnessDamaged(f"{path} has no record of a key log")
     return log
 
 

@@ -122,7 +122,7 @@ def read_view(db: Db, *, task_id: TaskId, seq: int, head: bytes, last: int, seal
         link = verify_link(link, row, where=f"task {task_id}")
         fold(view, open_record(row, raw_id, sealer))
     if link != head:
-        raise JournalDamaged(f"task {task_id}: its chain of records does not end at the recorded head")
+        raise JournalDamaged(f"task {task_id}: its records do not match the hash that the journal keeps of them")
     return view
 
 

@@ -207,7 +207,7 @@ def _check_limits(name: str, model: Model, *, max_turns: int, spend_cap: int | N
     if spend_cap is None:
         return
     if type(spend_cap) is not int or spend_cap < 0:
-        raise errors.BadSettings(f"agent {name}: spend_cap must be a whole number: millionths of the price's unit")
+        raise errors.BadSettings(f"agent {name}: spend_cap must be a whole number of millionths: 5_000_000 is 5 USD")
     if model.price is None:
         raise errors.BadSettings(
             f"agent {name}: a spend cap needs the model's price",

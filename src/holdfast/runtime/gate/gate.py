@@ -55,7 +55,9 @@ class Limit:
         if self.within_s is None:
             return
         if self.calls is None or self.argument:
-            raise Misuse("Limit: use within_s with calls alone; give amounts in another Limit")
+            raise Misuse(
+                "Limit: within_s limits calls: give it with calls, without argument; give amounts in another Limit"
+            )
         if self.calls < 1 or not _is_number(self.within_s) or not 0 < self.within_s <= WITHIN_S_MAX:
             raise Misuse(f"Limit: within_s must be above 0 and at most {WITHIN_S_MAX:,.0f}, calls above 0")
 

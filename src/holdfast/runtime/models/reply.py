@@ -193,7 +193,7 @@ def check_show(show: object) -> None:
     if show is None:
         return
     if not callable(show):
-        raise Misuse(f"show: {show!r} cannot be called")
+        raise Misuse(f"show: {show!r} is not a function")
     if inspect.iscoroutinefunction(show) or inspect.iscoroutinefunction(
         getattr(show, "__call__", None)  # noqa: B004 - what it is, not whether it is there
     ):

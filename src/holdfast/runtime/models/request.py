@@ -84,7 +84,7 @@ class MessageOrder:
             self.open_calls[ref] = None
         elif part["type"] == "tool_result":
             if ref not in self.open_calls:
-                raise BadInput(f"{place}: result {ref!r} belongs to no open call")
+                raise BadInput(f"{place}: no tool call before it waits for the result {ref!r}")
             del self.open_calls[ref]
 
 
@@ -138,7 +138,7 @@ def checked_request(*, model: str, messages: object, settings: object = None, to
         BadValue: not a JSON value.
     """
     check_model_name(model)
-    kept = [check_message(one, place=f"messages[{i}]") for i, one in enumerate(_list(messages))]
+    kept = [check_message(one, place=f"messages[{i}]") for i, one in enumerate(_list(messages, "messages"))]
     if not kept or len(kept) > MESSAGES_MAX:
         raise BadInput(f"messages: give 1 to {MESSAGES_MAX}, not {len(kept)}")
     order = MessageOrder()
@@ -150,7 +150,7 @@ def checked_request(*, model: str, messages: object, settings: object = None, to
 
 def check_tools(tools: object) -> list[Object]:
     """The tools that are offered, as they will be read back. Raises BadInput or BadValue."""
-    offered = [_check_tool(one, f"tools[{i}]") for i, one in enumerate(_list(tools))]
+    offered = [_check_tool(one, f"tools[{i}]") for i, one in enumerate(_list(tools, "tools"))]
     names = [tool["name"] for tool in offered]
     if len(offered) > TOOLS_MAX or len(set(names)) < len(names):
         raise BadInput(f"tools: give at most {TOOLS_MAX}, with different names")
@@ -168,7 +168,7 @@ def check_message(message: object, *, place: str = "message") -> Object:
     allowed = _ROLES.get(str(kept.get("role")))
     if allowed is None:
         raise BadInput(f"{place}: role must be one of {', '.join(_ROLES)}")
-    parts = _list(kept.get("parts"))
+    parts = _list(kept.get("parts"), f"{place}.parts")
     if not 1 <= len(parts) <= PARTS_MAX:
         raise BadInput(f"{place}: give 1 to {PARTS_MAX} parts")
     for i, part in enumerate(parts):
@@ -199,7 +199,7 @@ def _check_part(part: object, place: str, allowed: set[str]) -> None:
     if kind == "tool_result" and not isinstance(known.get("failed", False), bool):
         raise BadInput(f"{place}.failed: must be true or false")
     if kind == "opaque" and (known["wire"] not in WIRES or not isinstance(known.get("value"), dict)):
-        raise BadInput(f"{place}: an opaque part must have a wire ({', '.join(WIRES)}) and an object")
+        raise BadInput(f"{place}: in an opaque part, wire must be one of {', '.join(WIRES)}, and value an object")
 
 
 def _check_tool(tool: object, place: str) -> Object:
@@ -225,7 +225,7 @@ def check_settings(settings: object) -> Object:
         number = kept.get(name, low)
         if type(number) not in (int, float) or not low <= cast(float, number) <= high:
             raise BadInput(f"settings.{name}: must be a number from {low:g} to {high:g}")
-    stops = _list(kept.get("stop", []))
+    stops = _list(kept.get("stop", []), "settings.stop")
     if len(stops) > STOPS_MAX or not all(isinstance(one, str) and one for one in stops):
         raise BadInput(f"settings.stop: must be a list of at most {STOPS_MAX} texts")
     _check_choice(kept.get("tool_choice", "auto"))
@@ -249,10 +249,10 @@ def _check_choice(choice: object) -> None:
     raise BadInput('settings.tool_choice: must be "auto", "none", "required" or {"tool": NAME}')
 
 
-def _list(value: object) -> list[object]:
+def _list(value: object, place: str) -> list[object]:
     if isinstance(value, list | tuple):
         return list(cast("Sequence[object]", value))
-    raise BadInput(f"expected a list, found {type(value).__name__}")
+    raise BadInput(f"{place}: must be a list, not {type(value).__name__}")
 
 
 def _object(value: object, place: str, keys: Sequence[str] | frozenset[str] | set[str] | None) -> Object:

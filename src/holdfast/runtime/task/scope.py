@@ -44,7 +44,7 @@ class Scope:
     @property
     def scratch(self) -> NoReturn:
         raise errors.Misuse(
-            "a scope has no scratch folder: Holdfast does not run the code around it",
+            "a scope has no scratch folder: Holdfast does not run its code, so it cannot restore its files",
             hint="use run.scratch in a task, or a folder of your own",
         )
 

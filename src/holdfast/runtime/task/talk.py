@@ -166,7 +166,7 @@ def _content(view: TaskView, digest: str) -> object:
     try:
         return view.contents[digest]
     except KeyError:
-        raise JournalDamaged(f"task {view.task_id}: content {digest} is missing") from None
+        raise JournalDamaged(f"task {view.task_id}: the part of a model call with digest {digest} is missing") from None
 
 
 @dataclass(slots=True, eq=False)
@@ -263,7 +263,7 @@ class Talk:
         """
         ref = ref_of(call, prefix=self._refs)
         if ref not in self._order.open_calls or ref in self._answers:
-            raise Misuse(f"call {call.number} ({call.tool}) does not wait for a result")
+            raise Misuse(f"call {call.number} ({call.tool}) already has a result, or is not a call of the newest reply")
         text = as_text(checked(result, what=f"result of {call.tool}"))
         part: dict[str, object] = {"type": "tool_result", "ref": ref, "text": text}
         if failed:

@@ -141,7 +141,7 @@ class ChildPool:
                 return child
             await self._end(child)
         if self._closed:
-            raise NotSent("the child processes of this session are closed")
+            raise NotSent("the session is ending: it starts no more child processes for tools")
         try:
             child = await _Child.start(self._lock_fd)
         except OSError as error:

@@ -63,9 +63,9 @@ def locate(function: Function) -> Target:
     name: str = getattr(function, "__qualname__", "")
     shown = name or repr(function)
     if not name or "<lambda>" in name:
-        raise errors.ToolNotImportable(f"{shown} has no name: another process cannot find it")
+        raise errors.ToolNotImportable(f"{shown} has no name: a child process cannot import it")
     if "<locals>" in name:
-        raise errors.ToolNotImportable(f"{shown} is defined inside a function: another process cannot find it")
+        raise errors.ToolNotImportable(f"{shown} is defined inside a function: a child process cannot import it")
     module = sys.modules.get(function.__module__)
     if module is None or _find(module, name) is not function:
         raise errors.ToolNotImportable(
@@ -96,7 +96,7 @@ def _place(module: ModuleType, name: str) -> Target:
         if spec is not None:
             return Target(module=spec.name, name=name)  # started with `python -m`
         if file is None:
-            raise errors.ToolNotImportable(f"{name} is not defined in a file: another process cannot find it")
+            raise errors.ToolNotImportable(f"{name} is not defined in a file: a child process cannot import it")
         return Target(module=_SCRIPT, name=name, file=os.path.realpath(file))
     if file is not None and not _imports_same(module.__name__, file):
         return Target(module=module.__name__, name=name, file=os.path.realpath(file))
@@ -169,7 +169,9 @@ class ChildCall:
 
     @property
     def http(self) -> object:
-        raise errors.Misuse("call.http is for async tools", hint="make the tool `async def`, or use your own client")
+        raise errors.Misuse(
+            "only `async def` tools have call.http", hint="make the tool `async def`, or use your own client"
+        )
 
 
 def scratch_path(folder: str) -> Path:

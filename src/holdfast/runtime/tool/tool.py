@@ -272,7 +272,7 @@ class Tool(Generic[P, T]):
         for what, chosen in (("secrets", secrets), ("given", given)):
             unknown = [] if self._any else [one for one in chosen if one not in names]
             if unknown:
-                raise Misuse(f"{name}: {what}: there is no argument {unknown[0]!r}")
+                raise Misuse(f"{name}: {what}: the tool has no argument {unknown[0]!r}")
         self._parameters = None if parameters is None else self._checked_parameters(parameters)
         self._schema: ToolSchema | None = None
 

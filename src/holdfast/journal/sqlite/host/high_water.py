@@ -166,9 +166,9 @@ def check_file(path: Path, folder: Path) -> None:
         return  # damaged, or in the middle of a wal_checkpoint that its log repeats
     if found < known:
         raise JournalOlderCopy(
-            f"{path} has stamp {found.sequence} of incarnation {found.incarnation}, but on this "
-            f"machine it already had stamp {known.sequence} of incarnation {known.incarnation}; stamps only "
-            "rise, so the file is an older copy, and the -wal file next to it may belong to a newer copy"
+            f"{path}: the file is an older copy. It has stamp {found.sequence} of incarnation {found.incarnation}, but "
+            f"this machine already wrote stamp {known.sequence} of incarnation {known.incarnation} to it. The -wal "
+            "file next to it may belong to the newer file"
         )
     if not _has_log(path):
         note(folder, found)
