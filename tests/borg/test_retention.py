@@ -77,7 +77,7 @@ def test_a_missing_snapshot_stops_the_prune() -> None:
     assert decided.missing == (names[-3],)
     with pytest.raises(PruneRefused, match=f"1 snapshots that must exist are missing: {names[-3]}") as e:
         check_plan(decided, place="nas")
-    assert "an append-only repository still holds them" in e.value.hint
+    assert "If its repository is append-only, it still holds them." in e.value.hint
     check_plan(decided, place="nas", accept_missing=True)
 
 

@@ -159,13 +159,14 @@ async def _search(call: Call, where: str, token: str, digest: str) -> FindAnswer
     response = await call.http.get(f"{root}/search/issues", params={"q": query}, headers=_headers(token))
     found = [one for one in reading.json_objects(reading.json_object(response).get("items")) if _is_ours(call, one)]
     if not found:
-        return Unsure(f"the lookup found no such issue in the newest {PAGES_MAX * PAGE} issues, nor in the search")
+        newest = f"the newest {PAGES_MAX * PAGE} issues"
+        return Unsure(f"the lookup found no issue with this effect key in {newest}, nor in the search; it may exist")
     return _answer(call, found, digest)
 
 
 def _answer(call: Call, found: list[Fields], digest: str) -> FindAnswer:
     if len(found) == 1 and not _body(found[0]).endswith(_mark(call, digest)):
-        return Unsure(f"{found[0].get('html_url')} was made with other arguments")
+        return Unsure(f"{found[0].get('html_url')} has the effect key of this step, but not its arguments")
     return reading.counted([Found(reading.picked(one, *_KEPT)) for one in found])
 
 

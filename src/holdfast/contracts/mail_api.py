@@ -192,7 +192,7 @@ def read_events(body: bytes) -> dict[str, dict[str, Any]]:  # Any: JSON
     try:
         events = reading.json_objects(values.decode(body))
     except (ValueError, RecursionError) as error:
-        raise BadEvent("the message is not a batch of events") from error
+        raise BadEvent("the message is not a JSON list of events") from error
     found: dict[str, dict[str, Any]] = {}
     for event in events:
         key = event.get(MARK)

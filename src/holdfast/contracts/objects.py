@@ -253,7 +253,7 @@ def _content(call: Call, text: str | None, data: str | None, file: str | None) -
             raise Misuse(f"data is not base64: {error}") from None
     path = (call.scratch / str(file)).resolve()
     if not path.is_relative_to(call.scratch.resolve()):
-        raise Misuse(f"{file}: not in the task's scratch folder")
+        raise Misuse(f"{file} is not inside the task's scratch folder")
     return path.read_bytes()
 
 

@@ -329,7 +329,9 @@ def check_signature(body: bytes, signature: str, *, secret: str, now: float, tol
     if not any(hmac.compare_digest(made.encode(), one.encode(errors="replace")) for one in found):
         raise BadEvent("the message is not signed with the secret of this endpoint")
     if abs(now - int(times[0])) > tolerance_s:
-        raise BadEvent("the signature of the message is too old, or the two clocks differ")
+        raise BadEvent(
+            f"the message was not signed within {tolerance_s:g} s of this machine's time: it is old or a clock is wrong"
+        )
 
 
 def read_event(body: bytes) -> tuple[str, dict[str, Any]]:  # Any: the provider's JSON

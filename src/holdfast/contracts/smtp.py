@@ -96,7 +96,7 @@ class Line(asyncio.Protocol):
             raw = await self._line()
             found = _LINE.fullmatch(raw)
             if found is None:
-                raise LineBroken(f"not an SMTP reply: {raw[:80]!r}")
+                raise LineBroken(f"the server's answer is not an SMTP reply: {raw[:80]!r}")
             lines.append(found[3].decode("utf-8", "replace"))
             if found[2] != b"-":
                 return int(found[1]), lines
@@ -272,7 +272,7 @@ class SmtpMail:
         if bool(user) != bool(password):
             raise Misuse("give both user and password, or neither")
         if password and security == "none" and host not in _HERE:
-            raise Misuse("Holdfast does not send a password over an unencrypted connection")
+            raise Misuse("security='none' would send the password unencrypted: use 'tls' or 'starttls'")
         given = {
             "host": host,
             "port": port or _PORTS[security],
@@ -333,8 +333,8 @@ async def send(
         raise Refused({"error": "certificate", "text": str(error)[:500]}) from error
     except (OSError, TimeoutError, UnicodeError) as error:
         if begun:
-            raise LineBroken(f"sent, but {host} did not answer: {error}") from error
-        raise NotSent(f"{host}:{port}: {error or type(error).__name__}") from error
+            raise LineBroken(f"Holdfast began to send the mail, but {host} did not confirm it: {error}") from error
+        raise NotSent(f"the mail was not sent: {host}:{port}: {error or type(error).__name__}") from error
     finally:
         if line is not None:
             hang_up(line, orderly=whole)

@@ -199,7 +199,7 @@ class Sql:
         if known is None:
             return Absent()
         if known[0] != _digest(args):
-            return Unsure("a row with this effect key was made with other arguments")
+            return Unsure("the table already has a row with this effect key, but for other arguments")
         return Found(values.decode(known[1].encode()))
 
     def _find(self, connection: Any, effect_key: str) -> tuple[str, str] | None:
@@ -286,7 +286,7 @@ def _roll_back(connection: Any) -> None:
 def _same(known: tuple[str, str], digest: str) -> Any:
     """What the first attempt gave. Raises KeyReused where it was another request."""
     if known[0] != digest:
-        raise KeyReused("a row with this effect key was made with other arguments")
+        raise KeyReused("the table already has a row with this effect key, but for other arguments")
     return values.decode(known[1].encode())
 
 

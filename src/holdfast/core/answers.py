@@ -88,7 +88,8 @@ def check_refused_on(statuses: Iterable[int]) -> frozenset[int]:
     declared = frozenset(statuses)
     for status in sorted(declared):
         if not 400 <= status <= 499 or status in NEVER_DECLARED:
-            raise Misuse(f"refused_on: status {status} never proves that nothing was done")
+            never = ", ".join(map(str, sorted(NEVER_DECLARED)))
+            raise Misuse(f"refused_on: {status} does not prove a refusal; use statuses from 400 to 499, except {never}")
     return declared
 
 

@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--refusals", choices=("stored", "not-stored"), default="stored")
     add("--lookup", choices=("on", "off"), default="on", help="whether clients may look up effects")
     add("--key-header", default="Idempotency-Key")
-    add("--fault", type=_fault, action="append", default=[], help='a fault to inject, as JSON: {"kind": ...}')
+    add("--fault", type=_fault, action="append", default=[], help='a fault to inject, as JSON: {"kind": "reset"}')
     add("--parent", type=int, help="exit when the process with this id is no longer the parent")
     return parser
 

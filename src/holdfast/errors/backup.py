@@ -33,8 +33,8 @@ class PlaceFull(Retryable):
     exit_code = EXIT_PLACE
     default_hint = (
         "free some space there first: Borg can neither prune nor check on a full disk. Then run `holdfast backup "
-        "prune`. If Borg says how much space it requires, that includes one whole segment in addition to the data. "
-        "On a remote host, `borg config REPOSITORY max_segment_size 16777216` makes segments smaller"
+        "prune`. Borg needs room for one whole segment (a file of the repository) besides the data. On a remote host, "
+        "`borg config REPOSITORY max_segment_size 16777216` makes segments smaller"
     )
 
 
@@ -53,7 +53,7 @@ class BackupInterrupted(Retryable):
     """A signal ended Borg, or it took too long. No half archive is left."""
 
     code = "backup-interrupted"
-    default_hint = "Holdfast ignores anything half written; the next run does it again"
+    default_hint = "an unfinished snapshot does not count; the next run tries again"
 
 
 class BackupBusy(Retryable):
@@ -117,8 +117,8 @@ class PassphraseRefused(StateUnusable):
 
     code = "passphrase-refused"
     default_hint = (
-        "the repository belongs to another agent or vault: compare its id with places.json. Holdfast never asks "
-        "you for this passphrase"
+        "Holdfast took the passphrase from the vault, so you did not mistype it. The repository belongs to another "
+        "agent or vault: compare the `id` in its file `config` with places.json"
     )
 
 
@@ -127,7 +127,8 @@ class RepositoryMoved(Conflict):
 
     code = "repository-moved"
     default_hint = (
-        "if you moved the repository: `holdfast place move NAME ADDRESS`. Never use both a copy and its original"
+        "if you moved the repository, run `holdfast place move NAME ADDRESS`. If you copied it, use only one of the "
+        "two from now on"
     )
 
 
@@ -158,7 +159,7 @@ class RepositoryKeyMissing(StateUnusable):
     copy."""
 
     code = "repository-key-missing"
-    default_hint = "`holdfast place fix-key NAME` puts the stored copy of the key block back"
+    default_hint = "`holdfast place fix-key NAME` writes the vault's copy of the repository's key into the repository"
 
 
 class RepositoryDamaged(StateUnusable):
@@ -167,8 +168,8 @@ class RepositoryDamaged(StateUnusable):
 
     code = "repository-damaged"
     default_hint = (
-        "restore from another place, and check the disk. Then make a new place there, or see "
-        "docs/how-to/restore-with-borg.md"
+        "restore from another place, and check the disk of this one. Then remove this place and add a new, empty one. "
+        "To read this repository without Holdfast, see docs/how-to/restore-with-borg.md"
     )
 
 
@@ -184,14 +185,14 @@ class SnapshotExists(Conflict):
     """The repository already has an archive of that name. Another copy of this agent may be writing."""
 
     code = "snapshot-exists"
-    default_hint = "snapshot names contain a number that only rises: is another copy of this agent running?"
+    default_hint = "an agent uses each snapshot name only once: find out whether another copy of it runs, and stop that"
 
 
 class SnapshotIncomplete(StateUnusable):
     """Borg warned while it made or read the archive: a file is missing or unreadable."""
 
     code = "snapshot-incomplete"
-    default_hint = "this snapshot does not count as a backup; Borg's lines say what is missing"
+    default_hint = "this snapshot does not count as a backup; the message quotes what Borg says is missing"
 
 
 class SnapshotFailed(HostUnfit):
@@ -237,8 +238,9 @@ class SnapshotsMissing(Conflict):
 
     code = "snapshots-missing"
     default_hint = (
-        "find out who removed the snapshots, and whether you can trust the place: an append-only repository still "
-        "holds them. If you know who did it: `holdfast backup prune --accept-missing`"
+        "find out who removed the snapshots, and whether you can still trust the place. If its repository is "
+        "append-only, it still holds them. If the removal was right, continue without them: `holdfast backup prune "
+        "--accept-missing`"
     )
 
 

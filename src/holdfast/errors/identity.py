@@ -10,7 +10,7 @@ class BadRecord(BadInput):
     a repeated key, too long. Nothing was taken from them. See docs/formats/identity-log.md."""
 
     code = "bad-record"
-    default_hint = "Holdfast ignored the record; ask another witness, or the sender, for the key log"
+    default_hint = "Holdfast did not use the record; get a new copy from its sender, or from another witness"
 
 
 class NotFinal(Retryable):
@@ -57,7 +57,10 @@ class KeysReplaced(Conflict):
     when it sees that the agent was recovered elsewhere (docs/explanation/clones.md)."""
 
     code = "keys-replaced"
-    default_hint = "if you rotated the keys, use the rotated vault; if not, run `holdfast identity evict --paper`"
+    default_hint = (
+        "if you rotated the keys elsewhere, use the vault that has the new keys; if you did not, a thief may have: run "
+        "`holdfast identity evict --paper`"
+    )
 
 
 class SignerUnavailable(Retryable):
@@ -97,7 +100,10 @@ class InstanceDamaged(StateUnusable):
     `holdfast recover --journal` in it."""
 
     code = "instance-damaged"
-    default_hint = "remove the file: Holdfast makes a new key, and the folder counts as a copy"
+    default_hint = (
+        "remove the file; Holdfast then makes a new key. This folder counts as a copy, which does not act, until you "
+        "run `holdfast recover --journal FILE` in it"
+    )
 
 
 class ArbiterDamaged(StateUnusable):
@@ -105,7 +111,7 @@ class ArbiterDamaged(StateUnusable):
     forgotten what it granted."""
 
     code = "arbiter-damaged"
-    default_hint = "an arbiter that lost its state grants nothing: put its folder back, or rotate the keys"
+    default_hint = "put the arbiter's folder back, or run `holdfast identity rotate`; until then no copy may act"
 
 
 class BadPhrase(BadUsage):
@@ -143,8 +149,8 @@ class BadKeyFile(BadUsage):
 
     code = "bad-key-file"
     default_hint = (
-        "use an OpenSSH private key of type ed25519, or a seed of 32 bytes (64 with the public half after it); no "
-        "other kind of key works"
+        "use an OpenSSH private key of type ed25519, or a file with a seed of 32 bytes (or 64 bytes: the seed, then "
+        "its public key); no other kind of key works"
     )
 
 

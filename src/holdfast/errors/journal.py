@@ -58,7 +58,7 @@ class JournalOlderCopy(StateUnusable):
     code = "journal-older-copy"
     default_hint = (
         "put the newer file back. If it is lost, run `holdfast recover --journal FILE`: Holdfast then looks up or "
-        "parks the effects after this copy, and never repeats one on a guess"
+        "parks each effect that may have happened since this copy was made, and never repeats one on a guess"
     )
 
 
@@ -87,7 +87,7 @@ class CommitUnknown(Retryable):
     row cannot be read again, the journal stops (journal-stopped)."""
 
     code = "commit-unknown"
-    default_hint = "you need not act: before it sends anything, Holdfast checks whether the row was written"
+    default_hint = "you need not act: Holdfast checks whether the disk has the record before it sends anything"
 
 
 class SessionLost(Retryable):

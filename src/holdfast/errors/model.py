@@ -82,7 +82,9 @@ class ModelRefused(Terminal):
 
     code = "model-refused"
     exit_code = EXIT_FAILED
-    default_hint = "ask in another way; `holdfast task show` shows what was done before"
+    default_hint = (
+        "change the request and submit it under a new id; `holdfast task show TASK` lists the steps already done"
+    )
 
 
 class StateHeldElsewhere(BadUsage):
@@ -90,7 +92,9 @@ class StateHeldElsewhere(BadUsage):
     Such state is in no checkpoint and no backup, and may be missing when the task resumes. Nothing was sent."""
 
     code = "state-held-elsewhere"
-    default_hint = "send the contents in the request instead, or name this kind of state in `allow_state`"
+    default_hint = (
+        "send the contents themselves in the request; or accept the risk: add the name in brackets to `allow_state`"
+    )
 
 
 class ReplyGarbled(Unresolved):

@@ -108,8 +108,9 @@ def settle(home: Path) -> None:
         note = msgspec.json.decode(raw, type=_Note)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BackupDamaged(
-            f"{path}: {error}",
-            hint=f"find the complete folder next to this file, rename it to {home.name}, then remove this file",
+            f"{path}, the note of an interrupted restore, is malformed: {error}",
+            hint=f"copy the folders next to this file whose names contain {home.name} to safety. If {home.name} is "
+            f"missing, rename the newest {home.name}.before-* to it. Then remove this file and run the command again",
         ) from None
     fresh, aside = Path(note.fresh), Path(note.aside)
     if not os.path.lexists(home):

@@ -414,7 +414,7 @@ def disk_error(error: OSError, path: Path) -> HoldfastError:
     known = explained(error, where)
     if isinstance(known, HoldfastError):
         return known
-    return DiskFailed(f"{where}: {error.strerror or error}")
+    return DiskFailed(f"cannot read or write {where}: {error.strerror or error}")
 
 
 def find_disk_error(error: OSError) -> HoldfastError | None:

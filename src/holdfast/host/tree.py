@@ -129,7 +129,7 @@ def check(found: Sequence[FoundFile], limits: Limits, *, device: int) -> None:
         if one.kind not in (FileKind.FILE, FileKind.FOLDER):
             raise ScratchRefused(f"scratch file {one.path!r} is a {one.kind}; only files and folders are allowed")
         if one.mark.device != device:
-            raise ScratchRefused(f"scratch {one.kind} {one.path!r} is on another file system")
+            raise ScratchRefused(f"scratch {one.kind} {one.path!r} is on another file system than the scratch folder")
         if one.kind is FileKind.FILE:
             total += one.mark.size
             if one.mark.size > limits.file_bytes:
@@ -146,7 +146,10 @@ def check(found: Sequence[FoundFile], limits: Limits, *, device: int) -> None:
             raise ScratchRefused(f"scratch file {one.path!r} is a hard link to a file outside the scratch folder")
     twin = find_twin(one.path for one in found)
     if twin is not None:
-        raise ScratchRefused(f"scratch files {twin[0]!r} and {twin[1]!r} would be the same file on some file systems")
+        raise ScratchRefused(
+            f"scratch files {twin[0]!r} and {twin[1]!r} would be one file on a system that ignores upper and lower "
+            "case or Unicode forms; rename one of them"
+        )
 
 
 def _check_name(path: str, limits: Limits) -> None:

@@ -203,7 +203,9 @@ def _raise_not_final(log: KeyLog, signed: Signed[Record], receipts: int, refused
     why = f" ({why})" if why else ""
     if held.digest != signed.digest:
         none = ", and no record there is final" if log.standing is LogStanding.CONTESTED else ""
-        raise KeysReplaced(f"{log.id}: the key log has another record at {position}{none}{why}")
+        raise KeysReplaced(
+            f"{log.id}: the record at {position} in the key log is not the one that Holdfast sent{none}{why}"
+        )
     needed = max(keys.needed for keys in held.needs)
     raise NotFinal(f"only {receipts} of {needed} required witnesses signed a receipt for the record at {position}{why}")
 
@@ -229,7 +231,10 @@ async def rotate_identity(
     session.prepare(_rotation(session.log, keys, why=why, wit=wit))
     signed = session.find_pending()
     if signed is None or staged != keys.find_pending():
-        raise KeysReplaced(f"{session.log.id}: another process changed the prepared keys")
+        raise KeysReplaced(
+            f"{session.log.id}: another process changed the new keys in the vault before Holdfast could use them",
+            hint="wait until the other process ends, then run the same command again",
+        )
     return await session.finish(signed, keys)
 
 
@@ -239,7 +244,9 @@ def check_active(log: KeyLog) -> None:
         case LogStanding.ACTIVE:
             return
         case LogStanding.RETIRED:
-            raise NotNow(f"{log.id} is retired", hint="a retired identity stays retired")
+            raise NotNow(
+                f"{log.id} is retired", hint="nothing can make it active again; `holdfast init NAME` makes a new agent"
+            )
         case LogStanding.LOCKED:
             raise NotNow(
                 f"{log.id} is locked by the recovery at {log.position}",
@@ -264,7 +271,7 @@ def _rotation(log: KeyLog, keys: KeySet, *, why: RotationReason, wit: Keys | Non
     staged = keys.find_pending()
     head = log.head.record
     if staged is None or not isinstance(head, Inception | Rotation):
-        raise VaultDamaged("the vault has no prepared keys for this rotation")
+        raise VaultDamaged("the vault does not have the new keys for this rotation")
     following = keys.current().next
     if key_digest(key_text(following)) not in head.nxt.members:
         raise KeysReplaced(f"{log.id}: the next key in the vault is not the one that the key log names")

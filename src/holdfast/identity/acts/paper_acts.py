@@ -164,9 +164,9 @@ async def replace_paper(
         await lock(session, old, successor=new)
     if paper_fit(new, session.log).fit is not PaperState.CURRENT:
         raise BadPhrase(
-            "the key log already has the recovery key of other new words",
-            hint="give the new words that an earlier run showed. If the identity is only "
-            "locked, unlock it first: `holdfast identity evict --paper`",
+            "the key log already has the recovery key of other words, not of these new words",
+            hint="if an earlier run of this command showed new words, give those. If none did, the identity is "
+            "locked: unlock it first with `holdfast identity evict --paper`",
         )
     vault.exchange_escrow(new.recipient, ways, entropy)
     second.exchange_escrow(new.recipient, second_ways, entropy)

@@ -32,7 +32,7 @@ from holdfast.host.private_files import check_place, ensure_private_folder
 from holdfast.identity.acts.log_act import ActResult, LogSession, act_lock, refresh
 from holdfast.identity.acts.make_agent import check_name, open_by
 from holdfast.identity.acts.paper_acts import check_paper, find_phrase, find_unlocking, lock, matches, unlock, unlocking
-from holdfast.identity.files.own_log import clear_pending, find_own_log, read_logs, rewrite_own_log
+from holdfast.identity.files.own_log import PENDING, clear_pending, find_own_log, read_logs, rewrite_own_log
 from holdfast.identity.journal_keys.keyfile import is_pointer, read
 from holdfast.identity.journal_keys.vault_keys import point_keys, read_keys
 from holdfast.identity.log.log_state import KeyLog, LogStanding
@@ -191,7 +191,7 @@ async def _recovered(
         point_keys(keys_file, vault)
         signed = session.find_pending()
         if signed is None:
-            raise VaultDamaged("the vault has new keys, but the record of the rotation to them is missing")
+            raise VaultDamaged(f"the vault has new keys, but the record that names them ({PENDING}) is missing")
         return await session.finish(signed, KeySet(ops=vault, nexts=second))
 
 

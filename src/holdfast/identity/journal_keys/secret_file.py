@@ -253,12 +253,12 @@ def check_value(name: str, value: str) -> None:
     if len(value) < VALUE_CHARS_MIN:
         raise BadSecret(
             f"the value of {handle(name)} has {len(value)} characters; at least {VALUE_CHARS_MIN} are needed",
-            hint="use a longer value: ordinary text could contain this one by chance",
+            hint="use a longer value: Holdfast hides it in all texts, and ordinary text can contain this by chance",
         )
     if len(set(value)) < 3:
         raise BadSecret(
             f"the value of {handle(name)} is one or two characters repeated",
-            hint="use another value: ordinary text could contain this one by chance",
+            hint="use another value: Holdfast hides it in all texts, and ordinary text can contain this by chance",
         )
     try:
         size = len(value.encode())

@@ -35,7 +35,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.clock import Clock, Entropy
-from holdfast.errors import BadRecord, HoldfastError, InstanceDamaged, KeysReplaced, NotNow
+from holdfast.errors import BadRecord, HoldfastError, InstanceDamaged, InvariantViolated, KeysReplaced, NotNow
 from holdfast.host.private_files import check_place, destroying, ensure_private_folder, read_private, write_atomically
 from holdfast.identity.lease import instance as decide
 from holdfast.identity.lease.arbiter import LeaseArbiter
@@ -115,7 +115,7 @@ class InstanceFile:
     def keep(self, instance: Instance) -> None:
         """Durable on return."""
         if self._key is None or self._key.public != instance.key:
-            raise InstanceDamaged("Holdfast has not opened the key of this instance")
+            raise InstanceDamaged("the key of this instance is not open", hint=InvariantViolated.default_hint)
         position = instance.frozen
         whole = _File(
             format=FORMAT,
@@ -135,7 +135,7 @@ class InstanceFile:
     @property
     def signer(self) -> KeyPair:
         if self._key is None:
-            raise InstanceDamaged("Holdfast has not opened this instance")
+            raise InstanceDamaged("the key of this instance is not open", hint=InvariantViolated.default_hint)
         return self._key
 
     def wipe(self) -> None:

@@ -129,7 +129,7 @@ def read_secret(text: str) -> ScannedSecret:
     found = set(_SECRET.findall(text[: 4 * CODE_CHARS_MAX]))
     if len(found) != 1:
         count = "no QR code" if not found else f"{len(found)} different QR codes"
-        raise BadSheet(f"the input has {count} of a recovery sheet")
+        raise BadSheet(f"the input has {count} of a recovery sheet; give exactly one")
     kind, start, words = found.pop()
     if kind == PHRASE_CODE:
         return ScannedSecret(id_start=start.lower(), phrase=read_phrase(words))

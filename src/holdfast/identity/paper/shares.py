@@ -53,7 +53,8 @@ def combine(texts: Sequence[str]) -> Phrase:
     secret = combine_secret(texts)
     if len(secret) != 32:
         raise BadShare(
-            f"these shares give {len(secret)} bytes instead of 32: they do not belong to a phrase", reason="other"
+            f"these shares give {len(secret)} bytes instead of 32: they are not shares of a recovery phrase",
+            reason="other",
         )
     return Phrase(secret)
 
@@ -136,7 +137,7 @@ def _check_one_set(parsed: Sequence[Any]) -> None:
                 f"first one (document {parsed[0].identifier:04x})",
                 reason="mixed",
                 number=number,
-                hint="use shares whose sheets show the same document",
+                hint='give shares of one set: their sheets have the same four characters after "document"',
             )
 
 
@@ -160,13 +161,16 @@ def _groups(parsed: Sequence[Any]) -> dict[int, list[Any]]:
 
 def _refuse_few(groups: dict[int, list[Any]], group_threshold: int) -> None:
     if group_threshold > 1:
-        raise BadShare(f"these shares are in groups: give enough shares of {group_threshold} groups", reason="few")
+        raise BadShare(
+            f"these shares are in groups, so Holdfast did not make them: give enough of {group_threshold} groups",
+            reason="few",
+        )
     best = max(groups.values(), key=len)
     needed, given = best[0].member_threshold, len(best)
     raise BadShare(
         f"{needed} different shares are needed; you gave {given}",
         reason="few",
-        hint=f"find more sheets that show document {best[0].identifier:04x}",
+        hint=f'find more sheets with the text "document {best[0].identifier:04x}"',
     )
 
 

@@ -180,7 +180,7 @@ def parse_record(raw: bytes) -> Signed[Record]:
     kind = kind_of(fields)
     cls = _KINDS.get(kind)
     if cls is None:
-        raise BadRecord(f"record: the key log has no records of kind {kind!r}")
+        raise BadRecord(f"record: {kind!r} is not a kind of record that a key log can have")
     if cls is Rotation and "rec" in fields:
         raise BadRecord("rot: rec: a rotation cannot change the recovery keys")
     return as_read(fields, body, signatures, cls)

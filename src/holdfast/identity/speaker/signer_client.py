@@ -154,7 +154,7 @@ class SignerSpeaker:
     def _line(self, do: str, fields: dict[str, Json], parse: Callable[[bytes], Signed[R]]) -> Signed[R]:
         line = self._client.ask(do, **fields).get("line")
         if not isinstance(line, str):
-            raise SignerRefused("the signer's answer has no signed line")
+            raise SignerRefused("the signer's answer does not contain a signed statement")
         return _read(lambda text: parse(text.encode()), line)
 
 
@@ -204,13 +204,13 @@ def _exactly(link: socket.socket, size: int) -> bytes:
 def _lines(value: object) -> list[bytes]:
     items = cast("list[object]", value) if isinstance(value, list) else [value]
     if not all(isinstance(item, str) for item in items):
-        raise SignerRefused("the signer did not send a list of lines")
+        raise SignerRefused("the key log that the signer sent is not a list of text lines")
     return [cast(str, item).encode() for item in items]
 
 
 def _read(parse: Callable[[str], T], value: object) -> T:
     if not isinstance(value, str):
-        raise SignerRefused("the signer's answer does not have the text that Holdfast asked for")
+        raise SignerRefused("the signer's answer has a value that is not text; text was expected")
     try:
         return parse(value)
     except BadRecord as error:

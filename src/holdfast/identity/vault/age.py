@@ -101,17 +101,17 @@ def unarmoured(raw: bytes) -> bytes:
         return raw
     lines = raw.strip(_WHITE).replace(b"\r\n", b"\n").split(b"\n")
     if lines[0] != ARMOUR_BEGIN or lines[-1] != ARMOUR_END or len(lines) < 3:
-        raise VaultDamaged("the armour of an age file does not begin or end correctly")
+        raise VaultDamaged("the first or last line of an age file in text form is wrong")
     body = lines[1:-1]
     if any(len(line) != COLUMNS for line in body[:-1]) or not 0 < len(body[-1]) <= COLUMNS:
-        raise VaultDamaged("a line of an age file's armour has the wrong length")
+        raise VaultDamaged("a line of an age file in text form is too long or too short")
     text = b"".join(body)
     try:
         plain = base64.b64decode(text, validate=True)
     except binascii.Error:
-        raise VaultDamaged("the armour of an age file is not base64") from None
+        raise VaultDamaged("an age file in text form is not base64") from None
     if base64.b64encode(plain) != text:
-        raise VaultDamaged("the armour of an age file is not in canonical form")
+        raise VaultDamaged("an age file in text form has wrong bits or padding at the end of its base64")
     return plain
 
 
@@ -200,7 +200,7 @@ def _decoded(text: bytes) -> bytes:
     except binascii.Error:
         raise VaultDamaged("the header of an age file holds malformed base64") from None
     if base64.b64encode(plain).rstrip(b"=") != text:
-        raise VaultDamaged("the header of an age file is not in canonical form")
+        raise VaultDamaged("the header of an age file has base64 with wrong bits or padding at its end")
     return plain
 
 
