@@ -104,8 +104,8 @@ def _two_forms(path: Path) -> None:
         (_socket, "'bad' is a socket"),
         (_link_outside, "'bad' is a hard link"),
         (_not_utf8, "not UTF-8"),
-        (_twin, "'BAD' and 'bad' would be the same file"),
-        (_two_forms, "would be the same file"),
+        (_twin, "'BAD' and 'bad' would be one file"),
+        (_two_forms, "would be one file"),
         (_long_name, "at most 20 are allowed"),
     ],
 )
