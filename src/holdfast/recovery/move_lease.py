@@ -145,7 +145,7 @@ class MoveLease:
             )
         if seen.yielded_to != key:
             raise MoveRefused(
-                "the old host did not hand its lease to this package",
+                "the old host still has the right to run the agent: it did not finish the export of this package",
                 hint="run `holdfast migrate export` again on the old host to finish the move",
             )
 

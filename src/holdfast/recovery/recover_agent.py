@@ -291,7 +291,7 @@ def _is_there(chosen: Signed[Head], target: RecoveryTarget) -> bool:
     whole = find_whole(target.home) and find_pending(target.home) is None
     if whole and not target.again:
         raise NotNow(
-            f"{target.folder} was already restored from this snapshot and has its keys",
+            f"{target.folder} is already recovered: it holds this snapshot and the keys of the agent",
             hint="start the agent; to restore it again, give --again",
         )
     return not whole

@@ -164,7 +164,7 @@ async def replace_paper(
         await lock(session, old, successor=new)
     if paper_fit(new, session.log).fit is not PaperState.CURRENT:
         raise BadPhrase(
-            "the key log already has the recovery key of other words, not of these new words",
+            "the key log already has a new recovery key, and it was made from other words than these",
             hint="if an earlier run of this command showed new words, give those. If none did, the identity is "
             "locked: unlock it first with `holdfast identity evict --paper`",
         )

@@ -159,7 +159,7 @@ def check_tools(tools: object) -> list[Object]:
 
 def check_model_name(model: str) -> None:
     if not model or len(model) > 200 or not model.isprintable():
-        raise BadInput(f"model {model!r}: give the provider's name of the model")
+        raise BadInput(f"model {model!r}: give the name that the provider uses for this model")
 
 
 def check_message(message: object, *, place: str = "message") -> Object:
