@@ -125,7 +125,9 @@ def load_home(folder: Path) -> AgentHome:
     check_private_folder(folder)
     name = str(read_fields(path).get("agent", ""))
     if not name:
-        raise NotAnAgent(f"{path} does not name an agent", hint='add a line such as `agent = "ada"`')
+        raise NotAnAgent(
+            f"the file {path} has no line with the name of the agent", hint='add a line such as `agent = "ada"`'
+        )
     home = AgentHome(folder=folder, name=name, settings=read_agent_settings(path))
     if home.state not in (folder, folder.parent):
         raise BadSettings(

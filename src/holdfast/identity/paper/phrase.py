@@ -83,7 +83,7 @@ class Phrase(Wiped):
 
     def __init__(self, secret: bytes) -> None:
         if len(secret) != SECRET_BYTES:
-            raise BadPhrase(f"the secret of a phrase has {SECRET_BYTES} bytes, not {len(secret)}")
+            raise BadPhrase(f"the secret of a phrase must have {SECRET_BYTES} bytes; this one has {len(secret)}")
         self._secret = SecretBytes(secret)
 
     @property
