@@ -253,7 +253,8 @@ def unpack(tar: Path, root: Path) -> None:
     """Modes as they were; paths in text files lead to this root."""
     root.mkdir(mode=0o700, exist_ok=True)
     with tarfile.open(tar, "r:gz") as archive:
-        archive.extractall(root, filter="tar")
+        archive.extraction_filter = getattr(tarfile, "tar_filter", None)  # Python 3.11.2 has no filters
+        archive.extractall(root)
     _replace_in_texts(root, ROOT, str(root).encode())
 
 

@@ -358,7 +358,7 @@ def test_slots_can_be_added_exchanged_and_removed_but_not_the_last(tmp_path: Pat
 def test_a_new_journal_key_needs_a_second_place_and_other_workers_find_it(tmp_path: Path, phrase: Phrase) -> None:
     vault = made(tmp_path, phrase)
     ring, other = VaultRing(vault), VaultRing(open_vault(vault.folder))
-    with pytest.raises(BadInput, match="no second place"):
+    with pytest.raises(BadInput, match="no copy of it outside the vault"):
         ring.add_journal_key(ENTROPY)
     place = tmp_path / "place"
     place.mkdir(0o700)

@@ -140,7 +140,7 @@ async def test_a_tool_runs_in_another_process_and_returns_its_value(pool: ChildP
 
 async def test_a_tool_that_asks_for_the_call_is_told(pool: ChildPool, tools: Any) -> None:
     assert await _run(pool, tools.told, word="hi") == [*CALL.values(), "hi"]
-    with pytest.raises(ToolRaised, match="async tools"):
+    with pytest.raises(ToolRaised, match="only `async def` tools have"):
         await _run(pool, tools.asks_http)
 
 

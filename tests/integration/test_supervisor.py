@@ -23,18 +23,19 @@ sys.exit(supervise(
 ))
 """
 
-# A worker that says who it is, and ends with 0 when asked politely.
+# A worker that says who it is, and ends with 0 when asked politely. A handler writes for itself: the
+# signal may come inside the print.
 WORKER = """
 import os, signal, sys
-signal.signal(signal.SIGTERM, lambda *_: (print("asked", flush=True), os._exit(0)))
-signal.signal(signal.SIGINT, lambda *_: (print("interrupted", flush=True), os._exit(0)))
+signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"asked\\n"), os._exit(0)))
+signal.signal(signal.SIGINT, lambda *_: (os.write(1, b"interrupted\\n"), os._exit(0)))
 print(os.getpid(), flush=True)
 while True: signal.pause()
 """
 
 DEAF = """
 import os, signal
-signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
+signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"asked\\n"))
 print(os.getpid(), flush=True)
 while True: signal.pause()
 """

@@ -89,7 +89,7 @@ def test_every_word_is_on_the_page() -> None:
     ("row", "figures"),
     [
         ("request body", [f"{REQUEST_BODY_BYTES_MAX >> 20} MiB"]),
-        ("messages, parts", [f"{request.MESSAGES_MAX:,}", f"{request.PARTS_MAX:,}", f"{request.TOOLS_MAX}"]),
+        ("messages / parts", [f"{request.MESSAGES_MAX:,}", f"{request.PARTS_MAX:,}", f"{request.TOOLS_MAX}"]),
         (
             "reply: plain body",
             [f"{endpoint.REPLY_BYTES_MAX >> 20} MiB", f"{endpoint.STREAM_BYTES_MAX >> 20} MiB", f"{wire.EVENTS_MAX:,}"],
