@@ -194,7 +194,7 @@ async def test_a_far_host_that_only_speaks_borg(
         await places.engine.list_archives(outside)
     assert "--restrict-to-path" in refused.value.hint
     away = msgspec.structs.replace(place, rsh="/bin/false")
-    with pytest.raises(PlaceUnreachable, match="Connection (closed|to remote host is broken)") as caught:
+    with pytest.raises(PlaceUnreachable, match=r"Connection (closed|to remote host is broken)") as caught:
         await places.engine.list_archives(places.repository(away))
     assert "try the same ssh address by hand" in caught.value.hint
 
