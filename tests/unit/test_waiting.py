@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast.core.waiting import wait_event
+from holdfast.core.waiting import running_beside, wait_event
 
 
 async def test_it_says_whether_the_event_came() -> None:
@@ -26,3 +26,12 @@ async def test_a_cancel_in_the_moment_of_the_event_is_not_swallowed() -> None:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+async def test_work_beside_that_fails_is_not_lost() -> None:
+    async def fails() -> None:
+        raise ValueError("the watcher is broken")
+
+    with pytest.raises(ValueError, match="the watcher is broken"):
+        async with running_beside(fails()):
+            await asyncio.sleep(0.01)

@@ -29,6 +29,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -236,11 +237,7 @@ def _be_program(fds: list[int], body: bytes, act: Act) -> None:
     folder, numbers, count, *rest = body.split(b"\0")
     words, variables = rest[: int(count)], rest[int(count) :]
     os.setpgid(0, 0)
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, FD_MIN) for fd in fds]
-    os.closerange(3, FD_MIN)
-    for fd, number in zip(high, map(int, numbers.split()), strict=True):
-        os.dup2(fd, number)
-    os.closerange(FD_MIN, max(high) + 1)
+    place_descriptors(fds, [int(number) for number in numbers.split()])
     os.environb.clear()
     for variable in variables:
         name, _, value = variable.partition(b"=")
@@ -262,6 +259,24 @@ def _be_program(fds: list[int], body: bytes, act: Act) -> None:
         act()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    end_process(code)
+
+
+def place_descriptors(fds: list[int], numbers: list[int]) -> None:
+    """Give each received descriptor its own number, and close all others."""
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, FD_MIN) for fd in fds]
+    os.closerange(3, FD_MIN)
+    for fd, number in zip(high, numbers, strict=True):
+        os.dup2(fd, number)
+    os.closerange(FD_MIN, max(high) + 1)
+
+
+def end_process(code: int) -> None:
+    """As an interpreter ends: threads, what was registered, then what is still in buffers."""
+    ended = threading.main_thread()
+    for thread in threading.enumerate():
+        if thread is not ended and not thread.daemon:
+            thread.join()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

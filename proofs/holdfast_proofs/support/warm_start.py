@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import fcntl
 import functools
 import gc
 import importlib
@@ -44,10 +43,9 @@ from holdfast.backup.borg import verbs
 from holdfast.backup.borg.process import Run
 from holdfast.backup.borg.verbs import Version, find_program
 from holdfast.errors import HoldfastError
-from holdfast_proofs.support.warm_fork import start_borg
+from holdfast_proofs.support.warm_fork import end_process, place_descriptors, start_borg
 
 WAIT_S = 60.0  # for a command that takes a fraction of a second on an idle machine
-FD_MIN = 512  # where received descriptors wait until each gets its own number
 FDS_MAX = 16
 HEAD_BYTES = 4
 cold_borg = False  # a test about Borg's own processes sets it
@@ -273,7 +271,7 @@ def _watch(order: Order, fds: list[int]) -> None:
 
 
 def _be_command(order: Order, fds: list[int]) -> None:
-    _place_descriptors(fds[1:], order.fds)
+    place_descriptors(fds[1:], order.fds)
     os.environb.clear()
     os.environb.update(order.environment)
     os.chdir(order.folder)
@@ -289,28 +287,7 @@ def _be_command(order: Order, fds: list[int]) -> None:
         runpy.run_module("holdfast", run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    _end(code)
-
-
-def _place_descriptors(fds: list[int], numbers: list[int]) -> None:
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, FD_MIN) for fd in fds]
-    os.closerange(3, FD_MIN)
-    for fd, number in zip(high, numbers, strict=True):
-        os.dup2(fd, number)
-    os.closerange(FD_MIN, max(high) + 1)
-
-
-def _end(code: int) -> None:
-    """As an interpreter ends: threads, what was registered, then what is still in buffers."""
-    ended = threading.main_thread()
-    for thread in threading.enumerate():
-        if thread is not ended and not thread.daemon:
-            thread.join()
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
+    end_process(code)
 
 
 if __name__ == "__main__":

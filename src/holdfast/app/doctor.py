@@ -87,8 +87,8 @@ def _maker(level: Level) -> Callable[..., Finding]:
 ok, note, warning, damage = map(_maker, Level)
 
 
-def _warning_if(bad: object, check: str, text: str, mend: str) -> Finding:
-    return warning(check, text, mend) if bad else ok(check, text)
+def _warning_if(bad: object, check: str, text: str, fix: str) -> Finding:
+    return warning(check, text, fix) if bad else ok(check, text)
 
 
 async def examine(path: Path, *, settings: Settings, deep: bool) -> AsyncIterator[Finding]:
@@ -265,8 +265,8 @@ async def _notices(journal: Journal, settings: Settings) -> Finding:
     text = f"{len(untold)} notices are not sent yet; the oldest: {untold[0].text}"
     if not settings.notice_command and not settings.notice_webhook:
         return note("notices", text, "set a command or a webhook under [notices] in holdfast.toml")
-    mend = "try the command or webhook of [notices] by hand; the worker's log says why (`notice-failed`)"
-    return _warning_if(journal.now_ms() - untold[0].at_ms > NOTICE_AGE_MS_MAX, "notices", text, mend)
+    fix = "try the command or webhook of [notices] by hand; the worker's log says why (`notice-failed`)"
+    return _warning_if(journal.now_ms() - untold[0].at_ms > NOTICE_AGE_MS_MAX, "notices", text, fix)
 
 
 async def _memory(folder: Path, journal: Journal) -> Finding | None:
@@ -280,8 +280,8 @@ async def _memory(folder: Path, journal: Journal) -> Finding | None:
     waiting = await journal.remarks_after(position, limit=REMARKS_MAX)
     old = waiting and journal.now_ms() - waiting[0].at_ms > REMARK_AGE_MS_MAX
     text = f"{len(waiting)} lines wait to be written into memory files" if waiting else "all written"
-    mend = "`holdfast memory add TEXT` or a worker writes them; its log says why it could not (`memory-not-written`)"
-    return _warning_if(old, "memory", text, mend)
+    fix = "`holdfast memory add TEXT` or a worker writes them; its log says why it could not (`memory-not-written`)"
+    return _warning_if(old, "memory", text, fix)
 
 
 async def _deep(journal: Journal) -> AsyncIterator[Finding]:

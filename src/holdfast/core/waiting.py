@@ -24,13 +24,15 @@ async def wait_event(event: asyncio.Event, seconds: float) -> bool:
 
 @asynccontextmanager
 async def running_beside(work: Coroutine[object, object, None]) -> AsyncGenerator[None]:
-    """Run it while the block runs; with the block it is over, however it ends."""
+    """Run it while the block runs; with the block it is over, however it ends. Raises what the work itself raised."""
     task = asyncio.create_task(work)
     try:
         yield
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        if not task.cancelled():
+            task.result()
 
 
 def is_closed_from_outside(error: BaseException) -> bool:

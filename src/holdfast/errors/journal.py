@@ -63,9 +63,9 @@ class JournalOlderCopy(StateUnusable):
 
 
 class JournalGone(StateUnusable):
-    """`instance/` shows that a journal of this name was used here, and its file is missing. Its effects have happened,
-    so Holdfast does not start a new journal. With `--begin-anew` open tasks are forgotten; files and secrets stay,
-    and a request submitted again under its old id is looked up or parked before anything is sent."""
+    """The folder `instance/` shows that a journal of this name was used here, but its file is missing. Its effects have
+    happened, so Holdfast does not start a new journal. With `--begin-anew` Holdfast forgets open tasks and keeps files
+    and secrets. It looks up or parks a request that you submit again under its old id before it sends anything."""
 
     code = "journal-gone"
     default_hint = (

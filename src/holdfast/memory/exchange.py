@@ -184,7 +184,7 @@ def _open(path: Path) -> int:
         raise explained(error, path) from error
     try:
         _check_file(path, os.fstat(fd))
-    except BaseException:
+    except BaseException:  # whatever it was: the caller gets no descriptor to close
         os.close(fd)
         raise
     return fd

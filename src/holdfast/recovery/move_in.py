@@ -156,7 +156,7 @@ class _Arrival:
             await asyncio.to_thread(remove_tree, self.work)
             try:
                 ready = await self._made_ready(sha256)
-            except BaseException:
+            except BaseException:  # also a cancel: a half unpacked package must not stay on the disk
                 await asyncio.to_thread(remove_tree, self.work)
                 raise
         home = self._home_of(state)
