@@ -37,6 +37,7 @@ from holdfast.identity.records.records import Rotation, RotationReason
 from holdfast.identity.statements.certificate import find_inactive
 from holdfast.identity.vault.keyset import KeySet
 from holdfast.identity.vault.ring import read_escrow
+from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.identity.witness.witness import LogCopy
 from holdfast.layout.witness_address import WitnessFolder
 from holdfast_proofs.support.agents import ENTROPY, OTHER, SODIUM, UNLOCK, World
@@ -194,6 +195,43 @@ def test_lock_only_is_the_panic_button(world: World) -> None:
     assert world.log().position == (1, 0)
     world.evict(world.words[0])
     assert speaks(world).position == (1, 1)
+
+
+@pytest.mark.parametrize("begun", ["rotate", "evict"])
+def test_a_rotation_that_few_witnesses_hold_is_no_evidence_against_the_owner(world: World, begun: str) -> None:
+    world.names = ("w1", "w2", "w3")
+    world.make()
+    if begun == "evict":
+        world.evict(world.words[0], lock_only=True)
+    for name in ("w1", "w2"):
+        (world.root / name).rename(world.root / f"{name}.away")
+    with pytest.raises(NotFinal, match="1 of 2"):
+        world.rotate() if begun == "rotate" else world.evict(world.words[0])
+    for name in ("w1", "w2"):
+        (world.root / f"{name}.away").rename(world.root / name)
+    world.evict(world.words[0])
+    log = speaks(world)
+    assert log.evidence == ()
+    copies = asyncio.run(witnesses_hold(world))
+    assert [copy.records for copy in copies] == [copies[0].records] * 3
+
+
+@pytest.mark.parametrize("act", ["evict", "retire"])
+def test_a_witness_that_was_away_gets_the_last_rotation_before_a_recovery(world: World, act: str) -> None:
+    world.names = ("w1", "w2", "w3")
+    world.make()
+    (world.root / "w1").rename(world.root / "w1.away")
+    world.rotate()
+    (world.root / "w1.away").rename(world.root / "w1")
+    world.evict(world.words[0]) if act == "evict" else world.retire(world.words[0])
+    copies = asyncio.run(witnesses_hold(world))
+    assert [copy.records for copy in copies] == [copies[0].records] * 3
+
+
+async def witnesses_hold(world: World) -> list[LogCopy]:
+    reached = open_witnesses(world.home().witnesses, port=SODIUM)
+    answers = [await one.fetch(world.log().id) for one in reached.by_key.values()]
+    return [one for one in answers if isinstance(one, LogCopy)]
 
 
 def elsewhere(world: World, name: str = "new") -> World:

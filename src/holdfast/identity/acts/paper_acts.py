@@ -29,7 +29,7 @@ from holdfast.identity.vault.keyset import NEXT, OP, KeySet, StagedKeys
 from holdfast.identity.vault.ring import read_escrow, store
 from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import Vault
-from holdfast.identity.witness.open_witnesses import is_settled
+from holdfast.identity.witness.open_witnesses import is_settled, publish
 
 
 def matches(log: KeyLog, paper: PaperKeys) -> bool:
@@ -64,6 +64,7 @@ async def lock(
             return await session.finish(head.signed, None)
         return ActResult(log=session.log, receipts=len(head.receipts))
     check_paper(session.log, paper)
+    await _bring_head(session, pending)
     signed = recovery_of(session.log, paper, wit=wit, successor=successor)
     session.prepare(signed)
     return await session.finish(signed, None)
@@ -124,11 +125,20 @@ async def retire(session: LogSession, paper: PaperKeys, *, heir: AgentId | None 
         session.add(pending)
         return await session.finish(pending, None)
     check_paper(session.log, paper)
+    await _bring_head(session, pending)
     g, rp = len(session.log.generations), session.log.generations[-1].tier.digest
     with paper.recovery(g) as by:
         signed = drafts.retirement(id=session.log.id, g=g, rp=rp, by=(by,), heir=heir)
     session.prepare(signed)
     return await session.finish(signed, None)
+
+
+async def _bring_head(session: LogSession, pending: Signed[Record] | None) -> None:
+    """Every witness gets the rotation that only some of them hold, if it is ours or final. One that met it only after
+    the recovery would keep it as evidence, as if a thief had made it."""
+    head = session.log.head.signed
+    if is_settled(session.log, head) or (pending is not None and pending.digest == head.digest):
+        session.log = (await publish(session.log, head, session.reached.by_key, port=session.port)).log
 
 
 def _can_vouch(session: LogSession) -> bool:
