@@ -28,8 +28,12 @@ demo: ## an agent is killed inside a payment, another worker resumes (ARGS=--jso
 	@scripts/setup runtime
 	@$(BIN)/holdfast demo $(ARGS)
 
-test: setup check ## everything a change must pass: check, then all tests (PYTEST_ARGS=...)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: setup ## everything a change must pass: all tests, and check beside them (PYTEST_ARGS=...)
+	@mkdir -p build
+	@$(MAKE) check > build/check.txt 2>&1 & check=$$!; \
+	$(BIN)/python -m pytest $(PYTEST_ARGS); tests=$$?; \
+	wait $$check; checks=$$?; cat build/check.txt; \
+	[ $$tests -eq 0 ] && [ $$checks -eq 0 ]
 
 check: setup ## format, lint, types, layers
 	$(BIN)/ruff format --check
