@@ -20,15 +20,22 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 
+ORDER: dict[str, object] = {  # as in ../subject.py
+    "customer": {"id": "cus_8f2k1", "name": "Ada Example", "address": {"street": "Long Road 12", "city": "Leiden"}},
+    "lines": [{"article": f"A-{number}", "text": "one year of storage", "cents": 1_200} for number in range(3)],
+    "reason": "renewal of the yearly plan, asked for by the customer",
+}
+
 
 class State(TypedDict):
     left: int
     last: str
+    order: dict[str, object]
 
 
 def make_graph(saver: AsyncSqliteSaver):
     async def charge(state: State) -> State:
-        return {"left": state["left"] - 1, "last": f"ch_{state['left']}"}
+        return {"left": state["left"] - 1, "last": f"ch_{state['left']}", "order": state["order"]}
 
     builder = StateGraph(State)
     builder.add_node("charge", charge)
@@ -39,13 +46,13 @@ def make_graph(saver: AsyncSqliteSaver):
 
 def make_functional(saver: AsyncSqliteSaver):
     @task
-    async def charge(card: str, cents: int) -> dict[str, object]:
+    async def charge(card: str, cents: int, order: dict[str, object]) -> dict[str, object]:
         return {"id": f"ch_{cents}", "cents": cents}
 
     @entrypoint(checkpointer=saver)
     async def many(steps: int) -> int:
         for cents in range(steps):
-            await charge("tok_1", cents)
+            await charge("tok_1", cents, ORDER)
         return steps
 
     return many
@@ -55,7 +62,7 @@ async def run(program, form: str, tasks: int, steps: int, name: str) -> float:
     async def one(number: int) -> None:
         config = {"configurable": {"thread_id": f"{name}-{number}"}, "recursion_limit": steps + 10}
         if form == "graph":
-            done = await program.ainvoke({"left": steps, "last": ""}, config, durability="sync")
+            done = await program.ainvoke({"left": steps, "last": "", "order": ORDER}, config, durability="sync")
             assert done["left"] == 0
         else:
             assert await program.ainvoke(steps, config, durability="sync") == steps

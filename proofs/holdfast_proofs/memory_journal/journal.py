@@ -36,7 +36,7 @@ from holdfast.journal.contract import (
     Submitted,
     TaskRow,
 )
-from holdfast.journal.records import NewRecord, Record, RecordKind, TaskState, TaskView, fold
+from holdfast.journal.records import ENDED, NewRecord, Record, RecordKind, TaskState, TaskView, fold
 from holdfast_proofs.memory_journal.contents import (
     InboxCell,
     MemoryContents,
@@ -56,7 +56,6 @@ class MemoryJournal(MemoryUpkeep):
     def __init__(self, store: MemoryContents, clock: Clock, entropy: Entropy) -> None:
         super().__init__(store, clock)
         self._entropy = entropy
-        self._seen = store.changes
         self._opened: list[SessionCell] = []
         self.journal_id = store.journal_id
         self.broken = ""
@@ -407,12 +406,16 @@ class MemoryJournal(MemoryUpkeep):
         ]
         return min(due, default=None)
 
-    async def wait_change(self, *, timeout_s: float) -> None:
-        if self._seen == self._store.changes:
+    async def wait_change(self, *, timeout_s: float, seen: int | None = None) -> int:
+        if seen is None or seen == self._store.changes:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._store.waiters.append(waiter)
             await asyncio.wait((waiter,), timeout=timeout_s)
-        self._seen = self._store.changes
+        return self._store.changes
+
+    async def find_over(self, task_ids: Collection[TaskId]) -> list[TaskId]:
+        tasks, over = self._store.tasks, (*ENDED, TaskState.PARKED)
+        return [one for one in task_ids if one not in tasks or tasks[one].state in over]
 
     async def close(self) -> None:
         """Release the locks, as the end of a process does; the store lives on."""

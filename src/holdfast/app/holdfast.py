@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from holdfast.app.handle import TaskHandle
+from holdfast.app.handle import TaskHandle, TaskWaits
 from holdfast.core import ids
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.notices import contradiction_notice
@@ -83,6 +83,7 @@ class Holdfast:
     ) -> None:
         self._held = held
         self.journal = journal
+        self._waits = TaskWaits(journal, check=self._check_alive)
         self.memory = memory  # of the agent in whose folder the journal is
         self.settings = settings
         self.tasks = _by_name(tasks, TaskType, "task")
@@ -137,11 +138,11 @@ class Holdfast:
             request_id=request_id,
         )
         found = await self.journal.submit(submission)
-        return TaskHandle(self.journal, found.task_id, created=found.created, check=self._check_alive)
+        return TaskHandle(self._waits, found.task_id, created=found.created)
 
     def task(self, task_id: str) -> TaskHandle:
         """A handle on a task of this journal."""
-        return TaskHandle(self.journal, ids.parse_task_id(task_id), check=self._check_alive)
+        return TaskHandle(self._waits, ids.parse_task_id(task_id))
 
     def _mint(self, name: str, request_id: str) -> ids.TaskId:
         if not request_id:
@@ -352,6 +353,7 @@ class Holdfast:
 
     def start(self, engine: Engine) -> None:
         self.engine = engine
+        engine.finished = lambda task_id, _state: self._waits.note_end(task_id)
         self._serving = asyncio.create_task(self._serve(engine), name="holdfast engine")
 
     async def _serve(self, engine: Engine) -> None:

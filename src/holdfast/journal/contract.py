@@ -335,8 +335,15 @@ class Journal(Protocol):
         """When the next resting task is due."""
         ...
 
-    async def wait_change(self, *, timeout_s: float) -> None:
-        """Return early when something may have changed, also by another process."""
+    async def wait_change(self, *, timeout_s: float, seen: int | None = None) -> int:
+        """Return early when something may have changed, also by another process: how often that was so far. `seen` is
+        the count of an earlier call, and a change since then is not missed; without it changes from now on count. Any
+        number may wait: each of them wakes."""
+        ...
+
+    async def find_over(self, task_ids: Collection[TaskId]) -> list[TaskId]:
+        """Those of the tasks that have ended, are parked or are not there: one look for all who wait."""
+        ...
 
     # blobs
     async def put_blob(self, content: bytes, *, task_id: TaskId | None = None) -> str:

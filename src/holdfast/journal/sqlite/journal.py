@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Sequence
+import json
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import CoroutineType
@@ -37,6 +38,10 @@ from holdfast.journal.steady import Moment, SteadyTime
 
 T = TypeVar("T")
 
+MOVING = (
+    "SELECT task_id FROM task WHERE task_id IN (SELECT unhex(value) FROM json_each(?)) "
+    "AND state IN ('queued', 'running', 'sleeping', 'waiting')"
+)
 POLL_S = 0.02  # how often another process's commits are looked for
 
 
@@ -60,7 +65,8 @@ class SqliteJournal:
         self._digest_key = digest_key
         self._instance = instance
         self._writer = Writer(db, instance)
-        self._changed = asyncio.Event()
+        self._changed, self._changes, self._waiting = asyncio.Event(), 0, 0
+        self._ticking: asyncio.TimerHandle | None = None
         self._holds = 0
         self._closed = False
         self._seen_version = self._timed_version = cast(object, None)
@@ -107,7 +113,7 @@ class SqliteJournal:
     async def submit(self, submission: contract.Submission) -> contract.Submitted:
         wrapped = self._wraps.new_data_key(task_id_bytes(submission.task_id))
         found = await self._writer.write(lambda txn: tasks.submit(txn, submission, wrapped))
-        self._changed.set()
+        self._note_change()
         return found
 
     async def claim(
@@ -167,12 +173,12 @@ class SqliteJournal:
         addition.move(numbers)
         if addition.change is not None and addition.change.state is not TaskState.RUNNING:
             self._set_holds(self._holds - 1)
-            self._changed.set()
+            self._note_change()
 
     async def release(self, hold: contract.Hold) -> None:
         if await self._writer.write(lambda txn: claims.release(txn, hold)):
             self._set_holds(self._holds - 1)
-            self._changed.set()
+            self._note_change()
 
     async def confirm(self, hold: contract.Hold, *, seq: int) -> contract.CommitOutcome:
         try:
@@ -185,7 +191,7 @@ class SqliteJournal:
 
     async def drop(self, item: contract.InboxItem) -> int:
         number = await self._writer.write(lambda txn: inbox.drop(txn, item, self._wraps))
-        self._changed.set()
+        self._note_change()
         return number
 
     async def read_inbox(self, *, after: int) -> list[contract.InboxItem]:
@@ -272,15 +278,49 @@ class SqliteJournal:
         due = None if row is None else row[0]
         return due if isinstance(due, int) and due != rules.NEVER_MS else None
 
-    async def wait_change(self, *, timeout_s: float) -> None:
+    async def wait_change(self, *, timeout_s: float, seen: int | None = None) -> int:
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_s
-        while not self._changed.is_set() and loop.time() < end:
-            if self._data_version() != self._seen_version:
-                break
-            await wait_event(self._changed, min(POLL_S, timeout_s))
-        self._changed.clear()
-        self._seen_version = self._data_version()
+        before = self._look() if seen is None else seen
+        self._waiting += 1
+        try:
+            while self._look() == before and (left := end - loop.time()) > 0:
+                if self._ticking is None:
+                    self._ticking = loop.call_later(POLL_S, self._tick, loop)
+                await wait_event(self._changed, left)
+        finally:
+            self._waiting -= 1
+        return self._changes
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        """One look for all who wait, as long as somebody does."""
+        self._ticking = None
+        if not self._waiting or self._closed:
+            return
+        try:
+            self._look()
+        except HoldfastError:
+            self._note_change()  # those who wait look themselves, and so get the error
+        self._ticking = loop.call_later(POLL_S, self._tick, loop)
+
+    def _look(self) -> int:
+        version = self._data_version()
+        if version != self._seen_version:
+            self._seen_version = version
+            self._note_change()
+        return self._changes
+
+    def _note_change(self) -> None:
+        """Wakes all who wait. Each has its own count of what it has seen, so nobody takes another's wake-up."""
+        self._changes += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def find_over(self, task_ids: Collection[TaskId]) -> list[TaskId]:
+        asked = {task_id_bytes(task_id): task_id for task_id in task_ids}
+        listed = json.dumps([raw.hex() for raw in asked])
+        moving = self._read(lambda db: {row[0] for row in db.execute(MOVING, (listed,))})
+        return [task_id for raw, task_id in asked.items() if raw not in moving]
 
     # blobs
 
@@ -302,7 +342,7 @@ class SqliteJournal:
 
     async def add_remarks(self, given: Sequence[contract.Remark], /) -> list[int]:
         numbers = await self._writer.write(lambda txn: remarks.add(txn, given, self._wraps))
-        self._changed.set()
+        self._note_change()
         return numbers
 
     async def remarks_after(self, number: int, *, limit: int) -> list[contract.KeptRemark]:
@@ -330,7 +370,7 @@ class SqliteJournal:
 
     async def add_notice(self, notice: Notice) -> None:
         await self._writer.write(lambda txn: upkeep.add_notice(txn, notice, self._wraps))
-        self._changed.set()
+        self._note_change()
 
     async def retain(self, *, keep_ms: int, tombstone_ms: int) -> int:
         erased = await self._writer.write(lambda txn: upkeep.retain(txn, keep_ms=keep_ms, tombstone_ms=tombstone_ms))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import msgspec
 
@@ -25,6 +24,11 @@ _decode = msgspec.json.Decoder(Body).decode
 
 COLUMNS = "n, seq, prev, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, fingerprint, slot, quiet, body, hash"
 
+_LINKED = ", ".join(f"r.{column}" for column in COLUMNS.split(", "))
+CHAIN = (
+    f"WITH RECURSIVE back AS (SELECT {COLUMNS} FROM record WHERE n = ? UNION ALL "
+    f"SELECT {_LINKED} FROM back JOIN record r ON r.n = back.prev) SELECT {COLUMNS} FROM back LIMIT ?"
+)
 
 # What a damaged column can break: SQLite gives back whatever its bytes say.
 BAD_COLUMN = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)
@@ -105,14 +109,9 @@ def unpack_events(what: int) -> tuple[Event, ...]:
 def read_view(db: Db, *, task_id: TaskId, seq: int, head: bytes, last: int, sealer: Sealer) -> TaskView:
     """Walk the chain back from its head, verify each link, fold it forward.
     Raises JournalDamaged at the first record that is missing, changed or out of place."""
-    rows: list[Row] = []
-    number = last
-    while number:
-        row = db.execute(f"SELECT {COLUMNS} FROM record WHERE n = ?", (number,)).fetchone()
-        if row is None or len(rows) > seq:
-            raise JournalDamaged(f"task {task_id}: record number {number} is missing")
-        rows.append(row)
-        number = cast(int, row[2])
+    rows = db.execute(CHAIN, (last, seq + 2)).fetchall()
+    if rows and rows[-1][2]:
+        raise JournalDamaged(f"task {task_id}: record number {rows[-1][2]} is missing")
     if len(rows) != seq + 1:
         raise JournalDamaged(f"task {task_id}: the journal has {len(rows)} of its {seq + 1} records")
     raw_id = task_id_bytes(task_id)

@@ -183,8 +183,9 @@ class Writer:
             self._check_usable(begins=begins)
         op = _Op(act, begins, adds_only, time.monotonic())
         loop = asyncio.get_running_loop()
-        # A lone task waits for its commit anyway; only a very slow disk holds up the rest.
-        at_once = self.lone and not (self._queue or self.committing or self._very_slow)
+        # A lone task waits for its commit anyway; only a very slow disk holds up the rest. What others ask for waits
+        # for the end of the loop's turn: 500 submits of one turn share a commit.
+        at_once = adds_only and self.lone and not (self._queue or self.committing or self._very_slow)
         if at_once and self._commit([op]):
             if op.error is not None:
                 raise op.error

@@ -251,7 +251,7 @@ class Engine:
                 raise errors.SessionLost("the lease could not be renewed in time")
 
     async def _sweep(self) -> None:
-        last = -1.0
+        last, seen = -1.0, 0
         loop = asyncio.get_running_loop()
         while not self._stopping.is_set():
             wait_s = CLAIM_EVERY_S - (loop.time() - last)
@@ -266,7 +266,7 @@ class Engine:
                 self._on_trouble(error)
                 claimed = 0
             if not claimed or self.active >= self.settings.concurrency:
-                await self.journal.wait_change(timeout_s=await self._pause_s())
+                seen = await self.journal.wait_change(timeout_s=await self._pause_s(), seen=seen)
 
     async def _pause_s(self) -> float:
         due = await self.journal.find_due_ms()

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from holdfast.core.ids import TaskId
+from holdfast.core.ids import TaskId, task_id_from_bytes
 from holdfast.core.notices import Notice
 from holdfast.errors import BadInput, BlobNotFound, JournalDamaged, LeaseLost, RequestConflict, TaskNotFound, TooLarge
 from holdfast.journal.contract import Journal, Remark, RemarkTo, Submission
@@ -283,10 +283,31 @@ class Upkeep:
 
     async def test_a_change_before_the_wait_is_not_missed(self, world: World) -> None:
         journal, other = await world.connect(), await world.connect()
-        await journal.wait_change(timeout_s=0)
+        seen = await journal.wait_change(timeout_s=0)
         await world.submit(other)
         async with asyncio.timeout(10):
-            await journal.wait_change(timeout_s=60)
+            assert await journal.wait_change(timeout_s=60, seen=seen) > seen
+
+    async def test_everyone_who_waits_is_woken(self, world: World) -> None:
+        journal, other = await world.connect(), await world.connect()
+        seen = await journal.wait_change(timeout_s=0)
+        for changed in (journal, other):
+            waiting = [asyncio.create_task(journal.wait_change(timeout_s=60, seen=seen)) for _ in range(3)]
+            await asyncio.sleep(0)
+            await world.submit(changed)
+            async with asyncio.timeout(10):
+                counts = await asyncio.gather(*waiting)
+            assert min(counts) > seen
+            seen = max(counts)
+
+    async def test_one_look_tells_which_tasks_are_over(self, world: World) -> None:
+        worker, other = await world.process(), await world.connect()
+        first, second = await worker.start_task(), await worker.start_task()
+        ids = [first.hold.task_id, second.hold.task_id]
+        unknown = task_id_from_bytes(bytes(16))
+        assert await other.find_over(ids) == []
+        await worker.rest(first.hold, TaskState.PARKED)
+        assert await other.find_over([*ids, unknown]) == [ids[0], unknown]
 
     async def test_waiting_ends_without_a_change(self, world: World) -> None:
         journal = await world.connect()
