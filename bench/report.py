@@ -10,7 +10,7 @@ OURS = "holdfast"
 
 def table(result: Figures) -> str:
     lines = [
-        f"raw SQLite, one row per synced commit: {result['floor_commits_per_s']:,.0f} /s; "
+        f"raw SQLite, one row per synced commit, its log at full size: {result['floor_commits_per_s']:,.0f} /s; "
         f"the disk alone: {result['disk_syncs_per_s']:,.0f} syncs/s",
         "",
         f"{'subject':<24} {'tasks':>6} {'steps/s':>10} {'of floor':>9} {'ours is':>9} "
@@ -50,6 +50,8 @@ def _rest(result: Figures) -> list[str]:
         f"memory with {one['tasks']} tasks: worker {one['worker_mib']:.0f} MiB, its parent {one['parent_mib']:.0f} MiB"
         for one in result["memory"]
     ]
+    lines.append(f"500 tasks that sleep and are awaited: {result['idle']['share_of_a_core']:.1%} of a core")
+    lines.append(f"1,000 tasks of 50 steps in one process: {result['crowd']['peak_mib']:.0f} MiB at most")
     start = result["start"]
     lines.append(
         f"import holdfast: {start['import_s'] * 1000:.0f} ms more than a bare start; "

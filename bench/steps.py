@@ -134,7 +134,17 @@ def measure_rest(rounds: int) -> Figures:
     for size in (1, 500):
         say(f"memory of a worker with {size}")
         memory.append(run_subject([str(HERE / "memory.py"), "--tasks", str(size)]))
-    return {"long": long[len(long) // 2], "resume": resumes, "memory": memory, "start": measure_import()}
+    say("500 sleepers, awaited; 1,000 tasks of 50 steps")
+    idle = run_subject([str(HERE / "subject.py"), "idle", "--tasks", "500", "--steps", "1"])
+    crowd = run_subject([str(HERE / "subject.py"), "rate", "--tasks", "1000", "--steps", "50"])
+    return {
+        "idle": idle,
+        "crowd": crowd,
+        "long": long[len(long) // 2],
+        "resume": resumes,
+        "memory": memory,
+        "start": measure_import(),
+    }
 
 
 def say(text: str) -> None:

@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import resource
 import time
 from pathlib import Path
 
@@ -69,7 +70,9 @@ async def measure_rate(folder: Path, tasks: int, steps: int) -> dict[str, float]
     await perform(folder / "warm.db", 1, 3)
     took, commits, added = await perform(folder / "journal.db", tasks, steps)
     done = tasks * steps
-    return {"steps_per_s": done / took, "commits_per_step": commits / done, "bytes_per_step": added / done}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    sizes = {"bytes_per_step": added / done, "peak_mib": peak}
+    return {"steps_per_s": done / took, "commits_per_step": commits / done, **sizes}
 
 
 async def measure_idle(folder: Path, tasks: int) -> dict[str, float]:

@@ -14,6 +14,7 @@ import rfc8785
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.core import values
 from holdfast.core.values import DEPTH_MAX, canonical, checked, decode, encode
 from holdfast.errors import BadValue, TooLarge
 
@@ -175,6 +176,7 @@ def test_values_become_what_replay_will_see(value: object, kept: object) -> None
     found = checked(value, what="args")
     assert exactly(found) == exactly(kept)
     assert exactly(decode(encode(found, what="args"))) == exactly(kept)
+    assert exactly(checked({"a": {"b": value}}, what="args")) == exactly({"a": {"b": kept}})
 
 
 def test_what_is_kept_does_not_change_with_the_callers_objects() -> None:
@@ -209,6 +211,9 @@ def test_what_json_cannot_keep_is_refused_by_place(value: object, place: str) ->
     with pytest.raises(BadValue) as caught:
         checked(value, what="args")
     assert caught.value.message.startswith(f"{place}: ")
+    with pytest.raises(BadValue) as caught:
+        checked({"a": {"b": value}}, what="args")
+    assert caught.value.message.startswith(f"{place.replace('args', 'args.a.b', 1)}: ")
 
 
 def nested(depth: int) -> object:
@@ -226,13 +231,23 @@ def test_depth_is_bounded() -> None:
         checked(nested(DEPTH_MAX + 1), what="args")
     with pytest.raises(BadValue):
         checked(nested(10_000), what="args")
+    assert checked({"a": nested(DEPTH_MAX - 1)}, what="args") == {"a": nested(DEPTH_MAX - 1)}
+    with pytest.raises(BadValue):
+        checked({"a": nested(DEPTH_MAX)}, what="args")
 
 
 def test_a_value_that_contains_itself_is_refused() -> None:
     loop: list[object] = []
     loop.append(loop)
-    with pytest.raises(BadValue):
-        checked(loop, what="args")
+    for value in (loop, {"a": loop}):
+        with pytest.raises(BadValue):
+            checked(value, what="args")
+
+
+@given(st.dictionaries(texts, json_values(st.one_of(whole, floats)), max_size=4))
+def test_a_nested_value_is_checked_as_if_it_was_walked_through(value: Any) -> None:
+    walked = values._checked_object(value, "args", 0)
+    assert exactly(checked(value, what="args")) == exactly(walked)
 
 
 def test_size_is_bounded() -> None:

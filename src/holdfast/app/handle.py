@@ -52,9 +52,13 @@ class TaskWaits:
             others.discard(waiter)
             if not others:
                 self._waiting.pop(task_id, None)
-            if not self._waiting and self._looking is not None:
-                self._looking.cancel()
-                self._looking = None
+            if not self._waiting:
+                self._stop_looking()
+
+    def _stop_looking(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
 
     async def _look(self) -> None:
         loop = asyncio.get_running_loop()

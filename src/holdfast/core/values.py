@@ -8,7 +8,9 @@ RFC leaves to the double, are written with all their digits so that two of them 
 
 from __future__ import annotations
 
+import marshal  # noqa: TID251 - it only looks at types: nothing is stored or read
 import math
+import re
 from decimal import Decimal
 from typing import cast
 
@@ -26,6 +28,8 @@ _SIMPLE = frozenset((bool, type(None)))
 _SMALL = 2**53
 _FIXED = frozenset((str, int, float, bool, type(None)))
 _EXACT = _FIXED - {float}  # written by our encoder as RFC 8785 has them
+_FLOAT = re.compile(rb"[0-9][.eE]")  # also in some texts: then it is looked at more closely
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _sorted_encode = msgspec.json.Encoder(order="sorted").encode
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -34,8 +38,29 @@ _decode = msgspec.json.Decoder().decode
 def checked(value: object, *, what: str) -> Json:
     """The value as it will be read back, or BadValue naming the place that cannot be kept."""
     if type(value) is dict:
-        return _checked_object(cast("dict[object, object]", value), what, 0)
+        items = cast("dict[object, object]", value)
+        if _FIXED.issuperset(map(type, items.values())):
+            return _checked_object(items, what, 0)
+        kept = _read_back(items)
+        return _checked_object(items, what, 0) if kept is None else kept
     return _checked(value, what, 0)
+
+
+def _read_back(items: dict[object, object]) -> Json | None:
+    """The nested value as it comes back from JSON, if that is as good as a walk through it; None where in doubt.
+
+    Equal to what went in: JSON has changed nothing. `marshal` refuses subclasses of the plain types, which would be
+    equal too. Whole numbers of more than 64 bits and too deep a nesting would come back as well."""
+    try:
+        marshal.dumps(items)
+        raw = _encode(items)
+        back = _decode(raw)
+        same = back == items
+    except (ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError):
+        return None
+    if not same or raw.count(b"{") + raw.count(b"[") > DEPTH_MAX or _LONG_NUMBER.search(raw):
+        return None
+    return back
 
 
 def encode(value: Json, *, what: str, bytes_max: int = PAYLOAD_BYTES_MAX) -> bytes:
@@ -79,10 +104,10 @@ def canonical(value: Json) -> bytes:
     kind = type(value)
     if kind is dict:
         items = cast("dict[str, object]", value)
-        if _EXACT.issuperset(map(type, items.values())):
-            raw = _sorted_encode(items)
-            if raw.isascii():  # sorted by bytes is then sorted as the RFC wants it
-                return raw
+        raw = _sorted_encode(items)
+        # Sorted by bytes is then sorted as the RFC wants it, and numbers without point and exponent are as it has them.
+        if raw.isascii() and (_EXACT.issuperset(map(type, items.values())) or not _FLOAT.search(raw)):
+            return raw
     if _plain(value):
         return _sorted_encode(value)
     out: list[str] = []
