@@ -21,7 +21,7 @@ from holdfast.backup.places import place_state
 from holdfast.backup.places.address import PlaceKind, parse_address
 from holdfast.backup.places.backup_places import BackupPlaces, PlaceRequest, open_places
 from holdfast.backup.places.companion_files import read_companions, read_folder
-from holdfast.backup.places.places import SENTINEL, Place, check_there, read_places, shared_domains, write_places
+from holdfast.backup.places.places import ABOUT, SENTINEL, Place, check_there, read_places, shared_domains, write_places
 from holdfast.errors import (
     BadPlace,
     PlaceMissing,
@@ -29,6 +29,7 @@ from holdfast.errors import (
     PlaceRefused,
     PlaceTaken,
     PlaceUnreachable,
+    RepositoryDamaged,
     RepositoryKeyMissing,
     RepositoryMoved,
     VaultMissing,
@@ -112,6 +113,28 @@ async def test_a_name_that_is_used_again_gets_another_passphrase(places: BackupP
     escrow = read_escrow(places.vault)
     assert escrow.backup_passphrase("nas", epoch=1) != escrow.backup_passphrase("nas", epoch=2)
     assert escrow.places == (str(second.own),)
+
+
+async def test_a_repository_whose_making_was_killed_is_made_again(places: BackupPlaces, tmp_path: Path) -> None:
+    made = await places.add(PlaceRequest(name="nas", address=disk(tmp_path / "nas")))
+    places.remove("nas")
+    repository = made.own / "repository"
+
+    def cut(*patterns: str) -> None:
+        for path in [one for pattern in patterns for one in repository.glob(pattern)]:
+            path.unlink()
+
+    cut("data/0/*", "index.*", "hints.*", "integrity.*")  # as Borg leaves it, killed before the manifest
+    with pytest.raises(RepositoryDamaged, match="no manifest"):  # it was in use once: a person must look
+        await places.add(PlaceRequest(name="nas", address=str(tmp_path / "nas")))
+    (made.own / ABOUT).unlink()
+    (repository / "data" / "0" / "7").write_bytes(bytes(2_000))  # something is stored in it
+    with pytest.raises(RepositoryDamaged):
+        await places.add(PlaceRequest(name="nas", address=str(tmp_path / "nas")))
+    cut("data/0/*", "index.*", "hints.*", "integrity.*")
+    again = await places.add(PlaceRequest(name="nas", address=str(tmp_path / "nas")))
+    assert again.repository_id != made.repository_id
+    assert (await places.engine.list_archives(places.repository(again))).archives == ()
 
 
 async def test_what_is_not_ours_is_refused(places: BackupPlaces, tmp_path: Path, template: Path) -> None:

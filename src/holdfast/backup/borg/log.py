@@ -110,7 +110,7 @@ _MSGIDS: dict[str, Kind] = {
             RepositoryDamaged,
             "Repository.InvalidRepository Repository.InvalidRepositoryConfig Repository.CheckNeeded"
             " Repository.ObjectNotFound IntegrityError DecompressionError FileIntegrityError TAMInvalid"
-            " ArchiveTAMInvalid TAMRequiredError ArchiveTAMRequiredError",
+            " ArchiveTAMInvalid TAMRequiredError ArchiveTAMRequiredError NoManifestError",
         ),
         (PlaceFull, "Repository.InsufficientFreeSpaceError Repository.StorageQuotaExceeded"),
         (PlaceRefused, "Repository.PathPermissionDenied PathNotAllowed"),
@@ -134,7 +134,7 @@ _RCS: dict[int, Kind] = {
     rc: kind
     for kind, rcs in (
         (PlaceTaken, (10, 19)),
-        (RepositoryDamaged, (12, 15, 16, 17, 90, 91, 92, 95, 96, 97, 98, 99)),
+        (RepositoryDamaged, (12, 15, 16, 17, 26, 90, 91, 92, 95, 96, 97, 98, 99)),
         (PlaceMissing, (13, 18)),
         (PlaceFull, (14, 20)),
         (PlaceRefused, (21, 83)),

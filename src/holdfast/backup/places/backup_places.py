@@ -11,6 +11,7 @@ Removing a place removes nothing in it: its snapshots stay and can be restored.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from holdfast.backup.places.places import (
     ABOUT,
     KEYS,
     PLACES_MAX,
+    REPOSITORY,
     Place,
     PlaceAbout,
     about,
@@ -44,6 +46,7 @@ from holdfast.errors import (
     PassphraseRefused,
     PlaceMissing,
     PlaceTaken,
+    RepositoryDamaged,
     RepositoryKeyMissing,
     VaultMissing,
 )
@@ -60,6 +63,7 @@ THIS_MACHINE = "this machine"
 HEADS = "heads.jsonl"
 _KEY = "borg-key"  # stored in the vault: borg-key/PLACE/EPOCH
 PLACE_ID_BYTES = 16
+EMPTY_BYTES_MAX = 1_024  # a new repository has about half of it; the smallest snapshot needs more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +171,7 @@ class BackupPlaces:
     def mark(self, name: str) -> None:
         """Write the sentinel again: a person says that this is the place."""
         place = self.get(name)
-        if place.kind is PlaceKind.SSH or not (place.own / "repository").is_dir():
+        if place.kind is PlaceKind.SSH or not (place.own / REPOSITORY).is_dir():
             raise PlaceMissing(f"place {name}: Holdfast found no repository of this agent there")
         mark_place(Path(place.address), place.place_id)
 
@@ -309,6 +313,11 @@ class BackupPlaces:
                 raise PlaceTaken(
                     f"this agent has no key or passphrase for the repository {place.repository}"
                 ) from error
+            except RepositoryDamaged:
+                if not _is_unfinished(place):
+                    raise
+                shutil.rmtree(place.own / REPOSITORY)
+                await self.engine.init(repository)
         if place.kind is PlaceKind.FOLDER:
             write_atomically(place.own / ABOUT, about(place))
         return await self.engine.list_archives(repository)
@@ -376,6 +385,14 @@ def _folder(address: Address) -> Path:
         )
     check_place(root, allow_network_fs=True)
     return root
+
+
+def _is_unfinished(place: Place) -> bool:
+    """Whether a kill ended the making of this repository: nothing was ever stored in it."""
+    if place.kind is not PlaceKind.FOLDER or (place.own / ABOUT).exists():
+        return False
+    files = (place.own / REPOSITORY / "data").rglob("*")
+    return sum(one.lstat().st_size for one in files if not one.is_dir()) <= EMPTY_BYTES_MAX
 
 
 def _folder_name(agent: str) -> str:
