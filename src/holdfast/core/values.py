@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import marshal  # noqa: TID251 - it only looks at types: nothing is stored or read
 import math
-import re
 from decimal import Decimal
 from typing import cast
 
@@ -28,8 +27,8 @@ _SIMPLE = frozenset((bool, type(None)))
 _SMALL = 2**53
 _FIXED = frozenset((str, int, float, bool, type(None)))
 _EXACT = _FIXED - {float}  # written by our encoder as RFC 8785 has them
-_FLOAT = re.compile(rb"[0-9][.eE]")  # also in some texts: then it is looked at more closely
-_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_LONG_NUMBER = b"0" * 19
 _sorted_encode = msgspec.json.Encoder(order="sorted").encode
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -58,7 +57,7 @@ def _read_back(items: dict[object, object]) -> Json | None:
         same = back == items
     except (ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError):
         return None
-    if not same or raw.count(b"{") + raw.count(b"[") > DEPTH_MAX or _LONG_NUMBER.search(raw):
+    if not same or raw.count(b"{") + raw.count(b"[") > DEPTH_MAX or _LONG_NUMBER in raw.translate(_ZEROS):
         return None
     return back
 
@@ -106,13 +105,19 @@ def canonical(value: Json) -> bytes:
         items = cast("dict[str, object]", value)
         raw = _sorted_encode(items)
         # Sorted by bytes is then sorted as the RFC wants it, and numbers without point and exponent are as it has them.
-        if raw.isascii() and (_EXACT.issuperset(map(type, items.values())) or not _FLOAT.search(raw)):
+        if raw.isascii() and (_EXACT.issuperset(map(type, items.values())) or not _may_hold_floats(raw)):
             return raw
     if _plain(value):
         return _sorted_encode(value)
     out: list[str] = []
     _write(value, out)
     return "".join(out).encode()
+
+
+def _may_hold_floats(raw: bytes) -> bool:
+    """Whether a digit is followed by a point or an exponent; also in a text: then it is looked at more closely."""
+    zeros = raw.translate(_ZEROS)
+    return b"0." in zeros or b"0e" in zeros or b"0E" in zeros
 
 
 def _checked(value: object, place: str, depth: int) -> Json:
