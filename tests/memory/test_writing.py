@@ -132,6 +132,26 @@ def test_an_entry_that_is_there_is_not_added_again(place: MemoryPlace) -> None:
     assert lines(place) == [*HEAD, entry("one"), entry("two")]
 
 
+def test_a_line_that_two_processes_were_asked_for_is_there_once_after_a_stale_save(place: MemoryPlace) -> None:
+    """Both read the same remark; the first has written it, and an editor saved what it had open before."""
+    add(place, "one")
+    stale = lines(place)
+    add(place, "two")
+    save(place, *stale, "- edited")
+    told = add(place, "two", "three")
+    assert [line for line in lines(place) if line not in HEAD].count(entry("two")) == 1
+    assert sorted(lines(place)) == sorted([*HEAD, entry("one"), "- edited", entry("two"), entry("three")])
+    assert (told.added, told.put_back) == (1, 1)
+
+
+def test_a_line_that_a_person_removed_is_not_added_by_a_second_process(place: MemoryPlace) -> None:
+    add(place, "one")
+    add(place, "two")
+    save(place, *HEAD, entry("two"))
+    add(place, "one")
+    assert lines(place) == [*HEAD, entry("two")]
+
+
 def test_a_persons_edits_stay(place: MemoryPlace) -> None:
     add(place, "one")
     save(place, "# My heading", "- mine", entry("one"))

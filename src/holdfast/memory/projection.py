@@ -120,7 +120,9 @@ class _Pass:
 
     def run(self, new: Sequence[str]) -> Written:
         theirs = self._read()
-        known = {key_of(line) for line in theirs}
+        # What we wrote before and a save from before it lacks is put back by the merge, not added once more: another
+        # process may have read the same remarks and come first.
+        known = {key_of(line) for line in (*theirs, *lines.split(self._state.base or "")[0])}
         fresh = [line for line in new if key_of(line) not in known]
         merged = self._join_asides(self._merged(theirs, fresh))
         if merged and not any(line.strip() for line in theirs):
