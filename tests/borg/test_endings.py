@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -19,10 +20,12 @@ from holdfast.backup import engine as progress_module
 from holdfast.backup.borg import verbs as borg_module
 from holdfast.backup.borg.verbs import Borg, rsh_of
 from holdfast.backup.engine import Amount, Repository
+from holdfast.backup.places import companion_files
+from holdfast.cli.main import main
 from holdfast.errors import BackupInterrupted, PassphraseRefused, PlaceUnreachable, RepositoryReplaced
 from holdfast.identity.records.secret_bytes import SecretBytes
 from holdfast.layout.agent_home import AgentHome
-from holdfast_proofs.backup_lab.hanging import COMMAND, WORDS, alive, end_it, hanging_rsh, left_of
+from holdfast_proofs.backup_lab.hanging import COMMAND, alive, end_it, hanging_rsh, left_of
 from holdfast_proofs.support import warm_start
 
 
@@ -173,31 +176,25 @@ def test_a_full_disk_under_the_output_is_no_defect_of_ours(make_home: Callable[[
     assert error["hint"]
 
 
-def test_a_file_of_a_place_that_cannot_be_read_is_told_with_its_path(tmp_path: Path) -> None:
-    """Reading /proc/self/mem from its start is a real input/output error."""
+def test_a_file_of_a_place_that_cannot_be_read_is_told_with_its_path(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fails under one file; no word is asked for."""
     place = tmp_path / "nas" / "ada"
     place.mkdir(parents=True)
     (place / "place.json").write_text('{"format": 1, "place": "nas", "epoch": 1, "repository_id": ""}')
-    (place / "kel.jsonl").symlink_to("/proc/self/mem")
-    done = subprocess.run(
-        [
-            *COMMAND,
-            "recover",
-            "--place",
-            str(place.parent),
-            "--home",
-            str(tmp_path / "new"),
-            "--dry-run",
-            "--json",
-            "--words-fd",
-            "0",
-        ],
-        input=WORDS,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    error = json.loads(done.stderr.splitlines()[-1])["error"]
+    (place / "kel.jsonl").write_text("{}")
+    read = companion_files.read_plain
+
+    def failing(path: Path, bytes_max: int) -> bytes:
+        if path.name == "kel.jsonl":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(path, bytes_max)
+
+    monkeypatch.setattr(companion_files, "read_plain", failing)
+    words = ["recover", "--place", str(place.parent), "--home", str(tmp_path / "new"), "--dry-run", "--json"]
+    assert main(words) != 0
+    error = json.loads(capfd.readouterr().err.splitlines()[-1])["error"]
     assert error["code"] == "repository-damaged", error
     assert "kel.jsonl" in error["message"]
     assert "Input/output error" in error["message"]

@@ -84,8 +84,8 @@ def test_programs_read_what_was_done(
     page = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text()
     headings = " ".join(line for line in page.splitlines() if line.startswith("## "))
 
-    def asked(*words: str, fields: set[str]) -> Any:  # Any: JSON
-        assert main([*words, "--json", "--home", home]) == 0
+    def asked(*words: str, fields: set[str], code: int = 0) -> Any:  # Any: JSON
+        assert main([*words, "--json", "--home", home]) == code
         said = capfd.readouterr()
         assert said.err == ""
         found = json.loads(said.out)
@@ -97,7 +97,7 @@ def test_programs_read_what_was_done(
     made = asked("place", "add", "nas", str(tmp_path / "nas"), fields=SHAPE)
     assert made["repository"] == f"{tmp_path}/nas/ada/repository"
     assert asked("place", "check", "nas", fields=CHECKED)["snapshots"] == []
-    done = asked("backup", "due", fields={"due", "places"})
+    done = asked("backup", "due", fields={"due", "places"}, code=7)
     assert done["due"] == ["nas"]
     # This home has no identity to sign with: what went wrong is in the answer.
     assert [(one["name"], one["result"]) for one in done["places"]] == [("nas", "log-missing")]
@@ -105,7 +105,8 @@ def test_programs_read_what_was_done(
     found = asked("place", "check", "nas", "--deep", fields=CHECKED)
     assert found["deep"]
     assert found["snapshots"] == []
-    shown = asked("backup", "schedule", fields={"unit", "service", "timer", "cron", "written"})
+    shown = asked("backup", "schedule", fields={"unit", "service", "timer", "cron", "written", "vault_opens"})
+    assert shown["vault_opens"]
     assert home in shown["cron"]
     assert shown["written"] == []
     (tmp_path / "nas").rename(tmp_path / "rack")
@@ -156,11 +157,12 @@ def test_doctor_names_engine_places_and_what_is_missing(
     assert found["borg"][0][0] == "ok"
     assert found["borg"][0][1].startswith("Borg 1.")
     levels = [level for level, _ in found["backups"]]
-    assert levels == ["ok", "note", "note"]
+    assert levels == ["ok", "note", "warning", "note"]
     texts = [text for _, text in found["backups"]]
     assert texts[0].startswith("place nas: ada-1-1 verified 0.")
     assert texts[1] == "place usb: no verified backup yet; not reachable now (place-missing)"
-    assert "share a failure domain" in texts[2]
+    assert "every place is on the disk that the agent's folder is on" in texts[2]
+    assert "share a failure domain" in texts[3]
     states_of(home).change(
         "usb", lambda state: tried(state, now_ms=1, result="repository-damaged", message="a bad chunk")
     )

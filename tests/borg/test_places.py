@@ -339,3 +339,51 @@ async def test_an_agent_without_a_vault_has_no_places(make_home: Callable[[], Ag
         await open_places(home)
     with pytest.raises(PlaceNotFound, match="no place 'nas'"):
         (await open_places(load_home(home.folder))).get("nas")
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("ada", "is the agent's folder"),
+        ("ada/backups", "is inside the agent's folder"),
+        (".", "contains the agent's folder"),
+        ("vault", "is the vault"),
+        ("vault/deep", "is inside the vault"),
+        ("second", "is the second place"),
+        ("linked", "is inside the agent's folder"),
+    ],
+)
+async def test_a_place_is_a_folder_of_its_own(places: BackupPlaces, tmp_path: Path, where: str, said: str) -> None:
+    """In the agent's folder each backup would hold the one before; beside keys it is lost with them."""
+    for folder in ("ada/backups", "vault/deep", "second"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    assert places.home.vault == tmp_path / "vault"
+    assert places.home.second == tmp_path / "second"
+    address = tmp_path / where
+    if where == "linked":
+        address = tmp_path / "elsewhere" / ".." / "ada" / "backups"
+        (tmp_path / "elsewhere").mkdir()
+    with pytest.raises(BadPlace) as caught:
+        await places.add(PlaceRequest(name="near", address=str(address)))
+    assert said in str(caught.value)
+    assert not (tmp_path / where / SENTINEL).exists()
+    assert places.read() == ()
+
+
+@pytest.mark.parametrize(
+    ("address", "message", "hint"),
+    [
+        ("s3://bucket/x", "no places at s3:// addresses", "ssh://user@host/path"),
+        ("http://x/y", "no places at http:// addresses", "ssh://user@host/path"),
+        ("file:///etc", "no places at file:// addresses", "give the folder itself: /etc"),
+        ("/etc/passwd", "/etc/passwd is not a folder", "give a folder"),
+        ("/proc", "cannot make files in /proc", "on a disk"),
+    ],
+)
+async def test_what_can_be_no_place_is_said_in_words(
+    places: BackupPlaces, address: str, message: str, hint: str
+) -> None:
+    with pytest.raises(BadPlace) as caught:
+        await places.add(PlaceRequest(name="odd", address=address))
+    assert message in caught.value.message
+    assert hint in caught.value.hint

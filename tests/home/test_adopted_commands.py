@@ -222,6 +222,7 @@ def test_every_command_finds_an_adopted_agent(
     one.run("paper", "revoke", "1", "--yes", way="HOLDFAST_HOME")
     one.run("identity", "answer", "--challenge", "a" * 22, way="--home")
     one.run("identity", "rotate", "--yes", way="HOLDFAST_HOME")
+    one.run("identity", "add-unlock", "--unlock-file", str(one.apart / "another"), way="--home")
     one.run("identity", "evict", "--paper", "--yes", "--words-fd", one.given(words), way="--home")
     one.run("recover", "--dry-run", "--words-fd", one.given(words), way="HOLDFAST_HOME")
     reads, writes = os.pipe()

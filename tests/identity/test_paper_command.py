@@ -214,7 +214,7 @@ def test_the_card_holds_the_signed_records_and_where_to_look(home: Home, hf: Com
     text = hf("paper", "card", "--text", "--contact", "keeper@example.org").out
     records = [parse_record(line) for line in read_card(text)]
     assert [one.digest for one in records] == [home.log.generations[0].tier.digest]
-    for shown in ("https://relay.example.org", "usb (/mnt/usb/ada/repository)", "keeper@example.org", "m/7233'"):
+    for shown in ("https://relay.example.org", "usb (/mnt/usb)", "keeper@example.org", "m/7233'"):
         assert shown in text
     signed = home.recover()
     card = make_card(home.session(), date=today())

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from holdfast.app.binder import INSTANCE, KEYS, open_file_journal
 from holdfast.backup.open_engine import describe_engine
+from holdfast.backup.places.address import PlaceKind
 from holdfast.backup.places.backup_places import states_of
 from holdfast.backup.places.place_state import PlaceState
 from holdfast.backup.places.places import Place, check_there, read_places, shared_domains
@@ -311,6 +312,13 @@ async def examine_backups(folder: Path) -> AsyncIterator[Finding]:
     yield await _engine(home)
     for place in places:
         yield _backup_place(place, states.get(place.name, PlaceState()), home)
+    if all(_on_disk_of(home.state, place) for place in places):
+        yield warning(
+            "backups",
+            "every place is on the disk that the agent's folder is on: if that disk fails, the agent and its backups "
+            "are lost",
+            "add a place on another disk or host: `holdfast place add NAME ADDRESS`",
+        )
     for names in shared_domains(places).values():
         yield note("backups", f"{', '.join(names)} share a failure domain: one failure can destroy all of them")
 
@@ -323,6 +331,13 @@ async def _engine(home: AgentHome) -> Finding:
         accepted = settings.accept_old_borg and error.code == "engine-too-old"
         return (note if accepted else warning)("borg", error.message, error.hint)
     return ok("borg", shown)
+
+
+def _on_disk_of(folder: Path, place: Place) -> bool:
+    try:
+        return place.kind is PlaceKind.FOLDER and Path(place.address).stat().st_dev == folder.stat().st_dev
+    except OSError:
+        return False  # not mounted now: then it is another disk
 
 
 def _backup_place(place: Place, state: PlaceState, home: AgentHome) -> Finding:

@@ -149,7 +149,7 @@ async def _copies(home: AgentHome, id: AgentId, reached: OpenWitnesses) -> dict[
     for place in places:
         if place.kind is PlaceKind.FOLDER:
             try:
-                found[f"place {place.name}"] = log_in_companions(read_folder(place.own))
+                found[f"place {place.name}"] = log_in_companions(read_folder(place.own, rescue=True))
             except (HoldfastError, OSError):
                 continue
     return found

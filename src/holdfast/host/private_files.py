@@ -166,6 +166,19 @@ def read_private(path: Path, bytes_max: int) -> bytes:
         return file.read(bytes_max)
 
 
+def read_plain(path: Path, bytes_max: int) -> bytes:
+    """The first bytes of a file that another machine may have written: whoever owns it, but no link, pipe or device.
+    Raises OSError, SymlinkRefused, WrongKind."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise (SymlinkRefused(f"{path} is a symbolic link") if path.is_symlink() else error) from error
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise WrongKind(f"{path} is not a file")
+        return file.read(bytes_max)
+
+
 @contextmanager
 def locked(path: Path) -> Generator[None]:
     """One process at a time, by a lock on this private file; it ends with its holder."""

@@ -8,7 +8,6 @@ made. Nothing is written; recover_agent.py acts on it.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -62,6 +61,7 @@ class Evidence:
 class Survey:
     """What there is. Nothing was changed to find it out."""
 
+    name: str  # of the agent, as the places say it; "" if none does
     log: KeyLog
     change: str  # what was wrong with the words
     escrow: Escrow = field(repr=False)
@@ -95,18 +95,23 @@ class Survey:
 
 
 async def survey_evidence(
-    evidence: Evidence, folder: Path, *, engine: BackupEngine, port: Signatures, at: int | None = None
+    evidence: Evidence,
+    folder: Path,
+    *,
+    engine: BackupEngine,
+    port: Signatures,
+    at: int | None = None,
+    sources: FoundPlaces | None = None,
 ) -> Survey:
-    """Everything that can be known before anything is changed.
+    """Everything that can be known before anything is changed; `sources` where the places were looked at already.
     Raises PlaceMissing: none of the places could be read, or none holds a snapshot; LogMissing, BadPhrase, BadShare,
     VaultLocked, NotNow."""
-    sources = await find_sources(
-        engine, evidence.places, agent=evidence.agent, rsh=evidence.rsh, remote_program=evidence.remote_program
-    )
+    if sources is None:
+        sources = await find_sources(
+            engine, evidence.places, agent=evidence.agent, rsh=evidence.rsh, remote_program=evidence.remote_program
+        )
+        sources = await with_own_places(sources, folder, engine)
     folder = home_in(folder)
-    sources = await _with_own_places(sources, folder, engine)
-    if not sources.found and sources.failed:
-        raise next(iter(sources.failed.values()))
     copies = (*evidence.copies, *(one.log for one in sources.found))
     logs = await read_logs(copies, open_witnesses(evidence.witnesses, port=port), port=port)
     if not logs:
@@ -136,6 +141,7 @@ async def survey_evidence(
     failed = {address: error.message for address, error in sources.failed.items()}
     failed |= {one.place.name: one.error.message for one in seen.places if one.error is not None}
     return Survey(
+        name=next((one.agent for one in own if one.agent), ""),
         log=log,
         change=change,
         escrow=escrow,
@@ -227,25 +233,25 @@ async def _listed(engine: BackupEngine, source: FoundPlace, escrow: Escrow) -> L
     return Listed(place=source.place, known=known, archives=frozenset(one.name for one in listing.archives))
 
 
-async def _with_own_places(sources: FoundPlaces, folder: Path, engine: BackupEngine) -> FoundPlaces:
-    """Also the places that a folder which survived still names."""
-    if not os.path.lexists(folder / "places.json"):
-        return sources
+async def with_own_places(sources: FoundPlaces, folder: Path, engine: BackupEngine) -> FoundPlaces:
+    """Also the places that a folder which survived still names. Raises what the first one raised if none answers."""
     found, failed = list(sources.found), dict(sources.failed)
     there = {one.place.repository for one in found}
-    named = [one for one in read_places(folder / "places.json") if one.repository not in there]
+    named = [one for one in read_places(home_in(folder) / "places.json") if one.repository not in there]
     answers = await asyncio.gather(*(_read_beside(engine, one) for one in named))
     for place, answer in zip(named, answers, strict=True):
         if isinstance(answer, HoldfastError):
             failed[place.name] = answer
         else:
-            found.append(FoundPlace(place=place, files=answer))
+            found.append(FoundPlace(place=place, files=answer, agent=place.agent))
+    if not found and failed:
+        raise next(iter(failed.values()))
     return replace(sources, found=tuple(found), failed=failed)
 
 
 async def _read_beside(engine: BackupEngine, place: Place) -> dict[str, bytes] | HoldfastError:
     try:
-        return await read_companions(engine, place)
+        return await read_companions(engine, place, rescue=True)
     except HoldfastError as error:
         return error
 

@@ -26,7 +26,7 @@ import shutil
 import sys
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,10 +47,11 @@ from holdfast.errors import (
     PassphraseRefused,
     PlaceFull,
     PlaceUnreachable,
+    RepositoryDamaged,
     RepositoryKeyMissing,
     RepositoryMoved,
 )
-from holdfast.host.private_files import ensure_private_folder, write_atomically
+from holdfast.host.private_files import ensure_private_folder, read_plain, write_atomically
 
 NAME = "borg"
 OLDEST = (1, 4)
@@ -294,6 +295,8 @@ class Borg:
         self._check_answers(repository)
         began = time.monotonic()
         ensure_private_folder(self.base)
+        if not repository.is_far:
+            await asyncio.to_thread(_check_plain, Path(repository.address))
         lock = ["--bypass-lock"] if call.rescue else ["--lock-wait", str(LOCK_WAIT_S)]
         remote = ["--remote-path", repository.remote_program] if repository.remote_program else []
         rsh = rsh_of(repository.rsh) if repository.is_far else ""
@@ -356,11 +359,28 @@ def _segment_bytes(folder: Path) -> int:
 
 def _in_config(folder: Path, pattern: str) -> str | None:
     try:
-        raw = (folder / "config").read_bytes()[:CONFIG_BYTES_MAX].decode(errors="replace")
-    except OSError:
+        raw = read_plain(folder / "config", CONFIG_BYTES_MAX).decode(errors="replace")
+    except (OSError, HoldfastError):
         return None
     found = re.search(pattern, raw, re.MULTILINE)
     return found[1] if found else None
+
+
+def _check_plain(folder: Path) -> None:
+    """Only files and folders are in a repository: at a pipe Borg would wait for ever, a device it would read without
+    end. What cannot be listed is for Borg to report. Raises RepositoryDamaged."""
+    waiting = [os.fspath(folder)]
+    while waiting:
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for one in entries:
+                if one.is_dir(follow_symlinks=False):
+                    waiting.append(one.path)
+                elif not one.is_file(follow_symlinks=False) and os.path.lexists(one.path):
+                    raise RepositoryDamaged(
+                        f"{one.path} is a link, a pipe or a device; a repository has only files and folders",
+                        hint="find out who put it there, and remove it. If a file is missing then, restore from "
+                        "another place and add a new one",
+                    )
 
 
 def _archive(one: dict[str, Any]) -> Archive:

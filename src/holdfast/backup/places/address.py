@@ -52,6 +52,13 @@ def parse_address(text: str) -> Address:
     _check_characters(text)
     if text.startswith("ssh://"):
         return _ssh(text, _SSH.fullmatch(text))
+    scheme, found, path = text.partition("://")
+    if found:
+        folder = f"give the folder itself: {path}" if scheme == "file" else ""
+        raise BadPlace(
+            f"{text[:80]!r}: Holdfast has no places at {scheme[:20]}:// addresses",
+            hint=folder or "give a folder that is mounted here (/mnt/nas), or a host with Borg: ssh://user@host/path",
+        )
     if text.startswith("/"):
         return Address(kind=PlaceKind.FOLDER, text=text.rstrip("/") or "/")
     scp = _SCP.fullmatch(text)

@@ -11,6 +11,7 @@ Removing a place removes nothing in it: its snapshots stay and can be restored.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from holdfast.backup.places.companion_files import digest, log_in_companions, pu
 from holdfast.backup.places.place_states import PlaceStates
 from holdfast.backup.places.places import (
     ABOUT,
+    FILE_BYTES_MAX,
     KEYS,
     PLACES_MAX,
     REPOSITORY,
@@ -48,9 +50,17 @@ from holdfast.errors import (
     PlaceTaken,
     RepositoryDamaged,
     RepositoryKeyMissing,
+    SymlinkRefused,
     VaultMissing,
+    WrongKind,
 )
-from holdfast.host.private_files import check_place, ensure_private_folder, find_network_fs, write_atomically
+from holdfast.host.private_files import (
+    check_place,
+    ensure_private_folder,
+    find_network_fs,
+    read_plain,
+    write_atomically,
+)
 from holdfast.identity.files.own_log import find_own_log
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.vault.ring import ESCROW, Escrow, read_escrow, store, with_place
@@ -58,6 +68,7 @@ from holdfast.identity.vault.vault import Vault, open_vault, terminal_prompt
 from holdfast.identity.witness.observe import merge_copies
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.moved import check_not_moved
+from holdfast.layout.witness_address import folders_of
 
 THIS_MACHINE = "this machine"
 HEADS = "heads.jsonl"
@@ -146,6 +157,7 @@ class BackupPlaces:
         parsed = parse_address(address)
         new = msgspec.structs.replace(old, address=parsed.text, kind=parsed.kind, companion="")
         if new.kind is PlaceKind.FOLDER:
+            self._check_apart(_folder(parsed))
             new = msgspec.structs.replace(new, place_id=find_place_id(_folder(parsed)) or self._new_id())
         repository = self.repository(new)
         listing = await self.engine.list_archives(repository, rescue=True)
@@ -261,6 +273,7 @@ class BackupPlaces:
         place_id, domain = "", request.domain or address.host
         if address.kind is PlaceKind.FOLDER:
             root = _folder(address)
+            self._check_apart(root)
             place_id = find_place_id(root) or self._new_id()
             domain = request.domain or (f"network folder {root}" if find_network_fs(root) else THIS_MACHINE)
         draft = Place(
@@ -279,15 +292,29 @@ class BackupPlaces:
         )
         return msgspec.structs.replace(draft, epoch=self._epoch(draft))
 
+    def _check_apart(self, root: Path) -> None:
+        """A place in the agent's folder would be in its own backups; beside keys it would be lost with them.
+        Raises BadPlace."""
+        home, real = self.home, Path(os.path.realpath(root))
+        folders = [("the agent's folder", home.state), ("the vault", home.vault), ("the second place", home.second)]
+        for what, path in (*folders, *(("the witness", one) for one in folders_of(home.witnesses))):
+            other = Path(os.path.realpath(path or home.state))
+            if real == other or other in real.parents or real in other.parents:
+                where = "contains" if real in other.parents else "is" if real == other else "is inside"
+                raise BadPlace(
+                    f"{root} {where} {what} {path}: a place must be a folder of its own",
+                    hint="give a folder on another disk, or on another machine",
+                )
+
     def _epoch(self, draft: Place) -> int:
         """One above all that were used under this name, unless the repository says its own."""
         if draft.kind is PlaceKind.FOLDER:
             try:
-                raw = (draft.own / ABOUT).read_bytes()
+                raw = read_plain(draft.own / ABOUT, FILE_BYTES_MAX)
                 found = msgspec.json.decode(raw, type=PlaceAbout)
                 if found.place == draft.name and found.epoch >= 1:
                     return found.epoch
-            except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
+            except (OSError, SymlinkRefused, WrongKind, msgspec.DecodeError, UnicodeError, RecursionError):
                 pass
         start = f"{_KEY}/{draft.name}/"
         used = [
@@ -300,9 +327,12 @@ class BackupPlaces:
     async def _opened_or_made(self, place: Place) -> Listing:
         if place.kind is PlaceKind.FOLDER:
             root = Path(place.address)
-            if find_place_id(root) is None:
-                mark_place(root, place.place_id)
-            ensure_private_folder(place.own)
+            try:
+                if find_place_id(root) is None:
+                    mark_place(root, place.place_id)
+                ensure_private_folder(place.own)
+            except FileNotFoundError as error:  # a folder of the kernel's, such as /proc, takes no new file
+                raise BadPlace(f"cannot make files in {root}", hint="give a folder on a disk") from error
         repository = self.repository(place)
         try:
             await self.engine.init(repository)
@@ -379,6 +409,8 @@ def _joined(there: bytes, ours: bytes) -> bytes:
 
 def _folder(address: Address) -> Path:
     root = Path(address.text)
+    if os.path.lexists(root) and not root.is_dir():
+        raise BadPlace(f"{root} is not a folder", hint="give a folder: on another disk, or on a mounted network share")
     if not root.is_dir():
         raise PlaceMissing(
             f"there is no folder {root}", hint=f"mount the disk first, or `mkdir {root}` if you want a plain folder"

@@ -15,9 +15,10 @@ All files are written at once. A kill in between leaves, in a folder, some old a
 each whole; on a far host the set before. The next run compares and writes them again.
 
 `find_sources` takes addresses as a person names them on a bare machine. A folder is the root of a
-place, in which each agent has a folder of its own, or that folder itself. On a far host the companion
-repository has the rest. Companion files are read, not believed: the escrow opens with the paper or it
-does not, the log is verified record by record, heads by the log, and everything else by the heads.
+place, in which each agent has a folder of its own, or that folder itself, or the repository in it. On a
+far host the companion repository has the rest. Companion files are read, not believed: the escrow opens
+with the paper or it does not, the log is verified record by record, heads by the log, and everything else
+by the heads.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import contextlib
 import hashlib
 import io
 import os
+import re
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -38,9 +40,26 @@ import msgspec
 
 from holdfast.backup.engine import BackupEngine, Repository
 from holdfast.backup.places.address import PlaceKind, check_place_name, parse_address
-from holdfast.backup.places.places import ABOUT, COMPANION_SUFFIX, KEYS, Place, PlaceAbout, find_place_id, place_error
-from holdfast.errors import BadInput, HoldfastError, PlaceMissing, PlaceTaken, RepositoryDamaged
-from holdfast.host.private_files import ensure_private_folder, write_atomically
+from holdfast.backup.places.places import (
+    ABOUT,
+    COMPANION_SUFFIX,
+    KEYS,
+    REPOSITORY,
+    Place,
+    PlaceAbout,
+    find_place_id,
+    place_error,
+)
+from holdfast.errors import (
+    BadInput,
+    HoldfastError,
+    PlaceMissing,
+    PlaceTaken,
+    RepositoryDamaged,
+    SymlinkRefused,
+    WrongKind,
+)
+from holdfast.host.private_files import ensure_private_folder, read_plain, write_atomically
 from holdfast.identity.files.own_log import LOG, RECEIPTS
 from holdfast.identity.records.secret_bytes import SecretBytes
 from holdfast.identity.witness.witness import LogCopy
@@ -69,26 +88,30 @@ async def put_companions(engine: BackupEngine, place: Place, files: Mapping[str,
         await _archive(engine, place, files)
 
 
-async def read_companions(engine: BackupEngine, place: Place) -> dict[str, bytes]:
-    """The companion files as they are, not checked. Needs no key. Raises PlaceMissing if there are none."""
+async def read_companions(engine: BackupEngine, place: Place, *, rescue: bool = False) -> dict[str, bytes]:
+    """The companion files as they are, not checked. Needs no key. Raises PlaceMissing if there are none, and
+    RepositoryDamaged if one is a link, a pipe or a device; with `rescue` such a one only counts as missing."""
     if place.kind is PlaceKind.FOLDER:
         try:
-            return await asyncio.to_thread(read_folder, place.own)
+            return await asyncio.to_thread(read_folder, place.own, rescue=rescue)
         except OSError as error:
             raise place_error(error, place.name) from error
     return await _unarchived(engine, companion_repository(place))
 
 
-def read_folder(folder: Path) -> dict[str, bytes]:
+def read_folder(folder: Path, *, rescue: bool = False) -> dict[str, bytes]:
     """The same, from a folder that a person found: ROOT/AGENT of a place."""
     found: dict[str, bytes] = {}
     names = [*sorted(_names(folder)), *sorted(f"{KEYS}/{name}" for name in _names(folder / KEYS))]
     for name in names[:FILES_MAX]:
         path = folder / name
-        if path.suffix in (".json", ".age", ".jsonl", ".key") and path.is_file():
-            if path.stat().st_size > BYTES_MAX:
-                raise RepositoryDamaged(f"{path} is larger than {BYTES_MAX:,} bytes, the limit for a companion file")
-            found[name] = _read(path)
+        if path.suffix in (".json", ".age", ".jsonl", ".key"):
+            try:
+                found[name] = _read(path)
+            except (SymlinkRefused, WrongKind) as error:
+                if not rescue:
+                    hint = f"remove {path}: the next backup writes the file again. Find out who put it there"
+                    raise RepositoryDamaged(error.message, hint=hint) from error
     if not found:
         raise PlaceMissing(f"{folder} has no companion files of an agent (heads.jsonl, escrow.age and others)")
     return found
@@ -96,9 +119,12 @@ def read_folder(folder: Path) -> dict[str, bytes]:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        raw = read_plain(path, BYTES_MAX + 1)
     except OSError as error:  # a failed read does not say of what
         raise OSError(error.errno, error.strerror, str(path)) from error
+    if len(raw) > BYTES_MAX:
+        raise RepositoryDamaged(f"{path} is larger than {BYTES_MAX:,} bytes, the limit for a companion file")
+    return raw
 
 
 def companion_repository(place: Place) -> Repository:
@@ -118,8 +144,8 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
     for name, data in files.items():
         path = folder / name
         try:
-            same = path.read_bytes() == data
-        except OSError:
+            same = read_plain(path, len(data) + 1) == data
+        except (OSError, SymlinkRefused, WrongKind):
             same = False
         if not same:
             write_atomically(path, data)
@@ -187,6 +213,7 @@ def _names(folder: Path) -> list[str]:
 
 
 AGENTS_MAX = 100  # folders of agents in one place that are looked at
+_AGENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")  # a name that may become that of a folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +222,7 @@ class FoundPlace:
 
     place: Place
     files: dict[str, bytes] = field(repr=False)
+    agent: str = ""  # its name, as the place says it; not proven
 
     @property
     def escrow(self) -> bytes | None:
@@ -259,29 +287,34 @@ def _bare(name: str, address: str, *, folder: Path | None = None) -> Place:
 
 
 async def _found(engine: BackupEngine, bare: Place, *, where: str) -> FoundPlace:
-    files = await read_companions(engine, bare)
+    files = await read_companions(engine, bare, rescue=True)
     try:
         about = msgspec.json.decode(files.get(ABOUT, b""), type=PlaceAbout)
         check_place_name(about.place)
     except (msgspec.DecodeError, UnicodeError, RecursionError, HoldfastError):
         raise PlaceMissing(f"{where}: {ABOUT} is missing or cannot be read") from None
     epoch, known = max(about.epoch, 1), about.repository_id
-    return FoundPlace(
-        place=msgspec.structs.replace(bare, name=about.place, epoch=epoch, repository_id=known), files=files
-    )
+    place = msgspec.structs.replace(bare, name=about.place, epoch=epoch, repository_id=known)
+    last = bare.address.rsplit("/", 1)[-1] if bare.kind is PlaceKind.SSH else bare.agent
+    agent = next((one for one in (about.agent, last) if _AGENT.fullmatch(one)), "")
+    return FoundPlace(place=place, files=files, agent=agent)
 
 
 def _agent_folders(root: Path, agent: str) -> list[Path]:
     if not root.is_dir():
         raise PlaceMissing(f"there is no folder {root}", hint="mount the disk, or correct the path")
-    if (root / ABOUT).is_file():
-        return [root]
+    for folder in (root, root.parent) if root.name == REPOSITORY else (root,):
+        if (folder / ABOUT).is_file():
+            return [folder]
     names = sorted(os.listdir(root))[: 10 * AGENTS_MAX]
     found = [root / name for name in names if (root / name / ABOUT).is_file()]
     wanted = [path for path in found if not agent or path.name == agent][:AGENTS_MAX]
     if not wanted:
         there = f"; it has backups of: {', '.join(path.name for path in found)}" if found else ""
-        raise PlaceMissing(f"{root} has no backup of {agent or 'an agent'}{there}")
+        raise PlaceMissing(
+            f"{root} has no backup of {agent or 'an agent'}{there}",
+            hint="give the address that the recovery sheet or the public card names; if it is on a disk, mount that",
+        )
     return wanted
 
 

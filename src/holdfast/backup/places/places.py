@@ -38,7 +38,7 @@ from holdfast.errors import (
     PlaceRefused,
     RepositoryDamaged,
 )
-from holdfast.host.private_files import read_private, write_atomically
+from holdfast.host.private_files import read_plain, read_private, write_atomically
 from holdfast.identity.vault.ring import Escrow
 
 SENTINEL = "holdfast-place.json"
@@ -96,6 +96,7 @@ class PlaceAbout(msgspec.Struct, frozen=True, kw_only=True):
     place: str
     epoch: int
     repository_id: str
+    agent: str = ""  # its name; the folder may have been copied under another one
 
 
 def read_places(path: Path) -> tuple[Place, ...]:
@@ -170,9 +171,9 @@ def check_there(place: Place) -> None:
 def find_place_id(root: Path) -> str | None:
     """What the sentinel in this folder says; None where there is none that can be read."""
     try:
-        raw = (root / SENTINEL).read_bytes()
+        raw = read_plain(root / SENTINEL, FILE_BYTES_MAX)
         return msgspec.json.decode(raw, type=_Sentinel).place_id
-    except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
+    except (OSError, HoldfastError, msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 
 
@@ -187,7 +188,9 @@ def mark_place(root: Path, place_id: str) -> None:
 
 
 def about(place: Place) -> bytes:
-    fields = PlaceAbout(format=FORMAT, place=place.name, epoch=place.epoch, repository_id=place.repository_id)
+    fields = PlaceAbout(
+        format=FORMAT, place=place.name, epoch=place.epoch, repository_id=place.repository_id, agent=place.agent
+    )
     return msgspec.json.format(msgspec.json.encode(fields)) + b"\n"
 
 

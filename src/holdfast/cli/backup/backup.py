@@ -10,7 +10,7 @@ from holdfast.cli.backup.places import APPEND_ONLY, over_places, place_shape
 from holdfast.cli.command import Commands, Run, add_flag, add_options, home_of, new_noun, new_verb
 from holdfast.cli.screen.screen import clock_time, finish, print_json, print_table, talk
 from holdfast.cli.signals import run_async
-from holdfast.errors import SnapshotsMissing
+from holdfast.errors import EXIT_PLACE, SnapshotsMissing, VaultLocked
 
 if TYPE_CHECKING:
     from holdfast.backup.backups import Backups
@@ -105,8 +105,8 @@ def add_parser(commands: Commands) -> None:
 
         Back up to every place that is due, and send notices as [notices] says. For timers and cron. If a place
         failed, Holdfast tries it again soon, then less often. A disk that is not mounted raises no alarm until its
-        last verified backup is too old. The exit code is 0 even if a place failed: a notice tells you what you must
-        know.
+        last verified backup is too old. The exit code is 0 if at least one place that was due got a backup, or
+        nothing was due; a notice tells you about places that failed.
         examples:
           holdfast backup due --every 1h
           holdfast backup due --every 1d --home ~/ada
@@ -311,6 +311,7 @@ async def _prune(places: BackupPlaces, args: argparse.Namespace) -> int:
 async def _due(args: argparse.Namespace) -> int:
     from holdfast.app.notify import make_notices
     from holdfast.backup.places.backup_places import states_of
+    from holdfast.backup.places.place_state import PlaceState
     from holdfast.backup.places.places import read_places
     from holdfast.backup.upkeep.scheduled import backup_of, parse_every, run_due
     from holdfast.core.clock import SystemClock
@@ -319,17 +320,39 @@ async def _due(args: argparse.Namespace) -> int:
     every_s = parse_every(args.every)
     home = home_of(args)
     notices = make_notices(find_settings(home.journal))
+    began_ms = SystemClock().wall_ms()
     names = await run_due(home, backup_of(home), every_s=every_s, clock=SystemClock(), notices=notices)
-    states = states_of(home)
-    places = [place_shape(one, states.of(one.name)) for one in read_places(home.places_file)]
-    fields = {"due": list(names), "places": places}
-    return finish(args, fields, f"due: {', '.join(names)}" if names else "nothing is due")
+    states = states_of(home).read()
+    places = [place_shape(one, states.get(one.name, PlaceState())) for one in read_places(home.places_file)]
+    finish(args, {"due": list(names), "places": places}, f"due: {', '.join(names)}" if names else "nothing is due")
+    tried = [(name, states[name]) for name in names if name in states]
+    failed = [(name, state) for name, state in tried if state.failures and state.tried_ms >= began_ms]
+    if not failed or len(failed) < len(names):
+        return 0
+    if not args.json:
+        talk("nothing was backed up:\n" + "\n".join(f"  {name}: {state.message}" for name, state in failed))
+        if any(state.result == VaultLocked.code for _, state in failed):
+            talk(f"hint: {ADD_UNLOCK}")
+    return EXIT_PLACE
+
+
+ADD_UNLOCK = (
+    "give the vault a way to open without a person: `holdfast identity add-unlock --unlock-file FILE`; FILE should be "
+    "on another disk than the vault"
+)
 
 
 def run_schedule(args: argparse.Namespace) -> int:
     from holdfast.backup.upkeep.scheduled import install, make_schedule, units_folder
+    from holdfast.identity.vault.vault import opens_unattended
 
     home = home_of(args)
+    locked = home.vault is not None and not opens_unattended(home.vault)
+    if locked and not args.json:
+        talk(
+            "WARNING: no scheduled backup will be made: the vault opens only with a passphrase, and a timer cannot "
+            f"type it\nhint: {ADD_UNLOCK}"
+        )
     schedule = make_schedule(home.folder, agent=home.name, every=args.every)
     written = install(schedule, units_folder()) if args.install else ()
     if args.json:
@@ -340,6 +363,7 @@ def run_schedule(args: argparse.Namespace) -> int:
                 "timer": schedule.timer,
                 "cron": schedule.cron,
                 "written": [str(path) for path in written],
+                "vault_opens": not locked,
             }
         )
         return 0

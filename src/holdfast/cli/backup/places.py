@@ -169,7 +169,10 @@ async def _add(places: BackupPlaces, args: argparse.Namespace) -> int:
         talk(f"note: {', '.join(names)} share a failure domain: one failure can destroy all of them")
     if place.append_only:
         talk(APPEND_ONLY)
-    talk("next: `holdfast backup now`, and `holdfast paper card`: the card lists the places")
+    talk(
+        "next: `holdfast backup now`; then print sheet and card again, because they name the places: "
+        "`holdfast paper print`, `holdfast paper card`"
+    )
     return 0
 
 

@@ -38,8 +38,10 @@ from holdfast.identity.records.records import RotationReason
 from holdfast.identity.vault.age import FILE_BYTES_MAX
 from holdfast.identity.vault.keyset import KeySet
 from holdfast.identity.witness.open_witnesses import open_witnesses
-from holdfast.layout.agent_home import AgentHome, home_folder, load_home
+from holdfast.layout.agent_home import AgentHome, home_folder, load_home, root_folder
 from holdfast.layout.moved import check_not_moved
+from holdfast.layout.witness_address import folders_of
+from holdfast.recovery.recover_target import check_outside, check_target
 
 
 def run_rotate(args: argparse.Namespace) -> int:
@@ -165,10 +167,13 @@ def run_recover(args: argparse.Namespace) -> int:
     name = args.name or (known.name if known else folder.name.lower())
     vault = path_of(args.vault) if args.vault else ((known.vault if known else None) or default_place("vault", name))
     given_second = args.second or (str(known.second) if known and known.second else None)
+    check_target(root_folder(args.home), name=name)
+    second = second_place(given_second, vault, name)
+    check_outside(folder, [vault, second, *folders_of(witnesses_of(args.new_witness))])
     order = RecoveryOrder(
         folder=folder,
         vault=vault,
-        second=second_place(given_second, vault, name),
+        second=second,
         name=name,
         keys=(),
         second_keys=(),

@@ -148,6 +148,19 @@ def add_parser(commands: Commands) -> None:
     _add_challenge(parser, "the random text that you sent to the agent", "the name that the agent gave with --asker")
     parser.add_argument("--answer", metavar="TEXT", required=True, help="the answer, @FILE, or - for standard input")
     add_options(parser, "--json")
+    parser = new_verb(verbs, "add-unlock", run_add_unlock).help("""let a file or a credential open the vault
+
+        Add a way to open the vault without a person, so that workers and backup timers can start at night. The
+        passphrase stays valid. Anyone who can read both the unlock file and the vault can act as the agent: keep them
+        on different disks.
+        examples:
+          holdfast identity add-unlock --unlock-file /run/secrets/ada
+          holdfast identity add-unlock --unlock-file /mnt/keys/ada --passphrase-fd 3 3< passphrase
+        """)
+    add_options(parser, "--home", "--passphrase-fd")
+    parser.add_argument("--unlock-file", metavar="FILE", help="the file; Holdfast makes it if it is missing")
+    parser.add_argument("--credential", metavar="NAME", help="a systemd credential")
+    add_options(parser, "--json")
     parser = new_verb(verbs, "signer", run_signer).help("""
         keep the operational key in a separate process, behind a socket
 
@@ -185,6 +198,26 @@ def _add_challenge(parser: argparse.ArgumentParser, challenge: str, asker: str) 
     challenge += ": 16 to 86 letters, digits, - and _"
     parser.add_argument("--challenge", metavar="TEXT", required=True, help=challenge)
     parser.add_argument("--asker", metavar="NAME", default="", help=asker)
+
+
+def run_add_unlock(args: argparse.Namespace) -> int:
+    from holdfast.cli.input.agent_places import paths_of
+    from holdfast.cli.input.input_slots import given_keys, open_existing
+    from holdfast.cli.screen.screen import finish
+    from holdfast.core.clock import SystemEntropy
+    from holdfast.identity.acts.make_agent import check_unlock_files
+
+    home = home_of(args)
+    if home.vault is None:
+        raise BadSettings(f"{home.settings_file} has no setting `vault`", hint="set it under [identity] in that file")
+    if args.unlock_file is None and args.credential is None:
+        raise BadInput("nothing to add", hint="give --unlock-file FILE or --credential NAME")
+    check_unlock_files(home.state, paths_of([args.unlock_file] if args.unlock_file else []))
+    with open_existing(home.vault, "--passphrase-fd", args.passphrase_fd, what="the vault") as vault:
+        keys = given_keys("", None, args.unlock_file, args.credential, what="the vault")
+        made = [vault.add_slot(key, SystemEntropy()) for key in keys]
+    fields = {"vault": str(home.vault), "added": [{"kind": one.kind, "source": one.source} for one in made]}
+    return finish(args, fields, "\n".join(f"added: {one.kind} {one.source}" for one in made))
 
 
 def run_signer(args: argparse.Namespace) -> int:

@@ -65,8 +65,8 @@ def read_line(option: str, word: str) -> str:
 
 def new_slots(args: argparse.Namespace) -> tuple[list[UnlockKey], list[UnlockKey]]:
     """The keys that open a new vault and its second place."""
-    vault = _given("--passphrase-fd", args.passphrase_fd, args.unlock_file, args.credential, what="the vault")
-    second = _given(
+    vault = given_keys("--passphrase-fd", args.passphrase_fd, args.unlock_file, args.credential, what="the vault")
+    second = given_keys(
         "--second-passphrase-fd", args.second_passphrase_fd, args.second_unlock_file, None, what="the second place"
     )
     for one in vault:
@@ -89,7 +89,8 @@ def open_existing(folder: Path, option: str, fd: str | None, *, what: str) -> Va
     return open_vault(folder, ask=ask)
 
 
-def _given(option: str, fd: str | None, file: str | None, credential: str | None, *, what: str) -> list[UnlockKey]:
+def given_keys(option: str, fd: str | None, file: str | None, credential: str | None, *, what: str) -> list[UnlockKey]:
+    """The keys that these options name; without any, a passphrase that a person types."""
     from holdfast.identity.vault.slots import RISKS, passphrase_key
 
     keys: list[UnlockKey] = []

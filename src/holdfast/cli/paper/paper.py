@@ -153,7 +153,13 @@ def run_print(args: argparse.Namespace) -> int:
     with words.phrase:
         _report_corrected(words.change)
         sheets = print_sheets(
-            session, words.phrase, date=today(), parts=parts, holders=args.holder, has_passphrase=bool(passphrase)
+            session,
+            words.phrase,
+            date=today(),
+            parts=parts,
+            holders=args.holder,
+            has_passphrase=bool(passphrase),
+            backups=_places(session),
         )
         if args.hand_copy:
             _copied(session, sheets)
@@ -255,13 +261,11 @@ def run_revoke(args: argparse.Namespace) -> int:
 
 
 def run_card(args: argparse.Namespace) -> int:
-    from holdfast.backup.places.places import read_places
     from holdfast.identity.acts.paper_sheets import make_card, today
     from holdfast.identity.paper.pages import card_pdf, card_text
 
     session = _session(args)
-    places = [f"{one.name} ({one.repository})" for one in read_places(session.home.places_file)]
-    card = make_card(session, date=today(), backups=places, contact=args.contact)
+    card = make_card(session, date=today(), backups=_places(session), contact=args.contact)
     if args.text:
         print(card_text(card), end="")
         return 0
@@ -270,6 +274,13 @@ def run_card(args: argparse.Namespace) -> int:
     sys.stdout.flush()
     sys.stdout.buffer.write(card_pdf(card))
     return 0
+
+
+def _places(session: PaperSession) -> list[str]:
+    """Each place, with the address that a person types into `holdfast recover`."""
+    from holdfast.backup.places.places import read_places
+
+    return [f"{one.name} ({one.address})" for one in read_places(session.home.places_file)]
 
 
 def _session(args: argparse.Namespace) -> PaperSession:

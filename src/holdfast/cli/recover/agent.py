@@ -16,12 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.backup.open_engine import open_engine
+from holdfast.backup.places.companion_files import FoundPlaces, find_sources
 from holdfast.backup.restore.restore_choice import Wish
 from holdfast.backup.restore.restore_home import restore_to
 from holdfast.cli.input.agent_places import (
     default_place,
     default_witness,
     path_of,
+    paths_of,
     read_card_file,
     read_log_file,
     second_place,
@@ -36,29 +38,44 @@ from holdfast.cli.screen.screen import print_fields, print_json, talk
 from holdfast.cli.signals import run_async
 from holdfast.core.clock import SystemClock, SystemEntropy, iso
 from holdfast.errors import BackupDamaged, BadInput, HoldfastError
+from holdfast.identity.acts.make_agent import check_unlock_files
 from holdfast.identity.log.log_state import LogStanding
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.vault.vault import exists
-from holdfast.layout.agent_home import home_in, root_folder
+from holdfast.layout.agent_home import ENVIRONMENT, home_in, root_folder
+from holdfast.layout.witness_address import folders_of
 from holdfast.recovery.recover_agent import RecoveredAgent, RecoveryTarget, find_obstacle, recover_agent
-from holdfast.recovery.survey import Evidence, Survey, survey_evidence
+from holdfast.recovery.recover_target import check_outside, check_same_agent, check_target, is_agents
+from holdfast.recovery.survey import Evidence, Survey, survey_evidence, with_own_places
 
 
 def run(args: argparse.Namespace) -> int:
     began = time.monotonic()
-    folder = root_folder(args.home)
-    name = args.agent or folder.name.lower()
-    vault = path_of(args.vault) if args.vault else default_place("vault", name)
-    _check_words(args, vault)
-    if not args.place and not os.path.lexists(home_in(folder) / "places.json"):
+    if args.file and not args.to:
+        raise BadInput("--file needs --to FOLDER")
+    given = _given_folder(args)
+    if not args.place and (given is None or not os.path.lexists(home_in(given) / "places.json")):
         args.place = [_ask_place()]
     at = None if args.at is None else _moment(args.at)
     with tempfile.TemporaryDirectory(prefix="holdfast-recover-") as scratch, Progress() as news:
-        evidence = _have(args, vault)
         engine = run_async(open_engine(base=Path(scratch) / "borg", progress=news))
-        survey = run_async(survey_evidence(evidence, folder, engine=engine, port=Sodium(), at=at))
+        # The places first: who types 24 words into nothing has typed them for nothing.
+        sources = run_async(find_sources(engine, args.place, agent=args.agent, rsh=args.rsh))
+        folder = given or Path.cwd() / _name_at(args, sources)
+        sources = run_async(with_own_places(sources, folder, engine))
+        name = args.agent or _one_name(sources) or folder.name.lower()
+        if not args.to:
+            check_target(folder, name=name)
+        news.clear()
+        evidence = _have(args, _vault(args, name))
+        survey = run_async(survey_evidence(evidence, folder, engine=engine, port=Sodium(), at=at, sources=sources))
+        name = args.agent or survey.name or name
+        vault = _vault(args, name) if evidence.vault is None else evidence.vault.folder
         if not args.json:
             show_survey(survey)
+        if not args.to:
+            check_same_agent(folder, survey.log.id, name=name)
+            check_outside(folder, _keys(args, name, vault))
         if args.dry_run:
             return _look_only(args, survey, folder, name, vault)
         if args.to:
@@ -72,6 +89,41 @@ def run(args: argparse.Namespace) -> int:
         )
     _report(args, survey, done, seconds=time.monotonic() - began)
     return _start(args, done) if args.start else 0
+
+
+def _given_folder(args: argparse.Namespace) -> Path | None:
+    """The agent's folder as a person named it, or the one that we are in; None: the place knows its name."""
+    folder = root_folder(args.home)
+    named = args.home or os.environ.get(ENVIRONMENT)
+    return folder if named or (is_agents(folder) and folder != Path.home()) else None
+
+
+def _one_name(sources: FoundPlaces) -> str:
+    """The name of the agent whose backups were found; "" if there are several agents, or none is named."""
+    names = {one.agent for one in sources.found}
+    return names.pop() if len(names) == 1 else ""
+
+
+def _name_at(args: argparse.Namespace, sources: FoundPlaces) -> str:
+    if not sources.found and sources.failed:
+        raise next(iter(sources.failed.values()))
+    name = args.agent or _one_name(sources)
+    if not name:
+        names = sorted({one.agent for one in sources.found} - {""})
+        what = f"the places have backups of several agents: {', '.join(names)}" if names else "no place names its agent"
+        raise BadInput(what, hint="give --agent NAME")
+    if "/" in name or name in (".", ".."):
+        raise BadInput(f"--agent: {name!r} is not the name of an agent")
+    return name
+
+
+def _vault(args: argparse.Namespace, name: str) -> Path:
+    return path_of(args.vault) if args.vault else default_place("vault", name)
+
+
+def _keys(args: argparse.Namespace, name: str, vault: Path) -> list[Path]:
+    second = path_of(args.second) if args.second else default_place("second", name)
+    return [vault, second, *folders_of(witnesses_of(args.new_witness) or (default_witness(name),))]
 
 
 def _look_only(args: argparse.Namespace, survey: Survey, folder: Path, name: str, vault: Path) -> int:
@@ -117,18 +169,15 @@ def run_without_backup(args: argparse.Namespace) -> int:
     if args.dry_run or args.to or args.at or args.start:
         raise BadInput("no place was given, so there is nothing to restore", hint="give --place ADDRESS")
     talk("no place was given: this recovers the identity, without any state")
-    args.name = args.agent or root_folder(args.home).name.lower()
+    folder = _given_folder(args)
+    if folder is None and not args.agent:
+        raise BadInput("the card does not say which folder to make", hint="give --agent NAME or --home FOLDER")
+    folder = folder or Path.cwd() / args.agent
+    args.home, args.name = str(folder), args.agent or folder.name.lower()
     args.escrow = None
     if not args.witness and not args.new_witness:
         args.new_witness = [str(default_witness(args.name))]
     return run_recover(args)
-
-
-def _check_words(args: argparse.Namespace, vault: Path) -> None:
-    if args.file and not args.to:
-        raise BadInput("--file needs --to FOLDER")
-    if args.keep_keys and not exists(vault):
-        raise BadInput(f"--keep-keys: there is no vault in {vault}", hint="give --vault DIR")
 
 
 def _ask_place() -> str:
@@ -138,7 +187,9 @@ def _ask_place() -> str:
             hint="give --place FOLDER or --place ssh://user@host/path; "
             "if there is no backup, --card FILE recovers the identity alone",
         )
-    talk("Where are the agent's backups? A folder, or ssh://user@host/path (see the public card).")
+    talk(
+        "Where are the agent's backups? A folder, or ssh://user@host/path (see the recovery sheet or the public card)."
+    )
     print("place: ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline().strip()
     if not answer:
@@ -157,6 +208,8 @@ def _have(args: argparse.Namespace, vault: Path) -> Evidence:
         ),
     )
     if args.keep_keys:
+        if not exists(vault):
+            raise BadInput(f"--keep-keys: there is no vault in {vault}", hint="give --vault DIR")
         opened = open_existing(vault, "--passphrase-fd", args.passphrase_fd, what="the vault")
         return replace(evidence, vault=opened)
     given = read_given(args)
@@ -170,6 +223,8 @@ def _target(args: argparse.Namespace, folder: Path, name: str, vault: Path) -> R
             folder=folder, vault=vault, second=second, again=args.again, accept_older=args.accept_older
         )
     second = second_place(args.second, vault, name)
+    check_outside(folder, [second])
+    check_unlock_files(folder, paths_of([one for one in (args.unlock_file, args.second_unlock_file) if one]))
     keys, second_keys = new_slots(args)
     return RecoveryTarget(
         folder=folder,

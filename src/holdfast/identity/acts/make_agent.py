@@ -25,6 +25,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 
 from holdfast.core.clock import Entropy
@@ -94,6 +95,25 @@ def check_name(name: str) -> str:
     return name
 
 
+def check_separate(*folders: Path) -> None:
+    """None of these folders is another one, or inside of another one. Raises BadInput."""
+    for one, other in permutations(folders, 2):
+        if one == other or other in one.parents:
+            raise BadInput(
+                f"{one} is inside {other}", hint="home, vault, second place and witnesses must be separate folders"
+            )
+
+
+def check_unlock_files(folder: Path, files: Sequence[Path]) -> None:
+    """None of them is in the agent's folder. Raises BadInput."""
+    for one in files:
+        if folder in one.parents:
+            raise BadInput(
+                f"{one} is in the agent's folder: every backup would contain it",
+                hint="keep the key that opens a vault outside the agent's folder",
+            )
+
+
 async def make_agent(
     plan: AgentPlan, *, show: Callable[[Phrase], None], entropy: Entropy, port: Signatures
 ) -> MadeAgent:
@@ -120,19 +140,9 @@ def check_plan(plan: AgentPlan) -> None:
     """What can be refused before anything is made, or anybody is asked for a passphrase."""
     for path in (plan.folder, plan.vault, plan.second):
         check_place(path)
-    apart = [plan.folder, plan.vault, plan.second, *folders_of(plan.witnesses)]
-    for one in apart:
-        for other in apart:
-            if one is not other and (one == other or other in one.parents):
-                raise BadInput(
-                    f"{one} is inside {other}", hint="home, vault, second place and witnesses must be separate folders"
-                )
-    for key in (*plan.keys, *plan.second_keys):
-        if key.kind == "file" and plan.folder in Path(key.source).parents:
-            raise BadInput(
-                f"{key.source} is in the agent's folder: every backup would contain it",
-                hint="keep the key that opens a vault outside the agent's folder",
-            )
+    check_separate(plan.folder, plan.vault, plan.second, *folders_of(plan.witnesses))
+    keys = (*plan.keys, *plan.second_keys)
+    check_unlock_files(plan.folder, [Path(key.source) for key in keys if key.kind == "file"])
     path = plan.folder / "holdfast.toml"
     if os.path.lexists(path):
         settings = read_agent_settings(path).identity

@@ -119,8 +119,9 @@ def print_sheets(
     parts: tuple[int, int] | None = None,
     holders: Sequence[str] = (),
     has_passphrase: bool = False,
+    backups: Sequence[str] = (),
 ) -> list[Sheet]:
-    """New sheets, numbered in the register; `parts` is how many of how many shares are needed."""
+    """New sheets, numbered in the register; `parts` is how many of how many shares are needed, `backups` are places."""
     _check_holders(holders, 1 if parts is None else parts[1])
     shares = [] if parts is None else split(phrase, needed=parts[0], total=parts[1])
     made: list[Sheet] = []
@@ -134,6 +135,7 @@ def print_sheets(
             "generation": session.generation,
             "number": identity.paper.next_number,
             "has_passphrase": has_passphrase,
+            "backups": tuple(backups),
         }
         if shares:
             made.extend(share_sheets(shares, holders=holders, **shown))

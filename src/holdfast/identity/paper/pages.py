@@ -21,8 +21,9 @@ SHARE_POWER = (
     "it over and open its backups. One share alone reveals nothing. Never keep two in one place."
 )
 STEPS = (
-    "Install Holdfast. Without it: Python and age, see the public card.",
-    "Run: holdfast recover (more: holdfast recover --help)",
+    "Install Holdfast (pipx install holdfast, or its wheel) and Borg 1.4. Without Holdfast: Python and age, see the "
+    "public card.",
+    "Run: holdfast recover --place ADDRESS (see: Backups)",
     "Scan the code, or type the words. The first four letters of each are enough.",
     "Check that name and id on the screen match this sheet.",
     "Follow the instructions on the screen.",
@@ -39,6 +40,7 @@ DERIVATION = (
     "  curve25519  m/7233'/2'/0'  escrow key: an age identity",
     "Escrow key as text: Bech32, prefix AGE-SECRET-KEY-, capitals.",
     "Open the keys without Holdfast: age -d -i KEYFILE escrow.age (next to every backup).",
+    "Backups: Borg 1.4. In a folder, the repository is ADDRESS/NAME/repository.",
     "Log: JSON lines; records signed with Ed25519 over 'holdfast/1/kel', NUL, RFC 8785 JSON.",
     "The code: HF1C:, then base32 of the zlib-compressed log lines.",
 )
@@ -72,6 +74,20 @@ def checks(sheet: Sheet) -> list[str]:
     ]
 
 
+BACKUPS_MAX = 3  # on a sheet; the card has all of them
+ADDRESS_CHARS_MAX = 120  # of one line on a sheet
+
+
+def backups(sheet: Sheet) -> list[str]:
+    """Where the backups are, as far as there is room for it."""
+    short = [one for one in sheet.backups if len(one) <= ADDRESS_CHARS_MAX][:BACKUPS_MAX]
+    left = len(sheet.backups) - len(short)
+    more = [f"and {left} more, see the public card"] if left and short else []
+    if not short:
+        more = ["see the public card" if sheet.backups else "none when this sheet was printed; ______________________"]
+    return ["Backups: " + "; ".join([*short, *more])]
+
+
 def rows(words: tuple[str, ...], columns: int = 3) -> list[list[tuple[int, str]]]:
     """Numbered words, in columns that are read downwards."""
     height = -(-len(words) // columns)
@@ -83,7 +99,7 @@ def sheet_text(sheet: Sheet) -> str:
     lines = [f"SECRET - {heading(sheet)}", facts(sheet), "", power(sheet), ""]
     for row in rows(sheet.words):
         lines.append("".join(f"{number:2}. {word:<14}" for number, word in row).rstrip())
-    lines += ["", *checks(sheet), "", sheet.code, ""]
+    lines += ["", *checks(sheet), *backups(sheet), "", sheet.code, ""]
     lines += [f"{number}. {step}" for number, step in enumerate(STEPS, 1)]
     lines += ["", WARNING, "", "Tested:  date        who             how (scan, typed)   result"]
     lines += ["         __________  ______________  __________________  __________"] * 4
@@ -136,6 +152,9 @@ def _sheet(page: PdfPage, sheet: Sheet) -> None:
     _words(page, sheet)
     page.gap(4)
     _code_and_checks(page, sheet)
+    for line in backups(sheet):
+        page.text(line, 10, bold=True)
+    page.gap(2)
     _log(page)
 
 

@@ -56,6 +56,7 @@ class Sheet:
     share: Share | None = None
     total: int = 1
     holder: str = ""
+    backups: tuple[str, ...] = ()  # addresses of places, as `holdfast recover` takes them
 
     @property
     def code(self) -> str:

@@ -40,6 +40,7 @@ from holdfast.identity.vault.slots import (
     Slot,
     UnlockKey,
     check_mounted_folder,
+    find_unattended,
     open_any,
     open_slot,
     read_mounted,
@@ -228,6 +229,12 @@ def exists(folder: Path) -> bool:
 def read_slots(folder: Path) -> tuple[Slot, ...]:
     """The slots as they are stored, unopened."""
     return _read_slots(folder).slots
+
+
+def opens_unattended(folder: Path) -> bool:
+    """Whether a process without a person can open this vault: a file is there, or systemd gives a credential."""
+    slots = read_slots(folder)
+    return any(slot.kind == "credential" for slot in slots) or bool(find_unattended(slots))
 
 
 def read_vault_id(folder: Path) -> str:
