@@ -16,7 +16,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 4
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits
+.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ moves: setup ## an agent's move to another host, killed before every call (POINT
 
 rewind: setup ## an older journal comes back after effects were made, the code plans otherwise (CASES=200)
 	$(BIN)/python -m holdfast_proofs.rewind --cases $(or $(CASES),200) --report build/rewind.json
+
+decisions: setup ## ten processes decide one doubt at once: one decision counts (ROUNDS=500)
+	$(BIN)/python -m holdfast_proofs.decision_races --rounds $(or $(ROUNDS),500) --report build/decisions.json
 
 simulate: setup ## many schedules of faults in a simulated world (SEEDS=10000)
 	$(BIN)/python -m holdfast_proofs.simulate --seeds $(SEEDS) --report build/simulate.json

@@ -29,6 +29,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
     "moves": ("moves",),
     "moves-alone": ("moves", "--no-arbiter"),
     "rewind": ("rewind", "--cases", "200"),
+    "decisions": ("decision_races",),
     "memory-edits": ("memory_edits", "--edits", "10000"),
     "soak": ("soak",),
     "reproduce": ("reproduce",),

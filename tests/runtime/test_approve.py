@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 import holdfast
 from holdfast.core.step import StepState
 from holdfast.errors import ApprovalNotFound, StepSkipped, TaskNotFound
+from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.records import TaskState
 from holdfast.testing.lab import Lab, Scripted, after, wait_state, wait_step, wait_until
 
@@ -70,17 +72,52 @@ async def asked(handle: holdfast.TaskHandle, ordinal: str) -> bool:
     return ordinal in (await handle.view()).notes
 
 
-async def test_the_newest_answer_counts_until_it_is_acted_on(lab: Lab) -> None:
+@pytest.mark.parametrize("first", [True, False])
+async def test_the_first_answer_counts_and_every_later_one_is_refused(lab: Lab, first: bool) -> None:
+    """Also while no worker has looked yet, also the same answer again, for a question and for a guarded call."""
+    order, tool = guarded("paid")
+    async with lab.open(ask, order) as hf:
+        handles = [await hf.submit(one) for one in (ask, order)]
+        for handle in handles:
+            await wait_state(handle, TaskState.WAITING)
+    async with lab.open(serve=False) as hf:
+        for handle in handles:
+            await hf.approve(handle.id, "1", granted=first, by="ada")
+            for granted in (True, False):
+                with pytest.raises(ApprovalNotFound, match="already answered: .* by ada"):
+                    await hf.approve(handle.id, "1", granted=granted, by="bob")
+    async with lab.open(ask, order) as hf:
+        assert await hf.task(handles[0].id).result(10) == [first, first, "ada", ""]
+        assert await hf.task(handles[1].id).result(10) == ("paid" if first else ["skipped", "refused"])
+        with pytest.raises(ApprovalNotFound, match="does not wait"):
+            await hf.approve(handles[0].id, "1", granted=True)
+    assert len(tool.calls) == int(first)
+
+
+async def test_an_answer_that_comes_first_is_seen_in_the_commit(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two people look at the same moment and find no answer; one is recorded, the other refused."""
+    async with lab.open(ask) as hf:
+        handle = await hf.submit(ask)
+        await wait_state(handle, TaskState.WAITING)
+    async with lab.open(serve=False) as hf, lab.open(serve=False) as late:
+        monkeypatch.setattr(late.journal, "inbox_of", AsyncMock(return_value=[]))
+        await hf.approve(handle.id, "1", granted=False, by="ada")
+        with pytest.raises(ApprovalNotFound, match="already answered: refused by ada"):
+            await late.approve(handle.id, "1", granted=True, by="bob")
+        assert len(await hf.journal.inbox_of(handle.id)) == 1
+
+
+async def test_an_older_journal_with_two_answers_takes_the_newest(lab: Lab) -> None:
+    """Older versions recorded both and told people that the newest counts."""
     async with lab.open(ask) as hf:
         handle = await hf.submit(ask)
         await wait_state(handle, TaskState.WAITING)
     async with lab.open(serve=False) as hf:
-        await hf.approve(handle.id, "1", granted=True, by="ada")
-        await hf.approve(handle.id, "1", granted=False, by="bob")
+        for granted, by in ((True, "ada"), (False, "bob")):
+            body = {"granted": granted, "by": by, "note": ""}
+            await hf.drop(InboxItem(task_id=handle.id, ordinal="1", kind=InboxKind.APPROVAL, body=body))
     async with lab.open(ask) as hf:
         assert await hf.task(handle.id).result(10) == [False, False, "bob", ""]
-        with pytest.raises(ApprovalNotFound):
-            await hf.approve(handle.id, "1", granted=True)
 
 
 async def test_what_does_not_wait_cannot_be_answered(lab: Lab) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -63,6 +64,41 @@ async def test_a_decision_waits_for_the_next_worker(lab: Lab) -> None:
     async with lab.open(one) as hf:
         assert await hf.task(handle.id).result(10) == 7
     assert len(tool.calls) == 1
+
+
+async def test_a_decision_that_comes_first_is_seen_in_the_commit(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two people look at the same moment and find it undecided; one is recorded, the other refused. So is one who
+    decides what a worker has closed meanwhile."""
+    tool = Scripted(ONCE, ConnectionError("reset"))
+    one = one_step(tool)
+    async with lab.open(one) as hf:
+        handle = await hf.submit(one)
+        await wait_state(handle, TaskState.PARKED)
+    async with lab.open(serve=False) as hf, lab.open(serve=False) as late:
+        monkeypatch.setattr(late.journal, "inbox_of", AsyncMock(return_value=[]))
+        monkeypatch.setattr(late.journal, "read_task", AsyncMock(return_value=await hf.journal.read_task(handle.id)))
+        await hf.settle(handle.id, "1", "done", result=7, by="ada")
+        with pytest.raises(NotSettleable, match="already has a decision: done by ada"):
+            await late.settle(handle.id, "1", "skip", by="bob")
+        async with lab.open(one) as worker:
+            assert await worker.task(handle.id).result(10) == 7
+        with pytest.raises(NotSettleable, match="is succeeded, not parked"):
+            await late.settle(handle.id, "1", "skip", by="bob")
+        assert len(await hf.journal.inbox_of(handle.id)) == 1
+
+
+async def test_evidence_that_waits_is_not_overruled_by_a_decision(lab: Lab) -> None:
+    tool = Scripted(ONCE, ConnectionError("reset"))
+    one = one_step(tool)
+    async with lab.open(one) as hf:
+        handle = await hf.submit(one)
+        await wait_state(handle, TaskState.PARKED)
+    async with lab.open(serve=False) as hf:
+        await hf.evidence(task_id=handle.id, ordinal="1", result="from the ledger")
+        with pytest.raises(NotSettleable, match="already has evidence"):
+            await hf.settle(handle.id, "1", "skip")
+    async with lab.open(one) as hf:
+        assert await hf.task(handle.id).result(10) == "from the ledger"
 
 
 async def test_it_is_too_early_while_a_request_may_be_under_way(lab: Lab) -> None:

@@ -26,6 +26,7 @@ from holdfast.journal.contract import (
     Change,
     Claimed,
     CommitOutcome,
+    DropCheck,
     Filter,
     Hold,
     InboxItem,
@@ -315,11 +316,13 @@ class MemoryJournal(MemoryUpkeep):
             hold.seq, hold.head, hold.last = task.seq, task.head, task.last
         return CommitOutcome.COMMITTED
 
-    async def drop(self, item: InboxItem) -> int:
+    async def drop(self, item: InboxItem, *, check: DropCheck | None = None) -> int:
         store, now_ms = self._store, self.now_ms()
         task = store.get_task(item.task_id)
         if task.erased_ms is not None:
             raise TaskNotFound(item.task_id)
+        if check is not None:
+            check(store.view(task), [cell.shown() for cell in self._inbox_cells(item.task_id)])
         raw = encode_body(item.body)
         store.dropped += 1
         number = store.dropped

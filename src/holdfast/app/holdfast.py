@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import msgspec
-from msgspec import UNSET
 
 from holdfast.app.handle import TaskHandle, TaskWaits
 from holdfast.core import ids
@@ -23,7 +22,6 @@ from holdfast.errors import (
     ApprovalNotFound,
     BadInput,
     Misuse,
-    NotNow,
     NotSettleable,
     Retryable,
     ScopeBusy,
@@ -33,14 +31,14 @@ from holdfast.errors import (
 )
 from holdfast.host.log import Log
 from holdfast.journal.bodies import ApprovalGiven, DecisionGiven, EvidenceGiven
-from holdfast.journal.contract import Claimed, InboxItem, InboxKind, Journal, Submission
+from holdfast.journal.contract import Claimed, DropCheck, InboxItem, InboxKind, Journal, Submission
 from holdfast.journal.records import Body, StepView, TaskState, TaskView
 from holdfast.layout.engine_settings import Settings
 from holdfast.runtime.engine.engine import Engine
 from holdfast.runtime.gate.gate import Gate
 from holdfast.runtime.gate.guard import Guard
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
-from holdfast.runtime.step.facts import approval_binding, decidable_in_ms, is_answer
+from holdfast.runtime.step.decisions import asked_approval, asked_decision, question_epoch
 from holdfast.runtime.task.scope import Scope
 from holdfast.runtime.task.task import SCOPE_NAME, TaskType, check_gate, check_name
 from holdfast.runtime.tool.tool import Tool
@@ -190,12 +188,17 @@ class Holdfast:
     async def settle(
         self, task_id: str, ordinal: str, decision: Decision, *, result: Any = None, by: str = "", note: str = ""
     ) -> None:  # Any: checked as JSON
-        """Decide a parked step: it was `done`, `run` it, or `skip` it.
-        Raises NotSettleable if it is not parked, NotNow while a request may be in flight."""
+        """Decide a parked step: it was `done`, `run` it, or `skip` it. The first decision counts.
+        Raises NotSettleable if it is not parked or is decided already, NotNow while a request may be in flight."""
         step = await self.check_settle(task_id, ordinal, decision, result=result)
-        epoch = step.parked[0] if step.parked else 0
+        task, epoch = ids.parse_task_id(task_id), question_epoch(step)
         given = DecisionGiven(decision, checked(result, what="result"), by, note, epoch)
-        await self._drop(ids.parse_task_id(task_id), ordinal, InboxKind.DECISION, given.body())
+
+        def check(view: TaskView, inbox: Sequence[InboxItem]) -> None:
+            if question_epoch(asked_decision(view, inbox, step.ordinal, self._clock)) != epoch:
+                raise NotSettleable(f"task {task} step {step.ordinal} was decided and then parked again: look once more")
+
+        await self._drop(task, step.ordinal, InboxKind.DECISION, given.body(), check=check)
 
     async def check_settle(
         self, task_id: str, ordinal: str, decision: Decision, *, result: Any = None
@@ -204,35 +207,24 @@ class Holdfast:
         if decision not in ("done", "run", "skip"):
             raise BadInput(f"{decision!r} is not a decision: use `done`, `run` or `skip`")
         task = ids.parse_task_id(task_id)
-        view, step = await get_step(self.journal, task, parse_ordinal(ordinal))
-        if step.state is not StepState.PARKED:
-            raise NotSettleable(f"task {task} step {ordinal} is {step.state}, not parked")
-        left_ms = decidable_in_ms(view, step, self._clock)
-        if left_ms > 0:
-            raise NotNow(
-                f"task {task} step {ordinal}: wait {left_ms / 1000:.1f} s before you decide; until then, a request "
-                "may still reach the service"
-            )
-        for item in await self.journal.inbox_of(task):
-            if not item.applied and is_answer(item, step):
-                raise NotSettleable(f"task {task} step {ordinal} already has a decision; the next worker applies it")
+        view = await self.journal.read_task(task)
+        step = asked_decision(view, await self.journal.inbox_of(task), parse_ordinal(ordinal), self._clock)
         encode(checked(result, what="result"), what="result")
         return step
 
     async def approve(self, task_id: str, ordinal: str, *, granted: bool, by: str = "", note: str = "") -> None:
-        """Answer the question that a task waits for."""
-        task = ids.parse_task_id(task_id)
-        ordinal = parse_ordinal(ordinal)
+        """Answer the question that a task waits for. The first answer counts.
+        Raises ApprovalNotFound if the step does not ask, or has its answer."""
+        task, place = ids.parse_task_id(task_id), parse_ordinal(ordinal)
         view = await self.journal.read_task(task)
-        asked = view.notes.get(ordinal)
-        step = view.steps.get(ordinal)
-        if asked is not None and asked.what == "approve" and asked.answer is None:
-            binding = UNSET
-        elif step is not None and step.state is StepState.PLANNED:
-            binding = approval_binding(step)
-        else:
-            raise ApprovalNotFound(f"task {task} step {ordinal} does not wait for an approval")
-        await self._drop(task, ordinal, InboxKind.APPROVAL, ApprovalGiven(granted, by, note, binding).body())
+        binding = asked_approval(view, await self.journal.inbox_of(task), place)
+
+        def check(view: TaskView, inbox: Sequence[InboxItem]) -> None:
+            if asked_approval(view, inbox, place) != binding:
+                raise ApprovalNotFound(f"task {task} step {place} asks something else by now: look once more")
+
+        given = ApprovalGiven(granted, by, note, binding)
+        await self._drop(task, place, InboxKind.APPROVAL, given.body(), check=check)
 
     async def cancel(self, task_id: str, *, by: str = "") -> None:
         await self.task(task_id).cancel(by=by)
@@ -247,16 +239,18 @@ class Holdfast:
             )
         await self._drop(row.task_id, "", InboxKind.RETRY, {"by": by})
 
-    async def _drop(self, task: ids.TaskId, ordinal: str, kind: InboxKind, body: Body) -> None:
-        await self.drop(InboxItem(task_id=task, ordinal=ordinal, kind=kind, body=body))
+    async def _drop(
+        self, task: ids.TaskId, ordinal: str, kind: InboxKind, body: Body, *, check: DropCheck | None = None
+    ) -> None:
+        await self.drop(InboxItem(task_id=task, ordinal=ordinal, kind=kind, body=body), check=check)
 
-    async def drop(self, item: InboxItem) -> None:
+    async def drop(self, item: InboxItem, *, check: DropCheck | None = None) -> None:
         """Add a fact about a task, with handles for the secrets in it."""
         self._check_alive()
         checked(item.body, what=item.kind.value)
         encode(item.body, what=item.kind.value)
         self.secrets.refresh()
-        await self.journal.drop(msgspec.structs.replace(item, body=self.secrets.body(item.body)))
+        await self.journal.drop(msgspec.structs.replace(item, body=self.secrets.body(item.body)), check=check)
 
     # scopes
 

@@ -169,7 +169,8 @@ class StepNotFound(NotFound):
 
 
 class ApprovalNotFound(NotFound):
-    """The step does not wait for an approval: it was answered, or never asked."""
+    """The step does not wait for an approval: it has its answer, or it never asked. The first answer counts, also before
+    a worker has acted on it. Nothing was recorded."""
 
     code = "approval-not-found"
     default_hint = "`holdfast approval list` shows what waits for an answer"

@@ -175,8 +175,9 @@ class NotNow(Conflict):
 
 
 class NotSettleable(Conflict):
-    """The step or task is not in a state for this decision. Only a parked step can be settled, only a parked or failed
-    task retried; an ended task cannot be cancelled."""
+    """The step or task is not in a state for this decision. Only a parked step can be settled, and only once: the first
+    decision counts. Only a parked or failed task can be retried; an ended task cannot be cancelled. Nothing was
+    recorded."""
 
     code = "not-settleable"
     default_hint = "you can decide only parked steps; `holdfast effect list` shows them"

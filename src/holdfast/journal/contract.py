@@ -21,7 +21,7 @@ park, sleep, finish (`append` with the records that say so); evidence, settle, a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -181,6 +181,7 @@ class Hold:
 
 
 TaskNames = Collection[str] | None  # None: of any name
+DropCheck = Callable[[TaskView, Sequence[InboxItem]], None]  # raises where the task does not take the item; pure
 
 
 class Claimed(msgspec.Struct, kw_only=True):
@@ -295,8 +296,10 @@ class Journal(Protocol):
         """After CommitUnknown: read under a lock whether the record `seq` is there to stay."""
         ...
 
-    async def drop(self, item: InboxItem) -> int:
-        """Add a fact about a task, without a hold; wakes it if it rests. Returns its number."""
+    async def drop(self, item: InboxItem, *, check: DropCheck | None = None) -> int:
+        """Add a fact about a task, without a hold; wakes it if it rests. Returns its number.
+        `check` is given the task and its whole inbox in the commit that adds the item: what it raises is raised, and
+        nothing is written. So of several that exclude each other one is added. It may be called more than once."""
         ...
 
     async def read_inbox(self, *, after: int) -> list[InboxItem]:

@@ -26,7 +26,7 @@ import msgspec
 from holdfast.core.ids import TaskId
 from holdfast.errors import BadInput, InvariantViolated, LeaseLost, TooLarge
 from holdfast.journal.contract import Change, InboxKind, Remark, RemarkTo
-from holdfast.journal.records import ENDED, NewRecord, RecordKind, TaskState
+from holdfast.journal.records import ENDED, NewRecord, RecordKind, TaskState, TaskView
 
 NEVER_MS = 2**63 - 1  # a due time that no clock reaches; the largest whole number SQLite keeps
 CRASHES_ALONE = 2
@@ -155,6 +155,7 @@ def check_hold(*, task_id: TaskId, state: TaskState, epoch: int, seq: int, hold_
 # Poison
 
 
+POISON = "poison"
 POISON_QUESTION = (
     f"what kills the process? In the last {CRASHES_MAX} runs of this task the worker died before a step finished"
 )
@@ -162,8 +163,13 @@ POISON_QUESTION = (
 
 def poison_entry() -> NewRecord:
     """The record that says why the task rests."""
-    body = {"state": TaskState.PARKED.value, "why": "poison", "question": POISON_QUESTION}
+    body = {"state": TaskState.PARKED.value, "why": POISON, "question": POISON_QUESTION}
     return NewRecord(kind=RecordKind.RESTED, body=body)
+
+
+def is_poisoned(view: TaskView) -> bool:
+    """Whether the task rests because its runs killed their process."""
+    return view.rest.why == POISON
 
 
 # Rests and drops

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import UNSET
+
 from holdfast.core.ids import TaskId
 from holdfast.core.ordinal import sort_key
 from holdfast.core.rest import WaitsForApproval, read_rest
-from holdfast.core.step import StepState
 from holdfast.errors import JournalDamaged
-from holdfast.journal.bodies import ApprovalGiven, QuestionNote
-from holdfast.journal.contract import Filter, InboxItem, InboxKind, Journal
+from holdfast.journal.bodies import QuestionNote
+from holdfast.journal.contract import Filter, InboxItem, Journal
 from holdfast.journal.records import ENDED, StepView, TaskState, TaskView
 from holdfast.runtime.secrets import pins_of
+from holdfast.runtime.step.decisions import find_approval, waits_for_yes
 from holdfast.runtime.step.facts import approval_binding
 
 TASKS_MAX = 100_000
@@ -51,16 +53,8 @@ async def list_approvals(journal: Journal) -> list[Waiting]:
 
 
 def _is_answered(view: TaskView, ordinal: str, items: list[InboxItem]) -> bool:
-    """Whether a matching answer waits; one for other arguments or older code does not count."""
     step = view.steps.get(ordinal)
-    binding = None if step is None else approval_binding(step)
-    return any(
-        item.kind is InboxKind.APPROVAL
-        and item.ordinal == ordinal
-        and not item.applied
-        and (ApprovalGiven.read(item.body).binding or None) == binding
-        for item in items
-    )
+    return find_approval(items, ordinal, UNSET if step is None else approval_binding(step)) is not None
 
 
 def questions_of(view: TaskView) -> list[Waiting]:
@@ -89,15 +83,9 @@ def questions_of(view: TaskView) -> list[Waiting]:
                 at_ms=step.planned_ms,
             )
             for step in view.steps.values()
-            if step.state is StepState.PLANNED and not (running and _starts_soon(step))
+            if waits_for_yes(view, step)
         ]
     return found
-
-
-def _starts_soon(step: StepView) -> bool:
-    """Whether it is planned to be sent again. A new call that needs no yes is planned and started
-    by one record, so one that was never started and never parked waits for its yes."""
-    return bool(step.attempts) or step.parked is not None
 
 
 def _question(step: StepView) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import time
 from collections.abc import Callable
 
 import pytest
 
+import holdfast
 from holdfast.cli.command import COMMANDS
+from holdfast.core.ids import TaskId
 from holdfast_proofs.support.command_line import Commands, Worker, command_line, environment
 
 HELP_S_MAX = 0.3
@@ -191,6 +194,26 @@ def test_settling_wants_one_decision_on_a_parked_step(hf: Commands) -> None:
     assert "not parked" in hf("effect", "settle", place, "--run", "--yes", code=4).err
     words = ("effect", "settle", place, "--skip", "--result", "1")
     assert "--result needs --done" in hf(*words, code=2).err
+
+
+def test_settling_a_step_of_a_poisoned_task_says_what_follows(hf: Commands) -> None:
+    """The decision gives it one more run; it is not promised that the task continues."""
+    task_id = submit(hf, "parks", code=5)
+
+    async def poison() -> None:
+        async with holdfast.open(hf.folder / "journal.db", serve=False) as opened:
+            await opened.retry(task_id)
+            for _ in range(4):  # the fourth claim finds three deaths and parks it
+                session = await opened.journal.open_session(worker="dies", ttl_ms=60_000)
+                await opened.journal.claim(session, names=None, limit=1, task_id=TaskId(task_id), alone=True)
+                await opened.journal.end_session(session, orderly=False)
+
+    asyncio.run(poison())
+    said = hf("effect", "settle", f"{task_id}/1", "--skip", "--yes").err
+    assert f"recorded: {task_id}/1 is decided as skip; the task is parked because 3 runs of it killed" in said
+    assert f"holdfast task retry {task_id}" in said
+    again = hf("effect", "settle", f"{task_id}/1", "--run", "--yes", code=4).err
+    assert "already has a decision: skip" in again
 
 
 def test_evidence_closes_a_parked_effect(hf: Commands, start_worker: Callable[..., Worker]) -> None:

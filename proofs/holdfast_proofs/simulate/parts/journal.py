@@ -16,6 +16,7 @@ from holdfast.journal.contract import (
     Change,
     Claimed,
     CommitOutcome,
+    DropCheck,
     Hold,
     InboxItem,
     Session,
@@ -116,10 +117,10 @@ class SimJournal(ClientJournal):
             return CommitOutcome.UNKNOWN
         return await super().confirm(hold, seq=seq)
 
-    async def drop(self, item: InboxItem) -> int:
+    async def drop(self, item: InboxItem, *, check: DropCheck | None = None) -> int:
         await self._process.point("before a drop", delay_s=self._delay())
         self._check_space(begins=False)
-        return await super().drop(item)
+        return await super().drop(item, check=check)
 
     def _check_space(self, *, begins: bool) -> None:
         full = self._world.full

@@ -51,7 +51,8 @@ def add_parser(commands: Commands) -> None:
     parser = new_verb(verbs, "settle", imported("effect.settle", "run_settle")).help("""decide a parked effect
 
         Decide a parked effect, after you have checked the far end yourself. Either it was done (you give its
-        result), or Holdfast runs it now, or Holdfast skips it.
+        result), or Holdfast runs it now, or Holdfast skips it. The first decision counts: Holdfast refuses every later
+        one.
         examples:
           holdfast effect settle 01J9ZK/4 --done --result '{"id": "ch_1"}'
           holdfast effect settle 01J9ZK/4 --run --by ops --note 'not in the ledger'

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from holdfast.app.holdfast import get_step
 from holdfast.cli.command import over_journal
-from holdfast.cli.input.input_journal import finish_decision, get_step_place
+from holdfast.cli.input.input_journal import finish_decision, get_step_place, what_follows
 from holdfast.cli.input.input_values import read_json
 from holdfast.cli.input.terminal import confirm
 from holdfast.cli.screen.screen import ago, clock_time, finish, json_line, print_fields
@@ -117,9 +117,9 @@ async def _settle(hf: Holdfast, args: argparse.Namespace) -> int:
     if args.dry_run:
         return finish(args, fields, f"{what}\nnothing was recorded (--dry-run)")
     confirm(decision, what, yes=args.yes)
+    follows = await what_follows(hf, task_id)
     await hf.settle(task_id, ordinal, decision, result=result, by=args.by, note=args.note)
-    said = f"recorded: {place} is decided as {decision}; the task continues"
-    return await finish_decision(hf, args, fields, said)
+    return await finish_decision(hf, args, fields, f"recorded: {place} is decided as {decision}; {follows}")
 
 
 async def _report_evidence(hf: Holdfast, args: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from holdfast.core.ids import TASK_ID_CHARS, TaskId, parse_task_prefix
 from holdfast.core.ordinal import parse_ordinal
 from holdfast.errors import BadInput, BadReference, TaskNotFound
 from holdfast.journal.contract import Filter
+from holdfast.journal.rules import CRASHES_MAX, is_poisoned
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
@@ -67,6 +68,16 @@ def run_opened(
 async def is_served(hf: Holdfast) -> bool:
     """Whether a living session serves this journal."""
     return any(session.alive for session in await hf.journal.list_sessions())
+
+
+async def what_follows(hf: Holdfast, task_id: TaskId) -> str:
+    """What a decision about a step of this task brings about; to be asked before it is recorded."""
+    if not is_poisoned(await hf.journal.read_task(task_id)):
+        return "the task continues"
+    return (
+        f"the task is parked because {CRASHES_MAX} runs of it killed their worker, so it gets one more run, alone; if "
+        f"the worker dies again, the task is parked again until `holdfast task retry {task_id}`"
+    )
 
 
 async def finish_decision(hf: Holdfast, args: argparse.Namespace, fields: object, text: str) -> int:

@@ -38,7 +38,8 @@ def add_parser(commands: Commands) -> None:
     for verb, granted, what in (("grant", True, "yes"), ("refuse", False, "no")):
         answer = new_verb(verbs, verb, over_journal(_answer)).help(f"""say {what}
 
-            Say {what} to the question of a task; the task continues at once.
+            Say {what} to the question of a task; the task continues at once. The first answer counts: Holdfast
+            refuses every later one.
             examples:
               holdfast approval {verb} 01J9ZK/4
               holdfast approval {verb} 01J9ZK/4 --by ada --note 'as agreed'
@@ -81,10 +82,11 @@ async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
 
 
 async def _answer(hf: Holdfast, args: argparse.Namespace) -> int:
-    from holdfast.cli.input.input_journal import get_step_place
+    from holdfast.cli.input.input_journal import get_step_place, what_follows
 
     task_id, ordinal = await get_step_place(hf, args.approval)
+    follows = await what_follows(hf, task_id)
     await hf.approve(task_id, ordinal, granted=args.granted, by=args.by, note=args.note)
     place, word = f"{task_id}/{ordinal}", "granted" if args.granted else "refused"
     fields = {"approval": place, "granted": args.granted}
-    return await finish_decision(hf, args, fields, f"recorded: {place} is {word}; the task continues")
+    return await finish_decision(hf, args, fields, f"recorded: {place} is {word}; {follows}")

@@ -189,8 +189,8 @@ class SqliteJournal:
             return contract.CommitOutcome.UNKNOWN
         return contract.CommitOutcome.COMMITTED if found else contract.CommitOutcome.ABORTED
 
-    async def drop(self, item: contract.InboxItem) -> int:
-        number = await self._writer.write(lambda txn: inbox.drop(txn, item, self._wraps))
+    async def drop(self, item: contract.InboxItem, *, check: contract.DropCheck | None = None) -> int:
+        number = await self._writer.write(lambda txn: inbox.drop(txn, item, self._wraps, check))
         self._note_change()
         return number
 

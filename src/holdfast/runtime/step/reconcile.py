@@ -203,7 +203,8 @@ class Reconciler:
         return next((item for item in items if EvidenceGiven.read(item.body).outcome == "succeeded"), None)
 
     def _approval(self, tool: Tool[..., Any], step: StepView) -> InboxItem | None:
-        """The newest answer to what would be sent now; for other code or arguments none counts."""
+        """The answer to what would be sent now; for other code or arguments none counts. Journals of older versions may
+        hold several: people were told that the newest counts."""
         wanted = approval_binding(step)
         if step.planned.version != tool.version:
             return None

@@ -279,7 +279,7 @@ class Run:
             items = self._writer.items(InboxKind.APPROVAL, ordinal)
             if not items:
                 raise Suspended(WaitsForApproval())
-            # The newest one: until it is acted on, a person may think again.
+            # There is one. Journals of older versions may hold several: people were told that the newest counts.
             given = ApprovalGiven.read(items[-1].body)
             answer = ApprovalGiven(given.granted, given.by, given.note).body()
             entry = NewRecord(kind=RecordKind.ANSWER, ordinal=ordinal, body=answer)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+from collections.abc import Sequence
 
 import msgspec
 import pytest
 
-from holdfast.errors import RequestConflict, TaskNotFound
-from holdfast.journal.contract import Filter, InboxKind
-from holdfast.journal.records import TaskState
+from holdfast.errors import NotSettleable, RequestConflict, TaskNotFound
+from holdfast.journal.contract import Filter, InboxItem, InboxKind
+from holdfast.journal.records import TaskState, TaskView
 from holdfast.testing.journal_contract.world import ENDINGS, World, fact, noted, shown
 
 
@@ -152,6 +154,28 @@ class Facts:
         assert [item.number for item in await journal.read_inbox(after=0)] == numbers[2:]
         items = await journal.inbox_of(task_id)
         assert [(item.number, item.applied) for item in items] == list(zip(numbers, (True, True, False), strict=True))
+
+    async def test_a_check_decides_in_the_commit_whether_a_fact_is_added(self, world: World) -> None:
+        """It is given the task and its inbox as they are then; what it raises is raised, and nothing is written."""
+        worker, other = await world.process(), await world.connect()
+        claimed = await worker.start_task()
+        task_id = claimed.hold.task_id
+        await worker.journal.append(claimed.hold, [noted("n1")])
+
+        def only_one(view: TaskView, inbox: Sequence[InboxItem]) -> None:
+            assert view.notes.keys() == {"n1"}
+            if any(item.kind is InboxKind.DECISION for item in inbox):
+                raise NotSettleable("decided")
+
+        await worker.rest(claimed.hold, TaskState.PARKED)
+        facts = [
+            one.drop(fact(task_id, InboxKind.DECISION, body={"nth": nth}), check=only_one)
+            for nth, one in enumerate((worker.journal, other) * 3)
+        ]
+        said = await asyncio.gather(*facts, return_exceptions=True)
+        assert sum(isinstance(one, int) for one in said) == 1
+        assert sum(isinstance(one, NotSettleable) for one in said) == 5
+        assert [item.number for item in await other.inbox_of(task_id)] == [one for one in said if isinstance(one, int)]
 
     async def test_only_a_tasks_own_facts_can_be_concluded(self, world: World) -> None:
         worker = await world.process()

@@ -11,10 +11,10 @@ from holdfast.core.ports import Sealer
 from holdfast.errors import JournalDamaged, TaskNotFound
 from holdfast.host.sqlite import Db
 from holdfast.journal import rules
-from holdfast.journal.contract import Hold, InboxItem, InboxKind
+from holdfast.journal.contract import DropCheck, Hold, InboxItem, InboxKind
 from holdfast.journal.records import Body, TaskState
 from holdfast.journal.seal import KeyWraps
-from holdfast.journal.sqlite.rows import BAD_COLUMN
+from holdfast.journal.sqlite.rows import BAD_COLUMN, read_view
 from holdfast.journal.sqlite.writer import Txn
 
 READ_MAX = 1_000
@@ -24,15 +24,19 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Body).decode
 
 
-def drop(txn: Txn, item: InboxItem, wraps: KeyWraps) -> int:
+def drop(txn: Txn, item: InboxItem, wraps: KeyWraps, check: DropCheck | None = None) -> int:
     raw = task_id_bytes(item.task_id)
     row = txn.db.execute(
-        "SELECT t, state, key_id, data_key, crashes FROM task WHERE task_id = ? AND erased_ms IS NULL", (raw,)
+        "SELECT t, state, key_id, data_key, crashes, seq, head, last FROM task WHERE task_id = ? AND erased_ms IS NULL",
+        (raw,),
     ).fetchone()
     if row is None:
         raise TaskNotFound(item.task_id)
-    t, name, key_id, data_key, crashes = cast("tuple[int, str, int, bytes, int]", row)
+    t, name, key_id, data_key, crashes, seq, head, last = cast("tuple[int, str, int, bytes, int, int, bytes, int]", row)
     sealer = wraps.open_data_key(key_id, data_key, raw)
+    if check is not None:
+        view = read_view(txn.db, task_id=item.task_id, seq=seq, head=head, last=last, sealer=sealer)
+        check(view, _items(txn.db, t, raw, sealer))
     body = sealer.seal(_encode(item.body), _place(raw, item.ordinal, item.kind))
     txn.db.execute(
         "INSERT INTO inbox (t, ordinal, kind, body, at_ms) VALUES (?, ?, ?, ?, ?)",
@@ -69,6 +73,10 @@ def of_task(db: Db, task_id: TaskId, wraps: KeyWraps) -> list[InboxItem]:
         return []
     t, key_id, data_key = cast("tuple[int, int, bytes]", task)
     sealer = wraps.open_data_key(key_id, data_key, raw)
+    return _items(db, t, raw, sealer)
+
+
+def _items(db: Db, t: int, raw: bytes, sealer: Sealer) -> list[InboxItem]:
     rows = db.execute(f"SELECT {ITEM_COLUMNS} FROM inbox i WHERE i.t = ? ORDER BY i.n", (t,)).fetchall()
     return [open_item(list(row), raw, sealer) for row in rows]
 
