@@ -63,6 +63,8 @@ async def test_a_refused_statement_fails_the_step_and_undoes_the_rest(lab: Lab) 
         ("UPDATE task SET state = 'succeeded'", ()),
         ("DELETE FROM record", ()),
         ("DROP TABLE inbox", ()),
+        ("DROP TRIGGER remark_never_changes", ()),
+        ("DELETE FROM remark", ()),
         ("PRAGMA user_version = 9", ()),
         ("ATTACH ':memory:' AS other", ()),
         ("COMMIT", ()),

@@ -13,15 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
 import hmac
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
-from importlib import resources
 from pathlib import Path
 from typing import cast
 
@@ -53,27 +50,26 @@ from holdfast.host.private_files import (
     sync_folder,
     write_atomically,
 )
-from holdfast.host.sqlite import BUSY_MS, WRITE, Db, log_ahead, open_db, open_existing, open_in_memory
+from holdfast.host.sqlite import BUSY_MS, WRITE, Db, log_ahead, open_db, open_existing
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.host.disk_trouble import clear_stopped, find_stopped
 from holdfast.journal.sqlite.host.high_water import HighWater, check_file, high_water
 from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.host.use_lock import JournalUse
 from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.schema import SCHEMA, definitions, schema_step, shipped, whole_schema
 from holdfast.journal.sqlite.sql_errors import translated, unreadable
 from holdfast.journal.sqlite.writer import BUSY_WAIT_MS, WAL_PAGES
 
 APPLICATION_ID = 0x486F6C64  # "Hold"
-SCHEMA = 2
 JOURNAL_ID_CHARS = 16
 NAME = "journal-name"
-_COMMENT = re.compile(r"--[^\n]*")
 LOOK_AGAIN_S = 0.002
 REPAIR_WAIT_S = 20.0  # longer than the longest lease: stopped sessions are dead by then
 
 Migration = Callable[[Db], None]
 MIGRATIONS: dict[int, Migration] = {  # from version n to n + 1
-    1: lambda db: _run_all(db, _step(2))
+    1: lambda db: _run_all(db, schema_step(2))
 }
 
 
@@ -223,7 +219,7 @@ def _make(path: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy) -> None:
         db = open_db(str(temporary), flags=WRITE)
         db.pragma("synchronous", "FULL")
         db.execute("BEGIN IMMEDIATE")
-        _run_all(db, _schema())
+        _run_all(db, whole_schema())
         meta = {
             "journal_id": entropy.bytes(8).hex(),
             "incarnation": 1,
@@ -378,33 +374,12 @@ def check_schema(db: Db) -> None:
     They lie in the file as text: one changed letter, and a rule that guards the records is
     another one. Spaces and comments do not count; what users have added is theirs."""
     try:
-        found = _definitions(db)
+        found = definitions(db)
     except UnicodeDecodeError as error:
         raise unreadable(error) from error
-    for name, definition in _shipped().items():
+    for name, definition in shipped().items():
         if found.get(name) != definition:
             raise JournalDamaged(f"the journal's table or index {name} was changed: its definition is not Holdfast's")
-
-
-@functools.cache
-def _shipped() -> dict[str, str]:
-    with closing(open_in_memory()) as db:
-        _run_all(db, _schema())
-        return _definitions(db)
-
-
-def _definitions(db: Db) -> dict[str, str]:
-    rows = db.execute("SELECT name, sql FROM sqlite_schema WHERE sql NOTNULL").fetchall()
-    return {str(name): " ".join(_COMMENT.sub("", str(sql)).split()) for name, sql in rows}
-
-
-def _schema() -> str:
-    return "".join(_step(number) for number in range(1, SCHEMA + 1))
-
-
-def _step(number: int) -> str:
-    """What leads from the schema before to this one; the first makes it from nothing."""
-    return resources.files("holdfast.journal.sqlite").joinpath(f"schema_{number}.sql").read_text()
 
 
 def check_keys(db: Db, keys: KeyRing) -> None:

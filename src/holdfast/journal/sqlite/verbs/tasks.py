@@ -26,10 +26,9 @@ from holdfast.journal.contract import Change, Filter, Hold, Statement, Submissio
 from holdfast.journal.records import NewRecord, RecordKind, TaskState
 from holdfast.journal.seal import DataKeySealer, KeyWraps
 from holdfast.journal.sqlite.rows import TASK_COLUMNS, TASK_FROM, Tail, add_records, make_rows, task_row
+from holdfast.journal.sqlite.schema import own_tables
 from holdfast.journal.sqlite.verbs import remarks, upkeep
 from holdfast.journal.sqlite.writer import Txn
-
-OWN_TABLES = frozenset(("meta", "session", "task", "record", "inbox", "notice", "blob", "blob_use"))
 
 
 def apply_statements(db: Db, statements: Sequence[Statement]) -> None:
@@ -80,7 +79,7 @@ def _authorize(operation: int, first: str | None, second: str | None, _database:
         return apsw.SQLITE_OK
     table = (second if operation in _TABLE_SECOND else first) or ""
     name = table.lower()  # a name is ours in any spelling: a temporary TASK would hide the real one
-    if name in OWN_TABLES or (operation in _WRITES and name in _INNER_TABLES):
+    if name in own_tables() or (operation in _WRITES and name in _INNER_TABLES):
         return apsw.SQLITE_DENY
     return apsw.SQLITE_OK
 

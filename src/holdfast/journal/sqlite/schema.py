@@ -1,0 +1,53 @@
+"""The schema of the embedded journal: read from its `.sql` files, and nowhere written a second time.
+
+What the journal calls its own follows from it: a definition that is added to the schema is guarded when a journal is
+opened (`opening/open.py`) and against the statements of Transactional tools (`verbs/tasks.py`), without a list to keep.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from contextlib import closing
+from importlib import resources
+
+from holdfast.host.sqlite import Db, open_in_memory
+
+SCHEMA = 2
+_COMMENT = re.compile(r"--[^\n]*")
+
+
+def schema_step(number: int) -> str:
+    """What leads from the schema before to this one; the first makes it from nothing."""
+    return resources.files("holdfast.journal.sqlite").joinpath(f"schema_{number}.sql").read_text()
+
+
+def whole_schema() -> str:
+    return "".join(schema_step(number) for number in range(1, SCHEMA + 1))
+
+
+def definitions(db: Db) -> dict[str, str]:
+    """Tables, indexes and triggers with their SQL; spaces and comments do not count."""
+    rows = db.execute("SELECT name, sql FROM sqlite_schema WHERE sql NOTNULL").fetchall()
+    return {str(name): " ".join(_COMMENT.sub("", str(sql)).split()) for name, sql in rows}
+
+
+@functools.cache
+def shipped() -> dict[str, str]:
+    """The definitions of a new journal."""
+    with closing(_new()) as db:
+        return definitions(db)
+
+
+@functools.cache
+def own_tables() -> frozenset[str]:
+    """The journal's tables, in small letters. SQLite's own (`sqlite_...`) are not among them."""
+    with closing(_new()) as db:
+        rows = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND sql NOTNULL").fetchall()
+    return frozenset(name for (name,) in rows if not name.startswith("sqlite_"))
+
+
+def _new() -> Db:
+    db = open_in_memory()
+    db.execute(whole_schema()).fetchall()
+    return db
