@@ -41,6 +41,16 @@ while True: signal.pause()
 """
 
 
+# A worker that ends by itself with this code.
+ENDS = """
+from holdfast.runtime.engine.supervisor import say_word, take_word
+word = take_word()
+def end(code):
+    say_word(word, code)
+    raise SystemExit(code)
+"""
+
+
 class Supervised:
     def __init__(self, worker: str, *args: str, grace_s: float = 30) -> None:
         self.process = subprocess.Popen(
@@ -117,7 +127,7 @@ def test_a_second_wish_does_not_wait_for_the_grace(started: list[Supervised]) ->
 
 def test_a_wish_that_comes_when_all_is_over_changes_no_exit_code() -> None:
     """Somebody who presses Ctrl-C once more, while the interpreter ends, on a busy machine."""
-    after = "code = supervise([sys.executable, '-c', 'raise SystemExit(6)'])"
+    after = f"code = supervise([sys.executable, '-c', {ENDS + 'end(6)'!r}])"
     ends = "print('over', flush=True); sys.stdin.readline(); sys.exit(code)"
     head = "import sys; from holdfast.runtime.engine.supervisor import supervise"
     with subprocess.Popen(
@@ -136,11 +146,33 @@ def test_a_wish_that_comes_when_all_is_over_changes_no_exit_code() -> None:
 def test_a_worker_that_ends_on_purpose_or_cannot_run_is_not_started_again(
     started: list[Supervised], tmp_path: Path, code: int
 ) -> None:
-    one = Supervised(f"print('ran', flush=True); raise SystemExit({code})")
+    one = Supervised(f"{ENDS}\nprint('ran', flush=True); end({code})")
     started.append(one)
     assert one.end() == code
     assert one.process.stdout is not None
     assert one.process.stdout.read() == "ran\n"
+
+
+@pytest.mark.parametrize("code", [0, 2, 6, 7])
+def test_an_exit_call_of_a_tool_is_a_death_like_any_other(started: list[Supervised], code: int) -> None:
+    """Only the worker itself can say that its exit code means a wrong setting."""
+    one = Supervised(f"{ENDS}\nimport os; print('ran', word >= 0, flush=True); os._exit({code})")
+    started.append(one)
+    assert [one.line() for _ in range(3)] == ["ran True"] * 3
+    assert one.process.stderr is not None
+    assert any(f"worker ended ({code}: code that it ran called exit)" in line for line in one.process.stderr)
+
+
+def test_what_a_worker_starts_cannot_speak_for_it(started: list[Supervised]) -> None:
+    """The descriptor and its name stay with the worker process."""
+    child = "import os, sys; print(os.environ.get('HOLDFAST_WORD'), os.path.exists(f'/dev/fd/{sys.argv[1]}'), flush=True)"
+    one = Supervised(
+        f"{ENDS}\nimport subprocess, sys\n"
+        f"subprocess.run([sys.executable, '-c', {child!r}, str(word)], close_fds=False); end(0)"
+    )
+    started.append(one)
+    assert one.line() == "None False"
+    assert one.end() == 0
 
 
 def test_a_worker_that_fails_is_started_again_later_and_later(started: list[Supervised], tmp_path: Path) -> None:
@@ -148,9 +180,9 @@ def test_a_worker_that_fails_is_started_again_later_and_later(started: list[Supe
     worker = (
         "import sys\n"
         "with open(sys.argv[1], 'a+') as f: f.write('x'); f.seek(0); n = len(f.read())\n"
-        "raise SystemExit(1 if n < 4 else 0)"
+        "raise SystemExit(1) if n < 4 else end(0)"
     )
-    one = Supervised(worker, str(count))
+    one = Supervised(f"{ENDS}\n{worker}", str(count))
     started.append(one)
     _, talk = one.process.communicate(timeout=60)
     assert one.process.returncode == 0
@@ -181,9 +213,10 @@ def test_a_killed_supervisor_takes_the_worker_with_it(started: list[Supervised])
 
 def test_the_worker_is_in_a_group_of_its_own_with_default_signals(started: list[Supervised]) -> None:
     one = Supervised(
-        "import os, signal\n"
+        f"{ENDS}\nimport os, signal\n"
         "print(os.getpgid(0) == os.getpid(), signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,"
-        " os.read(0, 1) == b'', flush=True)"
+        " os.read(0, 1) == b'', flush=True)\n"
+        "end(0)"
     )
     started.append(one)
     assert one.line() == "True True True"

@@ -6,7 +6,8 @@ secrets; it reads the settings file itself on every start.
 
 The worker process ends with 0 only if it was asked to stop. A lost session or a busy journal ends it with the exit code
 for "try again", and the parent starts a new one; what a restart cannot fix (the app, the place, the journal, the keys)
-is printed once and ends the parent too. If it is killed, its lease and its file lock end with it, and another session
+is printed once and ends the parent too. The parent believes an exit code only if the worker process says that it is its
+own; a tool that ends the process has killed it. If it is killed, its lease and its file lock end with it, and another session
 resumes its tasks.
 """
 
@@ -36,7 +37,7 @@ from holdfast.layout.journal_location import journal_path
 from holdfast.layout.moved import stopped_when_moved
 from holdfast.layout.settings import find_settings
 from holdfast.runtime.engine.engine import Engine
-from holdfast.runtime.engine.supervisor import Warm, supervise
+from holdfast.runtime.engine.supervisor import Warm, say_word, supervise, take_word
 from holdfast.runtime.session.deadman import DeadMan
 
 CLOSE_S = 10.0  # beyond the calls' grace: for writing what they returned and closing the journal
@@ -236,12 +237,14 @@ def _trace(error: BaseException) -> None:
         sys.stderr.write(safe("".join(traceback.format_exception(error))))
 
 
-def _end(code: int) -> None:
+def _end(code: int, word: int) -> None:
     """The session has ended and the journal is closed: do not wait for what still runs."""
     sys.stdout.flush()
     sys.stderr.flush()
+    say_word(word, code)
     os._exit(code)
 
 
 if __name__ == "__main__":
-    _end(main(sys.argv[1] if len(sys.argv) == 2 else ""))
+    listener = take_word()
+    _end(main(sys.argv[1] if len(sys.argv) == 2 else ""), listener)

@@ -5,6 +5,10 @@ holds no journal, no keys and no state, so there is nothing in it to recover. If
 the worker, and the worker's death kills the tools' children: no process is left that no other one restarts. (macOS has
 no such signal: there a worker outlives a killed parent until it is stopped by hand.)
 
+Only the worker process itself can say that it ended on purpose, or that a restart cannot help: right before it ends it
+writes its exit code into a pipe that only this process reads. An exit code without that word is a death like a kill: a
+tool, or a C library in it, may end the process with any code at any time (`os._exit(2)`).
+
 A first SIGTERM or SIGINT is passed on, and the worker has `grace_s` to finish; a second one, or the end of that time,
 kills it, which loses nothing. The worker is in a process group of its own, so Ctrl-C reaches it once, from here. A
 signal that comes when all is over finds a process that ends with the worker's exit code and nothing else: from there on
@@ -27,7 +31,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import NamedTuple
@@ -56,17 +60,16 @@ class Stop(NamedTuple):
 
 
 def is_terminal(code: int) -> bool:
-    """Exit codes that a restart cannot change: wrong usage, unfit place, unusable journal. 64-78 are those of
-    sysexits.h, for workers that are not ours."""
+    """Exit codes that a restart cannot change: wrong usage, unfit place, unusable journal; and those of sysexits.h."""
     return code in _TERMINAL
 
 
 def after_exit(
-    status: int, uptime_s: float, failures: int, *, terminal: Callable[[int], bool] = is_terminal
+    status: int, uptime_s: float, failures: int, *, own: bool, terminal: Callable[[int], bool] = is_terminal
 ) -> Restart | Stop:
     """Restart a worker that died, let one that ended on purpose end. `status` is the exit code, or minus the signal
-    that killed it; `failures` is how often in a row it had died before."""
-    if status == 0 or (status > 0 and terminal(status)):
+    that killed it; `own`: the worker said so itself; `failures` is how often in a row it had died before."""
+    if own and (status == 0 or (status > 0 and terminal(status))):
         return Stop(code=status)
     row = 0 if uptime_s >= HEALTHY_S else failures
     # The exponent is bounded too: a worker that fails for a week must not overflow it.
@@ -99,11 +102,40 @@ class _Worker:
     """One life of a worker."""
 
     pid: int
+    word: int  # where it says that its exit code is its own
     returncode: int | None = None
 
     def send(self, number: signal.Signals) -> None:
         if self.returncode is None:  # only we reap it: until then the number is its own
             os.kill(self.pid, number)
+
+    def read_word(self) -> bool:
+        """Whether it said itself that it ends with this code. Once it has ended."""
+        try:
+            return list(os.read(self.word, 1)) == [self.returncode]
+        except BlockingIOError:  # a process that it started has the other end
+            return False
+        finally:
+            os.close(self.word)
+
+
+WORD = "HOLDFAST_WORD"  # the environment's name for the descriptor of a worker that is started from nothing
+
+
+def take_word() -> int:
+    """The descriptor for `say_word`, kept from what this process starts; -1 where no parent listens. For a worker
+    process, before it loads the app."""
+    word = int(os.environ.pop(WORD, "-1"))
+    if word >= 0:
+        os.set_inheritable(word, False)
+    return word
+
+
+def say_word(word: int, code: int) -> None:
+    """Tell the parent that this process ends by itself, with this exit code. The last thing that a worker does."""
+    if word >= 0:
+        with suppress(OSError):  # a tool has closed it: the parent starts another worker
+            os.write(word, bytes((code,)))
 
 
 def supervise(
@@ -136,22 +168,23 @@ class _Supervisor:
         failures = 0
         while True:
             began = time.monotonic()
-            status = self._live()
+            status, own = self._live()
             uptime_s = time.monotonic() - began
             if self._asked_at is not None:
                 # Asked before it listened to signals, the worker died of the polite one: as good.
                 return 0 if -status in _POLITE else exit_code(status)
-            decision = after_exit(status, uptime_s, failures, terminal=self.terminal)
+            decision = after_exit(status, uptime_s, failures, own=own, terminal=self.terminal)
             if isinstance(decision, Stop):
                 self.say(f"worker ended with exit code {decision.code}")
                 return decision.code
             failures = decision.failures
-            self.say(f"worker ended ({status}); starting it again in {decision.delay_s:g} s")
+            why = ": code that it ran called exit" if not own and (status == 0 or self.terminal(status)) else ""
+            self.say(f"worker ended ({status}{why}); starting it again in {decision.delay_s:g} s")
             if self._rest(decision.delay_s):
                 return 0
 
-    def _live(self) -> int:
-        """One life of the worker: its exit code, or minus the signal."""
+    def _live(self) -> tuple[int, bool]:
+        """One life of the worker: its exit code, or minus the signal; and whether it ended by itself."""
         worker = self._worker = self._start()
         self.say(f"worker {worker.pid} started")
         try:
@@ -163,21 +196,27 @@ class _Supervisor:
                     worker.send(signal.SIGKILL)
         finally:
             self._worker = None
-        return worker.returncode
+        return worker.returncode, worker.read_word()
 
     def _start(self) -> _Worker:
-        if self.warm is not None and self.warm.is_fresh():
-            return _Worker(self.warm.fork(signals=_HANDLED, close=self.wake))
-        parent = os.getpid()
-        started = subprocess.Popen(
-            self.argv,
-            stdin=subprocess.DEVNULL,
-            process_group=0,
-            preexec_fn=lambda: _first(parent),  # noqa: PLW1509 - this process has one thread
-        )
-        worker = _Worker(started.pid)
-        started.returncode = 0  # it is reaped here, by its number
-        return worker
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        try:
+            if self.warm is not None and self.warm.is_fresh():
+                return _Worker(self.warm.fork(signals=_HANDLED, close=(*self.wake, reader), word=writer), reader)
+            parent = os.getpid()
+            started = subprocess.Popen(
+                self.argv,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(writer,),
+                env={**os.environ, WORD: str(writer)},
+                process_group=0,
+                preexec_fn=lambda: _first(parent),  # noqa: PLW1509 - this process has one thread
+            )
+            started.returncode = 0  # it is reaped here, by its number
+            return _Worker(started.pid, reader)
+        finally:
+            os.close(writer)
 
     def _rest(self, delay_s: float) -> bool:
         """Pause before a restart; True where we are asked to stop meanwhile."""
@@ -271,7 +310,7 @@ class Warm:
         """Whether a fork would run what is on the disk."""
         return sys.platform == "linux" and self._stamps == _stamps(self._stamps)
 
-    def fork(self, *, signals: Sequence[signal.Signals], close: Sequence[int]) -> int:
+    def fork(self, *, signals: Sequence[signal.Signals], close: Sequence[int], word: int) -> int:
         """Start a worker; its process id. It never returns to the caller's code."""
         parent = os.getpid()
         sys.stdout.flush()
@@ -294,6 +333,7 @@ class Warm:
             code = self._run()
             sys.stdout.flush()
             sys.stderr.flush()
+            say_word(word, code)
         finally:
             os._exit(code)
 
