@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import subprocess
@@ -14,10 +15,11 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.errors import JournalStopped
+from holdfast.errors import JournalGone, JournalStopped
+from holdfast.journal.sqlite.host import file_watch
 from holdfast.journal.sqlite.host.disk_trouble import find_stopped, mark_stopped
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.testing.lab import Lab, Scripted
+from holdfast.testing.lab import Lab, Scripted, hang, wait_until
 
 MOUNT = 'mount -t tmpfs -o size=12m,mode=0700 tmpfs "$1" && exec "$2" "$3" "$1"'
 
@@ -73,6 +75,74 @@ async def test_a_journal_with_a_stop_sign_is_rewritten_and_goes_on(lab: Lab) -> 
         assert [finding async for finding in hf.journal.check()] == []
     assert lab.journal.stat().st_mode & 0o777 == 0o600
     assert len(tool.calls) == 2
+
+
+async def test_a_client_that_waits_does_not_stand_in_the_way_of_the_repair(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that only waits, and one that does nothing at all, close the file and say why; the next one repairs."""
+    monkeypatch.setattr(file_watch, "LOOK_EVERY_S", 0.05)
+    tool = Scripted(holdfast.Read(), "seen")
+
+    @holdfast.task
+    async def one(run: holdfast.Run) -> Any:
+        return await run.call(tool.tool)
+
+    async with lab.open(serve=False) as client, lab.open(serve=False) as idle:
+        handle = await client.submit("one")
+        waiting = asyncio.create_task(handle.result(60))
+        await asyncio.sleep(0)
+        folder = lab.folder / "instance" / client.journal.journal_id
+        mark_stopped(folder, reason="fsync: EIO", session_id="", at_ms=1)
+        with pytest.raises(JournalStopped, match="fsync: EIO"):
+            await waiting
+        async with lab.open(one) as worker:
+            assert await worker.task(handle.id).result(10) == "seen"
+        for refused in (client.submit("one"), idle.submit("one"), idle.task(handle.id).state()):
+            with pytest.raises(JournalStopped):
+                await refused
+    assert find_stopped(folder) is None
+
+
+async def test_a_session_that_saw_the_failure_and_lives_does_not_stop_the_journal_again(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its page keeps the sign too; the repair takes it away there as well."""
+    monkeypatch.setattr(file_watch, "LOOK_EVERY_S", 0.05)
+    async with lab.open(serve=False) as hf:
+        await hf.submit("one")
+        folder, page = lab.folder / "instance" / hf.journal.journal_id, cast(SqliteJournal, hf.journal)._instance
+        page.stop("fsync: EIO")
+        await wait_until(lambda: _is_told(hf))
+        async with lab.open(serve=False):
+            assert find_stopped(folder) is None
+
+
+async def _is_told(hf: holdfast.Holdfast) -> bool:
+    try:
+        await hf.journal.count_tasks()
+    except JournalStopped:
+        return True
+    return False
+
+
+async def test_a_journal_that_is_removed_ends_its_engine(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written to a file without a name reaches no one."""
+    monkeypatch.setattr(file_watch, "LOOK_EVERY_S", 0.05)
+    tool = Scripted(holdfast.Read(), hang)
+
+    @holdfast.task
+    async def one(run: holdfast.Run) -> Any:
+        return await run.call(tool.tool)
+
+    async with lab.open(one) as hf:
+        handle = await hf.submit(one)
+        await tool.entered.wait()
+        lab.journal.unlink()
+        with pytest.raises(JournalGone, match="was removed or replaced"):
+            await handle.result(30)
+        with pytest.raises(JournalGone):
+            await hf.submit(one)
 
 
 async def test_an_error_of_the_disk_ends_the_engine_and_is_told_to_whoever_waits(

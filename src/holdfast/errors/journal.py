@@ -23,13 +23,14 @@ class JournalFull(Retryable):
 
 
 class JournalStopped(StateUnusable):
-    """The disk reported a failed write, so memory and disk may differ; no step begins on this file. Check the disk. The
-    next worker that opens the journal alone rewrites it to a new file and keeps every record."""
+    """The disk reported a failed write, so memory and disk may differ; no step begins on this file. Check the disk. Every
+    process that has the journal open closes it. The next one that opens it rewrites it to a new file and keeps every
+    record; a worker does so by itself. Open the journal again."""
 
     code = "journal-stopped"
     default_hint = (
-        "the disk reported a failed write. Stop all workers of this journal and start one again: it rewrites the "
-        "journal to a new file. See `holdfast doctor`"
+        "the disk reported a failed write. Check the disk and open the journal again: the first process that opens it "
+        "rewrites it to a new file. See `holdfast doctor`"
     )
 
 
@@ -63,7 +64,8 @@ class JournalOlderCopy(StateUnusable):
 
 
 class JournalGone(StateUnusable):
-    """The folder `instance/` shows that a journal of this name was used here, but its file is missing. Its effects have
+    """The folder `instance/` shows that a journal of this name was used here, but its file is missing; or the file was
+    removed or replaced while a process had it open: that process stops. Its effects have
     happened, so Holdfast does not start a new journal. With `--begin-anew` Holdfast forgets open tasks and keeps files
     and secrets. It looks up or parks a request that you submit again under its old id before it sends anything."""
 

@@ -144,6 +144,25 @@ def test_a_task_that_exits_fails_alone(hf: Commands, start_worker: Start) -> Non
         ("app.py:tasks", ("--journal", "missing/journal.db"), 6, "does not exist"),
     ],
 )
+def test_an_exit_call_inside_a_tool_costs_one_task_and_not_the_service(hf: Commands, start_worker: Start) -> None:
+    """Exit code 2 means a wrong setting only where the worker itself says so."""
+    poison = accept(hf, "leaves", '{"code": 2}')
+    worker = start_worker()
+    worker.wait_said("worker ended (2: code that it ran called exit)")
+    _wait_state(hf, poison, "parked")
+    assert wait_ended(worker, accept(hf, "hello", "ada")) == "succeeded"
+    assert worker.stop() == 0
+
+
+def test_a_worker_whose_journal_is_removed_ends(hf: Commands, start_worker: Start) -> None:
+    accept(hf, "hello", "ada")
+    worker = start_worker()
+    worker.wait_event("run-ended")
+    (hf.folder / "journal.db").unlink()
+    worker.wait_said("was removed or replaced while this process had it open")
+    assert worker.wait_end() == 6
+
+
 def test_what_a_restart_cannot_mend_is_said_once(
     hf: Commands, start_worker: Start, app: str, words: tuple[str, ...], code: int, said: str
 ) -> None:

@@ -27,6 +27,7 @@ from holdfast.host.sqlite import Db
 from holdfast.journal import contract, rules
 from holdfast.journal.records import NewRecord, Record, TaskState, TaskView, fold
 from holdfast.journal.seal import KeyWraps
+from holdfast.journal.sqlite.host.file_watch import FileWatch
 from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.opening import check
 from holdfast.journal.sqlite.rows import COLUMNS, TASK_COLUMNS, TASK_FROM, open_record, read_view, task_row
@@ -65,6 +66,7 @@ class SqliteJournal:
         self._digest_key = digest_key
         self._instance = instance
         self._writer = Writer(db, instance)
+        self._watch = FileWatch(path, instance.folder, let_go=self._let_go)
         self._changed, self._changes, self._waiting = asyncio.Event(), 0, 0
         self._ticking: asyncio.TimerHandle | None = None
         self._holds = 0
@@ -416,10 +418,22 @@ class SqliteJournal:
         """Take over sequence and time of the newest record; called once when opened."""
         self._writer.remember_newest()
 
+    def _let_go(self, error: HoldfastError) -> bool:
+        """Close the file and leave it to others, between two commits; whoever waits for a change is told."""
+        if self._writer.busy:
+            return False
+        self._writer.refuse(error)
+        self._reader.close()
+        self._db.close()
+        self._instance.let_go()
+        self._note_change()
+        return True
+
     async def close(self) -> None:
         if self._closed:
             return
         self._closed = True
+        self._watch.end()
         await self._writer.drain()
         self._writer.close()
         self._reader.close()
@@ -435,6 +449,7 @@ class SqliteJournal:
         await self._writer.write(lambda txn: claims.park_damaged(txn, candidate, notice, self._wraps))
 
     def _read(self, read: Callable[[Db], T]) -> T:
+        self._watch.check()
         try:
             return read(self._reader)
         except apsw.Error as error:
@@ -455,6 +470,7 @@ class SqliteJournal:
         return self._read(at_once)
 
     def _data_version(self) -> object:
+        self._watch.check()
         try:
             # On the writer's connection: only other connections' commits change the number.
             return self._seen_version if self._writer.committing else self._db.pragma("data_version")

@@ -163,6 +163,7 @@ class Writer:
         self.threaded = False
         self.lone = True  # at most one task runs here: there is no other to share a commit with
         self.broken = ""
+        self._refusal: HoldfastError | None = None
         self.sequence = 0
         self.newest = Moment(0, 0)
         self.commits = 0
@@ -239,6 +240,14 @@ class Writer:
             except apsw.Error:
                 self._roll_back()  # the log stays; the next one to write moves it
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._queue) or self.committing
+
+    def refuse(self, error: HoldfastError) -> None:
+        """Write no more: the file is not the journal any more."""
+        self.broken, self._refusal = error.message, error
+
     def remember_newest(self) -> None:
         """Start from the newest record of the file."""
         self.sequence, self.newest = self._newest()
@@ -252,6 +261,8 @@ class Writer:
         return self._full_since is not None
 
     def _check_usable(self, *, begins: bool) -> None:
+        if self._refusal is not None:
+            raise type(self._refusal)(self._refusal.message)
         if self.broken:
             raise JournalStopped(f"the journal accepts no writes: {self.broken}")
         if begins and self._full_since is not None:

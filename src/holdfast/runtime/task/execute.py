@@ -53,7 +53,13 @@ async def execute(
             return await _fail(writer, error)
         await _give_back(writer)
         raise
-    except (errors.InvariantViolated, errors.JournalStopped, errors.JournalDamaged, errors.ReadOnly):
+    except (
+        errors.InvariantViolated,
+        errors.JournalStopped,
+        errors.JournalGone,
+        errors.JournalDamaged,
+        errors.ReadOnly,
+    ):
         raise  # the journal's trouble is not the code's outcome
     except BaseException as error:  # whatever the user's code raises ends the task, an exit too
         if is_closed_from_outside(error):

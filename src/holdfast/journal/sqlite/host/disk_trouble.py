@@ -24,7 +24,7 @@ from pathlib import Path
 
 from holdfast.errors import HoldfastError
 from holdfast.host.private_files import open_private, read_private, remove_durably, write_atomically
-from holdfast.journal.sqlite.host.page_reader import CLEAR, STOP_AT, is_alive, page_ids, page_path, parsed, read_bytes
+from holdfast.journal.sqlite.host.page_reader import CLEAR, STOP_AT, page_ids, page_path, parsed, read_bytes
 
 RESERVE_BYTES = 16 * 1024 * 1024
 RESERVE_BYTES_MIN = 256 * 1024  # below this the disk counts as full
@@ -147,10 +147,10 @@ def find_stopped(folder: Path) -> Stopped | None:
 
 
 def clear_stopped(folder: Path) -> None:
-    """Take the sign away after a repair, while holding `JournalUse.exclusive`. The pages of dead sessions are cleared
-    first: a crash in between leaves the file, so the repair is simply done again."""
+    """Take the sign away after a repair, while holding `JournalUse.exclusive`: a process that still lives has let go of
+    the file. The pages are cleared first: a crash in between leaves the file, so the repair is simply done again."""
     for session_id in page_ids(folder):
-        if _says_stopped(folder, session_id) and not is_alive(folder, session_id):
+        if _says_stopped(folder, session_id):
             fd = open_private(page_path(folder, session_id), os.O_RDWR)
             try:
                 os.pwrite(fd, bytes((CLEAR,)), STOP_AT)

@@ -78,6 +78,10 @@ class Instance:
             self._page.mark_stopped()
         mark_stopped(self.folder, reason=reason, session_id=session_id, at_ms=self.clock.wall_ms())
 
+    def let_go(self) -> None:
+        """Leave the file to others; the page stays, as long as calls of this process may be under way."""
+        self._use.close()
+
     def close(self) -> None:
         if self._page is not None:
             self.close_page(self._page)
