@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,16 @@ async def quits(run: holdfast.Run) -> None:
     sys.exit(0)
 
 
+@holdfast.tool(effect=holdfast.Read())
+async def leave(code: int) -> None:
+    os._exit(code)  # as a C library does
+
+
+@holdfast.task
+async def leaves(run: holdfast.Run, code: int) -> None:
+    await run.call(leave, code=code)
+
+
 @holdfast.task
 async def echo(run: holdfast.Run, value: object, also: object = None) -> object:
     return value
@@ -154,6 +165,7 @@ tasks = [
     returns_odd,
     undoes,
     quits,
+    leaves,
     echo,
     fills,
     leaves_it_full,

@@ -131,19 +131,6 @@ def test_a_task_that_exits_fails_alone(hf: Commands, start_worker: Start) -> Non
     assert worker.stop() == 0
 
 
-@pytest.mark.parametrize(
-    ("app", "words", "code", "said"),
-    [
-        ("missing.py:tasks", (), 2, "there is no file missing.py"),
-        ("app.py:nothing", (), 2, "has no attribute 'nothing'"),
-        ("app.py", (), 2, "is not an app"),
-        ("no.such.module:tasks", (), 2, "cannot be found"),
-        ("exits.py:tasks", (), 2, "failed on import: SystemExit"),
-        ("app.py:tasks", ("--lease-ttl", "0"), 2, "lease_ttl_s must be between"),
-        ("app.py:tasks", ("--config", "none.toml"), 2, "there is no settings file"),
-        ("app.py:tasks", ("--journal", "missing/journal.db"), 6, "does not exist"),
-    ],
-)
 def test_an_exit_call_inside_a_tool_costs_one_task_and_not_the_service(hf: Commands, start_worker: Start) -> None:
     """Exit code 2 means a wrong setting only where the worker itself says so."""
     poison = accept(hf, "leaves", '{"code": 2}')
@@ -163,6 +150,19 @@ def test_a_worker_whose_journal_is_removed_ends(hf: Commands, start_worker: Star
     assert worker.wait_end() == 6
 
 
+@pytest.mark.parametrize(
+    ("app", "words", "code", "said"),
+    [
+        ("missing.py:tasks", (), 2, "there is no file missing.py"),
+        ("app.py:nothing", (), 2, "has no attribute 'nothing'"),
+        ("app.py", (), 2, "is not an app"),
+        ("no.such.module:tasks", (), 2, "cannot be found"),
+        ("exits.py:tasks", (), 2, "failed on import: SystemExit"),
+        ("app.py:tasks", ("--lease-ttl", "0"), 2, "lease_ttl_s must be between"),
+        ("app.py:tasks", ("--config", "none.toml"), 2, "there is no settings file"),
+        ("app.py:tasks", ("--journal", "missing/journal.db"), 6, "does not exist"),
+    ],
+)
 def test_what_a_restart_cannot_mend_is_said_once(
     hf: Commands, start_worker: Start, app: str, words: tuple[str, ...], code: int, said: str
 ) -> None:
