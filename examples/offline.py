@@ -50,7 +50,7 @@ async def run(stage: Stage, home: Path, *, yes: bool) -> int:
     app = load_app(stage.app)
     async with holdfast.open(home / "journal.db", tasks=app.tasks.values()) as hf:
         task = await hf.submit(app.task(""), request_id="offline", **stage.request)
-        print(f"task {task.id}")
+        print(f"task {task.task_id}")
         while (state := await task.state()) not in ENDED | {TaskState.PARKED}:
             for one in await list_approvals(hf.journal):
                 print(f"approval wanted: {one.question} {one.details}")

@@ -40,7 +40,7 @@ GROUPS = {
 # Objects that you are given and do not make: where they come from, and what may be read of them.
 GIVEN = {
     "Holdfast": ("holdfast.open", ""),
-    "TaskHandle": ("hf.submit, hf.task", "id, created"),
+    "TaskHandle": ("hf.submit, hf.task", "task_id, created"),
     "TaskType": ("@holdfast.task", "name"),
     "Run": ("the first argument of a task", ""),
     "Approval": ("run.approve", "granted, by, note"),
@@ -62,6 +62,7 @@ GIVEN = {
 # For the runtime alone: no promise is made about these.
 INNER = {
     "Holdfast": {"drop"},
+    "TaskHandle": {"id"},
     "TaskType": {"digests"},
     "Run": {"signal"},
     "Scratch": {"caught_up"},

@@ -90,11 +90,16 @@ class TaskHandle:
     def __init__(self, waits: TaskWaits, task_id: TaskId, *, created: bool = False) -> None:
         self._journal = waits.journal
         self._waits = waits
-        self.id = task_id
+        self.task_id = task_id
         self.created = created  # False if the request id found an earlier task
 
     def __repr__(self) -> str:
-        return f"TaskHandle({self.id})"
+        return f"TaskHandle({self.task_id})"
+
+    @property
+    def id(self) -> TaskId:
+        """Another name of `task_id`."""
+        return self.task_id
 
     async def row(self) -> TaskRow:
         row = await self._journal.find_task(self.id)
