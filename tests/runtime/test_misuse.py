@@ -70,6 +70,32 @@ async def test_a_call_that_is_not_awaited_ends_before_its_task_does(lab: Lab) ->
     assert len(once.calls) == 1
 
 
+async def test_a_call_that_was_never_awaited_fails_the_task_and_is_named(lab: Lab) -> None:
+    """A forgotten `await`: the code believes that it has paid, so the task may not succeed."""
+    charge, look = Scripted(ONCE, "sent", name="charge"), Scripted(holdfast.Read(), "seen", name="look")
+
+    @holdfast.task
+    async def order(run: holdfast.Run) -> str:
+        await run.call(look.tool)
+        run.call(charge.tool)
+        return "done"
+
+    @holdfast.task
+    async def branches(run: holdfast.Run) -> Any:
+        async def one(branch: holdfast.Run) -> None:
+            branch.call(charge.tool)
+
+        return await run.gather(one, run.call(look.tool))
+
+    async with lab.open(order, branches) as hf:
+        with pytest.raises(TaskFailed, match=r"never awaited, so never sent: charge \(called after step 1\)") as failed:
+            await (await hf.submit(order)).result(10)
+        assert failed.value.kind == "Misuse"
+        with pytest.raises(TaskFailed, match=r"charge \(called after step 1\.1\)"):
+            await (await hf.submit(branches)).result(10)
+    assert charge.calls == []
+
+
 async def test_a_call_given_to_create_task_says_what_to_do_instead(lab: Lab) -> None:
     once = Scripted(ONCE, "sent")
 

@@ -88,6 +88,7 @@ class AskCall(StepCall[Reply]):
         self._extra = extra  # into the step's record
 
     async def perform(self, run: Run) -> Reply:
+        self._run.steps.not_awaited.pop(self, None)
         if self.ordinal:
             raise errors.Misuse(f"step {self.ordinal} was already awaited", hint="keep its result in a variable")
         writer = run.steps.writer

@@ -64,6 +64,7 @@ class StepCall(Generic[T]):
         self.tool = tool
         self.args = args
         self.ordinal = ""  # known once it was awaited
+        run.steps.not_awaited[self] = (tool.name, run.newest)
 
     def __repr__(self) -> str:  # what `asyncio.create_task` shows of it when it refuses it
         return f"<call of {self.tool.name}: await it, or give it to run.gather>"
@@ -72,6 +73,7 @@ class StepCall(Generic[T]):
         return self.perform(self._run).__await__()
 
     async def perform(self, run: Run) -> T:
+        self._run.steps.not_awaited.pop(self, None)
         if self.ordinal:
             raise Misuse(f"step {self.ordinal} was already awaited", hint="keep its result in a variable")
         if self._compensates:
@@ -351,6 +353,11 @@ class Run:
         That the worker stops counts only for code that has met it: other code has come to its end in time.
         """
         return self._signal or (None if self._writer.stopping else self._writer.signal)
+
+    @property
+    def newest(self) -> str:
+        """The ordinal that this chain has come to; empty at its begin."""
+        return f"{self._prefix}{self._next}" if self._next else self._prefix.rstrip(".")
 
     def seek(self, number: int) -> None:
         """Continue after this ordinal: for a loop that is rebuilt from its records."""
