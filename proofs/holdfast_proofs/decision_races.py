@@ -16,7 +16,9 @@ import random
 import sys
 import time
 from collections import Counter
+from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -25,6 +27,7 @@ from holdfast.errors import HoldfastError, NotNow
 from holdfast.journal.contract import DropCheck, InboxItem
 from holdfast.journal.records import TaskState
 from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.testing.lab import wait_state, wait_until
 from holdfast_proofs.runner import Proof, ProofFailed, Result, at_least_one, fast_folder
 
 ROUNDS, DECIDERS = 500, 10
@@ -101,11 +104,9 @@ class Room:
             handles = [await hf.submit(self.tasks[number % 2]) for number in range(rounds)]
             for number, handle in enumerate(handles):
                 wanted = TaskState.WAITING if number % 2 else TaskState.PARKED
-                while await handle.state() is not wanted:
-                    await asyncio.sleep(0.02)
+                await wait_state(handle, wanted, timeout_s=WAIT_S)
             for handle in handles[::2]:
-                while not await _is_quiet(hf, handle):
-                    await asyncio.sleep(0.02)
+                await wait_until(partial(_is_quiet, hf, handle))
             pipe.send([str(handle.id) for handle in handles])
 
     async def decide(self, pipe: Connection) -> None:
@@ -170,7 +171,7 @@ class Processes:
     """Children that run one coroutine each, and are gone at the end."""
 
     def __init__(self) -> None:
-        self._all: list[multiprocessing.process.BaseProcess] = []
+        self._all: list[BaseProcess] = []
 
     def start(self, work: Any, *words: Any) -> Connection:  # Any: a coroutine function of Room
         ours, theirs = _FORKED.Pipe()

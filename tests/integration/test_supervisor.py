@@ -165,7 +165,9 @@ def test_an_exit_call_of_a_tool_is_a_death_like_any_other(started: list[Supervis
 
 def test_what_a_worker_starts_cannot_speak_for_it(started: list[Supervised]) -> None:
     """The descriptor and its name stay with the worker process."""
-    child = "import os, sys; print(os.environ.get('HOLDFAST_WORD'), os.path.exists(f'/dev/fd/{sys.argv[1]}'), flush=True)"
+    child = (
+        "import os, sys; print(os.environ.get('HOLDFAST_WORD'), os.path.exists(f'/dev/fd/{sys.argv[1]}'), flush=True)"
+    )
     one = Supervised(
         f"{ENDS}\nimport subprocess, sys\n"
         f"subprocess.run([sys.executable, '-c', {child!r}, str(word)], close_fds=False); end(0)"

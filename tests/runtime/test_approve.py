@@ -84,7 +84,7 @@ async def test_the_first_answer_counts_and_every_later_one_is_refused(lab: Lab, 
         for handle in handles:
             await hf.approve(handle.id, "1", granted=first, by="ada")
             for granted in (True, False):
-                with pytest.raises(ApprovalNotFound, match="already answered: .* by ada"):
+                with pytest.raises(ApprovalNotFound, match=r"already answered: .* by ada"):
                     await hf.approve(handle.id, "1", granted=granted, by="bob")
     async with lab.open(ask, order) as hf:
         assert await hf.task(handles[0].id).result(10) == [first, first, "ada", ""]

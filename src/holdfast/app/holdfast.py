@@ -196,7 +196,9 @@ class Holdfast:
 
         def check(view: TaskView, inbox: Sequence[InboxItem]) -> None:
             if question_epoch(asked_decision(view, inbox, step.ordinal, self._clock)) != epoch:
-                raise NotSettleable(f"task {task} step {step.ordinal} was decided and then parked again: look once more")
+                raise NotSettleable(
+                    f"task {task} step {step.ordinal} was decided and then parked again: look once more"
+                )
 
         await self._drop(task, step.ordinal, InboxKind.DECISION, given.body(), check=check)
 

@@ -7,8 +7,8 @@ secrets; it reads the settings file itself on every start.
 The worker process ends with 0 only if it was asked to stop. A lost session or a busy journal ends it with the exit code
 for "try again", and the parent starts a new one; what a restart cannot fix (the app, the place, the journal, the keys)
 is printed once and ends the parent too. The parent believes an exit code only if the worker process says that it is its
-own; a tool that ends the process has killed it. If it is killed, its lease and its file lock end with it, and another session
-resumes its tasks.
+own; a tool that ends the process has killed it. If it is killed, its lease and its file lock end with it, and another
+session resumes its tasks.
 """
 
 from __future__ import annotations

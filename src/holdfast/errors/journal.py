@@ -23,9 +23,9 @@ class JournalFull(Retryable):
 
 
 class JournalStopped(StateUnusable):
-    """The disk reported a failed write, so memory and disk may differ; no step begins on this file. Check the disk. Every
-    process that has the journal open closes it. The next one that opens it rewrites it to a new file and keeps every
-    record; a worker does so by itself. Open the journal again."""
+    """The disk reported a failed write, so memory and disk may differ; no step begins on this file. Check the disk.
+    Every process that has the journal open closes it. The next one that opens it rewrites it to a new file and keeps
+    every record; a worker does so by itself. Open the journal again."""
 
     code = "journal-stopped"
     default_hint = (
@@ -171,8 +171,8 @@ class StepNotFound(NotFound):
 
 
 class ApprovalNotFound(NotFound):
-    """The step does not wait for an approval: it has its answer, or it never asked. The first answer counts, also before
-    a worker has acted on it. Nothing was recorded."""
+    """The step does not wait for an approval: it has its answer, or it never asked. The first answer counts, also
+    before a worker has acted on it. Nothing was recorded."""
 
     code = "approval-not-found"
     default_hint = "`holdfast approval list` shows what waits for an answer"

@@ -1,4 +1,4 @@
-"""Whether the file that this process has open is still the journal: looked at every second, also by one that only waits.
+"""Whether the file that this process has open is still the journal: looked at every second, also by one that waits.
 
 Two things end the use of an open file. The stop sign: a sync failed in some process, so the file must be rewritten by
 one process alone, and each process that keeps it open stands in the way of that. And its name: where the file was
