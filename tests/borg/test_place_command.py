@@ -63,6 +63,7 @@ def test_a_place_is_added_listed_checked_and_removed(
     assert main(["place", "list", "--home", home]) == 0
     assert "never" in capfd.readouterr().out
     assert main(["place", "check", "nas", "--home", home]) == 0
+    assert main(["place", "check", "--home", home]) == 0  # every place
     assert "ok: nas, 0 snapshots" in capfd.readouterr().err
     (tmp_path / "usb" / "holdfast-place.json").unlink()
     assert main(["place", "check", "usb", "--home", home]) == 7

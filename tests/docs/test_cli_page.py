@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import fill
 from typing import Any, cast
 
 from holdfast.cli.command import COMMANDS
@@ -87,7 +88,7 @@ def section(words: str, parser: argparse.ArgumentParser) -> list[str]:
     verbs = verbs_of(parser)
     depth = "###" if words.count(" ") == 2 else "##"
     usage = " ".join([words, *(shown(one) for one in actions_of(parser)), *(["VERB"] if verbs else [])])
-    lines = [f"{depth} {words}", "", str(parser.description), "", "```text", usage, "```", ""]
+    lines = [f"{depth} {words}", "", _filled(str(parser.description)), "", "```text", usage, "```", ""]
     if actions_of(parser):
         lines += ["| Argument | Means |", "|---|---|"]
         lines += [f"| `{title(one)}` | {meaning(one)} |" for one in actions_of(parser)]
@@ -95,6 +96,10 @@ def section(words: str, parser: argparse.ArgumentParser) -> list[str]:
     if parser.epilog:
         lines += ["```text", parser.epilog.strip(), "```", ""]
     return lines
+
+
+def _filled(text: str) -> str:
+    return "\n\n".join(fill(one, 96, break_on_hyphens=False) for one in text.split("\n\n"))
 
 
 def title(action: argparse.Action) -> str:

@@ -41,7 +41,7 @@ The command line prints them as
 ```text
 error: no task 7ZZZZZZZZZZZZZZZZZZZZZZZZZ in this journal
 hint: `holdfast task list` shows the tasks of this journal
-see: docs/reference/errors.md#task-not-found
+see: holdfast explain task-not-found
 ```
 
 and with `--json` as one object on standard error ([JSON](json.md#errors)).

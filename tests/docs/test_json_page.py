@@ -126,6 +126,7 @@ def test_every_field_is_documented(tmp_path: Path) -> None:
         "approval list": 0,
         "secret list": 0,
         "doctor": 1,
+        "todo": 0,
         "recover --dry-run": 0,
     }.items():
         printed = hf.look(*words.split(), "--json", code=code).json
@@ -137,6 +138,7 @@ def test_every_field_is_documented(tmp_path: Path) -> None:
 
 # Why a command prints no object of its own.
 WITHOUT = {
+    "completion": "prints a script",
     "worker": "runs until it is stopped; its events are JSON lines on standard error",
     "identity signer": "runs until it is stopped",
     "identity answer": "prints a signed line of JSON as it is",

@@ -34,7 +34,7 @@ async def hello(run: holdfast.Run) -> str:
 tasks = [hello]
 """
 # Commands that are about no agent's folder, or make one.
-ELSEWHERE = {"demo", "init", "adopt", "share split", "share combine", "identity check-answer"}
+ELSEWHERE = {"demo", "explain", "completion", "init", "adopt", "share split", "share combine", "identity check-answer"}
 # Three ways to name the folder: being in it, the option, the environment.
 WAYS = ("here", "--home", "HOLDFAST_HOME")
 
@@ -138,6 +138,7 @@ READING = (
     "identity show",
     "place list",
     "doctor",
+    "todo",
     "handoff",
     "backup list",
     "memory show",

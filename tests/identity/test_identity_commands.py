@@ -164,7 +164,7 @@ def test_a_person_at_the_terminal_is_led_through(tmp_path: Path) -> None:
         (r"passphrase for the second place[^\n]*: $", lambda _: "another staple entirely"),
         (r"word (\d+) of 24: (\w+)   \[Enter\] $", lambda _: ""),
         (r"word (\d+) \(not shown\): $", lambda found: words[int(found[1])]),
-        (r"all 24 words[^\n]*: $", lambda _: " ".join(words[n] for n in range(1, 25))),
+        (r"all 24 words[^:]*: $", lambda _: " ".join(words[n] for n in range(1, 25))),
     ]
     try:
         until = time.monotonic() + 60

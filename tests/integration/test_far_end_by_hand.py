@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import socket
 import subprocess
 import sys
 from urllib.request import urlopen
@@ -32,3 +33,13 @@ def test_typing_on_its_terminal_does_not_disturb_it() -> None:
         far_end.communicate()
         os.close(keyboard)
         os.close(terminal)
+
+
+def test_a_port_that_is_taken_is_said_in_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = [sys.executable, "-m", "holdfast.downstream", "--class", "payment", "--port", str(port)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == f"error: port {port} is taken"
+    assert "Traceback" not in done.stderr

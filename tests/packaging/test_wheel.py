@@ -125,6 +125,31 @@ def test_pipx_installs_the_version_of_the_project(installed: Path, project: dict
     assert run(installed, "--version").split() == ["holdfast", project["version"]]
 
 
+def test_errors_and_pages_are_in_the_wheel(installed: Path, tmp_path: Path) -> None:
+    """A hint that names `holdfast explain` leads somewhere, far from any clone."""
+    for name, begin in (("engine-missing", "# engine-missing"), ("settings", "# Settings"), ("back-up", "# Back up")):
+        done = subprocess.run([installed, "explain", name], cwd=tmp_path, capture_output=True, text=True)
+        assert done.stdout.startswith(begin), done.stderr
+
+
+def test_what_is_missing_is_said_and_installed(installed: Path, tmp_path: Path) -> None:
+    """Without Borg, doctor names the command that builds it; the command works, from the wheel alone."""
+    tmp_path.chmod(0o700)
+    alone = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+
+    def said(*words: str) -> str:
+        done = subprocess.run([installed, *words], cwd=tmp_path, env=alone | pip, capture_output=True, text=True)
+        return done.stdout + done.stderr
+
+    if "Borg is not installed" not in said("doctor"):
+        pytest.skip("this machine has a Borg of its own")
+    assert "holdfast doctor --install-borg" in said("doctor")
+    ready = said("doctor", "--install-borg")
+    assert "Borg is ready: " in ready, ready
+    assert "Borg is not installed" not in said("doctor")
+
+
 def test_installed_command_explains_itself(installed: Path, measured: Callable[[str], None]) -> None:
     """`holdfast --help` names the demo; how long it takes is printed, not judged."""
     assert "demo" in run(installed, "--help")

@@ -62,10 +62,10 @@ def test_a_value_from_a_pipe(hf: Commands, open_store: OpenStore) -> None:
 
 
 def test_a_value_typed_twice_and_not_shown(hf: Commands, open_store: OpenStore) -> None:
-    code, shown = _typed(hf, OLD, NEW)
+    code, shown = _typed(hf, *(OLD, NEW) * 3)
     assert code == 2
     assert "the two entries differ" in shown
-    code, shown = _typed(hf, OLD, OLD)
+    code, shown = _typed(hf, OLD, NEW, OLD, OLD)  # a typo, then once more
     assert code == 0
     assert open_store().find_value("billing", 1) == OLD
     assert OLD not in shown

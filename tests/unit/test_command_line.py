@@ -10,8 +10,10 @@ import holdfast
 from holdfast.app.health import METRICS, render
 from holdfast.app.worker import Order, parse_order
 from holdfast.cli import doctor
+from holdfast.cli.command import COMMANDS
 from holdfast.cli.main import main
 from holdfast.cli.screen.screen import ago, clock_time, one_line, print_json, shown
+from holdfast.cli.screen.wrapping import wrapped
 from holdfast.core.clock import iso
 from holdfast.errors import BadInput
 from holdfast.host.log import Log, Readable
@@ -118,3 +120,40 @@ def test_older_names_of_verbs_still_work(capsys: pytest.CaptureFixture[str]) -> 
     for words in (["place", "mend-key", "--help"], ["place", "fix-key", "--help"]):
         assert main(words) == 0
         assert "usage: holdfast place fix-key" in capsys.readouterr().out
+
+
+def test_the_name_alone_shows_the_commands_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    assert main(["--help"]) == 0
+    assert capsys.readouterr().out == said
+    assert [line for line in said.splitlines() if line.endswith(":") and not line.startswith(" ")][:5] == [
+        "start here:",
+        "run tasks:",
+        "the agent:",
+        "backups:",
+        "identity:",
+    ]
+    for name, entry in COMMANDS.items():
+        assert f"\n  {name:<{max(map(len, COMMANDS))}}  {entry.summary}\n" in said
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "200"])
+def test_helps_fit_the_terminal(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only examples, which a person copies, may be longer."""
+    monkeypatch.setenv("COLUMNS", columns)
+    for words in ([], ["recover"], ["init"], ["task", "show"], ["backup", "list"]):
+        assert main([*words, "--help"]) == 0
+        text = capsys.readouterr().out.partition("examples:")[0]
+        assert max(len(line) for line in text.splitlines()) <= min(int(columns), 100)
+
+
+def test_wrapped_lines_continue_in_their_column() -> None:
+    assert (
+        wrapped("  state  queued or running or parked", 24)
+        == "  state  queued or\n         running or\n         parked"
+    )
+    assert wrapped("hint: one two three four", 16) == "hint: one two\n      three four"
+    assert wrapped("x" * 30 + " y", 20) == "x" * 30 + "\ny"

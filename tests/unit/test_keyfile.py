@@ -86,3 +86,15 @@ def test_malformed_keys_are_refused_without_showing_them(change: dict[str, objec
         parse(json.dumps({**GOOD, **change}).encode(), where="keys.json")
     assert KEY not in caught.value.message
     assert parse(json.dumps(GOOD).encode(), where="keys.json").k_effect == bytes.fromhex(KEY)
+
+
+def test_keys_that_cannot_be_read_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path, _: int) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    path = tmp_path / "keys.json"
+    load_or_create(path, journal_exists=False, entropy=SystemEntropy())
+    monkeypatch.setattr(keyfile, "read_private", refused)
+    with pytest.raises(KeysMissing, match=r"cannot read .*keys\.json: Permission denied") as caught:
+        load_or_create(path, journal_exists=True, entropy=SystemEntropy())
+    assert "chmod 600" in caught.value.hint

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.core.notices import Notices, quarantined_notice, second_instance_notice
 from holdfast.core.ports import KeyRing, Memory
-from holdfast.errors import AgentElsewhere, AgentQuarantined, HoldfastError, NotAJournal
+from holdfast.errors import AgentElsewhere, AgentQuarantined, HoldfastError, KeysMissing, NotAJournal
 from holdfast.host.log import Log
 from holdfast.host.private_files import check_place
 from holdfast.identity.journal_keys.keyfile import load_or_create
@@ -115,7 +115,11 @@ async def open_file_journal(
     if not path.parent.is_dir():
         raise NotAJournal(f"the folder {path.parent} does not exist", hint="make the folder first")
     check_place(path, allow_network_fs=network_fs)
-    keys = load_or_create(path.parent / KEYS, journal_exists=exists, entropy=entropy)
+    try:
+        keys = load_or_create(path.parent / KEYS, journal_exists=exists, entropy=entropy)
+    except KeysMissing:
+        admin.peek()  # a file that is no journal has no keys: say that instead
+        raise
     journal = await admin.open(
         keys=keys, clock=clock, entropy=entropy, create=create, allow_network_fs=network_fs, synchronous=synchronous
     )

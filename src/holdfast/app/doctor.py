@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from holdfast.app.binder import INSTANCE, KEYS, open_file_journal
-from holdfast.backup.open_engine import describe_engine
+from holdfast.backup.open_engine import describe_engine, is_engine_installed
 from holdfast.backup.places.address import PlaceKind
 from holdfast.backup.places.backup_places import states_of
 from holdfast.backup.places.place_state import PlaceState
@@ -26,7 +26,7 @@ from holdfast.backup.places.places import Place, check_there, read_places, share
 from holdfast.backup.upkeep.due import find_trouble
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.version import find_version
-from holdfast.errors import EXIT_JOURNAL, HoldfastError, JournalDamaged
+from holdfast.errors import EXIT_JOURNAL, EngineMissing, HoldfastError, JournalDamaged
 from holdfast.host.private_files import check_place, check_private_file, check_private_folder
 from holdfast.identity.acts.log_act import LogSession, refresh
 from holdfast.identity.acts.paper_sheets import today
@@ -45,7 +45,7 @@ from holdfast.journal.contract import Filter, Journal
 from holdfast.journal.records import TaskState
 from holdfast.layout.agent_home import AgentHome, find_home, load_home
 from holdfast.layout.engine_settings import Settings
-from holdfast.layout.settings import NAME
+from holdfast.layout.settings import NAME, BackupSettings
 
 FREE_BYTES_MIN = 64 * 1024 * 1024
 FREE_FILES_MIN = 100
@@ -58,7 +58,7 @@ REMARK_AGE_MS_MAX = 60_000
 PARKED_SHOWN_MAX = 20
 _MEND = {
     SigningPower.PAPER: "if it was not you, someone else has the recovery words; recover with newer words if you "
-    "have them, and see docs/how-to/recovery.md",
+    "have them, and see `holdfast explain recovery`",
     SigningPower.NEXT: "if it was not you: `holdfast identity recover` evicts the thief",
 }
 
@@ -99,7 +99,7 @@ async def examine(path: Path, *, settings: Settings, deep: bool) -> AsyncIterato
     async for finding in examine_backups(path.parent):
         yield finding
     if sys.platform != "linux":
-        yield note("platform", "this system cannot kill a stopped worker: see docs/reference/platforms.md")
+        yield note("platform", "this system cannot kill a stopped worker: see `holdfast explain platforms`")
     if not os.path.lexists(path):
         try:
             admin.check_not_lost()
@@ -193,7 +193,7 @@ def _secrets(path: Path) -> Finding:
 
 def _failed(error: HoldfastError) -> Finding:
     level = Level.DAMAGE if error.exit_code == EXIT_JOURNAL else Level.WARNING
-    return Finding(check=error.code, level=level, text=error.message, mend=error.hint or error.page)
+    return Finding(check=error.code, level=level, text=error.message, mend=error.hint or f"see `{error.explained_by}`")
 
 
 def _space(folder: Path) -> Finding:
@@ -295,21 +295,21 @@ async def _deep(journal: Journal) -> AsyncIterator[Finding]:
 
 
 async def examine_backups(folder: Path) -> AsyncIterator[Finding]:
-    """Engine, places and their last verified backups; nothing if there is no agent here."""
-    if not (folder / NAME).exists():
-        return
+    """Engine, places and their last verified backups; without an agent, only whether the engine is missing."""
     try:
-        home = load_home(folder)
-        places = read_places(home.places_file)
-        states = states_of(home).read()
+        home = load_home(folder) if (folder / NAME).exists() else None
+        places = () if home is None else read_places(home.places_file)
+        states = {} if home is None else states_of(home).read()
     except HoldfastError:
         return  # a folder with settings and no agent; other checks say what is wrong with it
-    if not places and home.vault is None:
-        return  # a journal with a name: it has no keys that could open a backup
+    if home is None or (not places and home.vault is None):  # a journal has no keys that could open a backup
+        if not is_engine_installed(BackupSettings()):
+            yield note("borg", "Borg is not installed; only backups need it", EngineMissing.default_hint)
+        return
+    yield await _engine(home)
     if not places:
         yield warning("backups", "this agent has no place for backups", "`holdfast place add NAME FOLDER`")
         return
-    yield await _engine(home)
     for place in places:
         yield _backup_place(place, states.get(place.name, PlaceState()), home)
     if all(_on_disk_of(home.state, place) for place in places):

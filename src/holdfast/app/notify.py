@@ -35,7 +35,7 @@ class NotTold(HoldfastError):
     `holdfast doctor` counts the undelivered ones."""
 
     code = "notice-failed"
-    default_hint = "Holdfast tries again; see `[notices]` in docs/reference/settings.md"
+    default_hint = "Holdfast tries again; see [notices] in `holdfast explain settings`"
 
 
 class CommandNotices:

@@ -225,7 +225,7 @@ def _explain(error: HoldfastError, log: Log) -> int:
         log.event("worker-failed", code=error.code, error=error.message, hint=error.hint)
         return EXIT_RETRY
     hint = f"hint: {error.hint}\n" if error.hint else ""
-    sys.stderr.write(f"error: {safe(error.message)}\n{hint}see: {error.page}\n")
+    sys.stderr.write(f"error: {safe(error.message)}\n{hint}see: {error.explained_by}\n")
     _trace(error)
     return error.exit_code
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from holdfast.backup.borg.install import install_program
 from holdfast.backup.borg.verbs import Borg, ask_version, check_version, find_program
 from holdfast.backup.engine import SILENT, BackupEngine, Progress
+from holdfast.errors import EngineMissing
 from holdfast.layout.settings import BackupSettings
 
 BASE = "borg"  # the engine's folder in an agent's instance folder
@@ -29,3 +31,16 @@ async def describe_engine(settings: BackupSettings) -> str:
     version = await ask_version(program)
     check_version(version, accept_old=False)
     return f"Borg {'.'.join(map(str, version))} ({program})"
+
+
+def is_engine_installed(settings: BackupSettings) -> bool:
+    try:
+        find_program(settings.borg)
+    except EngineMissing:
+        return False
+    return True
+
+
+def install_engine() -> str:
+    """Build Borg beside this Python, and say where. Raises EngineMissing."""
+    return f"Borg is ready: {install_program()}"

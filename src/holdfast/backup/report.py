@@ -12,6 +12,7 @@ from holdfast.backup.chain.chain import Lag
 from holdfast.backup.chain.sources import Overview, Standing
 from holdfast.backup.places.place_state import PlaceState, shown
 from holdfast.backup.record import Warned
+from holdfast.core.clock import iso
 from holdfast.errors import HoldfastError
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.statements import Head
@@ -69,7 +70,8 @@ class HeadShape(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     archive: str
     incarnation: int
-    at: int
+    at: int  # unix seconds, for older programs
+    made: str  # the same as ISO 8601
     files: int
     bytes: int
     journal_sequence: int | None
@@ -82,8 +84,10 @@ class PlaceShape(msgspec.Struct, frozen=True, kw_only=True):
     newest: int | None  # number of the newest snapshot it holds
     snapshots: int
     behind: Lag | None
-    last_backup: int  # unix seconds; 0: never
+    last_backup: int  # unix seconds, for older programs; 0: never
     last_verified: int
+    last_backup_at: str  # the same as ISO 8601; empty: never
+    last_verified_at: str
     verified_archive: str
     result: str
     message: str
@@ -128,6 +132,8 @@ def _place(one: Standing, state: PlaceState) -> PlaceShape:
         behind=one.lag,
         last_backup=state.made_ms // 1000,
         last_verified=state.verified_ms // 1000,
+        last_backup_at=iso(state.made_ms),
+        last_verified_at=iso(state.verified_ms),
         verified_archive=state.verified,
         result=result,
         message=message,
@@ -140,7 +146,8 @@ def _place(one: Standing, state: PlaceState) -> PlaceShape:
 
 def _head(signed: Signed[Head], found: Overview) -> HeadShape:
     places = tuple(one.place.name for one in found.places if signed in one.held)
-    return HeadShape(**head_fields(signed.record), at=signed.record.at, places=places)
+    at = signed.record.at
+    return HeadShape(**head_fields(signed.record), at=at, made=iso(at * 1000), places=places)
 
 
 def head_fields(head: Head) -> dict[str, Any]:

@@ -16,15 +16,28 @@ verb's parser its own `run` by `parser.set_defaults(run=...)`.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable
-from textwrap import dedent, fill
+from collections.abc import Awaitable, Callable, Iterable
+from textwrap import dedent, wrap
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from holdfast.cli.screen.wrapping import help_width, wrapped
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
     from holdfast.layout.agent_home import AgentHome
 
-WIDTH = 96  # of help texts
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Help that fits the terminal: its texts are wrapped between words."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=help_width(), max_help_position=26)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return wrapped(text, width)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 class Entry(NamedTuple):
@@ -32,29 +45,50 @@ class Entry(NamedTuple):
     summary: str
 
 
-COMMANDS: dict[str, Entry] = {
-    "demo": Entry("holdfast.cli.demo", "kill an agent inside a payment: one charge, one mail"),
-    "init": Entry("holdfast.cli.agent.init", "make an agent: folder, identity, vault, recovery words"),
-    "adopt": Entry("holdfast.cli.agent.adopt", "protect an existing agent; none of its files moves"),
-    "submit": Entry("holdfast.cli.task.submit", "submit a task and follow it until it ends"),
-    "worker": Entry("holdfast.cli.task.worker", "run the tasks of an app"),
-    "task": Entry("holdfast.cli.task.task", "list, show, cancel and retry tasks"),
-    "effect": Entry("holdfast.cli.effect.effect", "effects in doubt: list, show the evidence, decide"),
-    "approval": Entry("holdfast.cli.task.approval", "questions that wait for a person's yes or no"),
-    "tool": Entry("holdfast.cli.task.tool", "test whether a tool's far end keeps its promises"),
-    "secret": Entry("holdfast.cli.agent.secret", "secrets of tools: set, list, rotate, remove"),
-    "paper": Entry("holdfast.cli.paper.paper", "recovery sheets and public card: print, verify, revoke"),
-    "share": Entry("holdfast.cli.paper.share", "shares of a recovery phrase: split, combine"),
-    "identity": Entry("holdfast.cli.identity.identity", "who the agent is: show, rotate, evict, recover"),
-    "place": Entry("holdfast.cli.backup.places", "places for backups: add, list, check, remove"),
-    "doctor": Entry("holdfast.cli.doctor", "find what is wrong, and the command that fixes it"),
-    "handoff": Entry("holdfast.cli.agent.handoff", "show what is done, pending, decided and changed"),
-    "backup": Entry("holdfast.cli.backup.backup", "snapshots: make, list, test"),
-    "migrate": Entry("holdfast.cli.recover.migrate", "move an agent to another host: export, import"),
-    "recover": Entry("holdfast.cli.recover.recover", "restore an agent from its recovery sheet and one backup"),
-    "memory": Entry("holdfast.cli.agent.memory", "the agent's memory: add, search, show"),
+# The groups of `holdfast --help`, in the order in which a person meets them.
+GROUPS: dict[str, dict[str, Entry]] = {
+    "start here": {
+        "demo": Entry("holdfast.cli.demo", "kill an agent inside a payment: one charge, one mail"),
+        "doctor": Entry("holdfast.cli.doctor", "find what is wrong, and the command that fixes it"),
+        "explain": Entry("holdfast.cli.explain", "what an error means; any page of the documents"),
+        "completion": Entry("holdfast.cli.completion", "let your shell complete commands and options"),
+    },
+    "run tasks": {
+        "todo": Entry("holdfast.cli.task.todo", "everything that waits for a person, with the command for each"),
+        "submit": Entry("holdfast.cli.task.submit", "submit a task and follow it until it ends"),
+        "worker": Entry("holdfast.cli.task.worker", "run the tasks of an app"),
+        "task": Entry("holdfast.cli.task.task", "list, show, cancel and retry tasks"),
+        "effect": Entry("holdfast.cli.effect.effect", "effects in doubt: list, show the evidence, decide"),
+        "approval": Entry("holdfast.cli.task.approval", "questions that wait for a person's yes or no"),
+        "tool": Entry("holdfast.cli.task.tool", "test whether a tool's far end keeps its promises"),
+    },
+    "the agent": {
+        "init": Entry("holdfast.cli.agent.init", "make an agent: folder, identity, vault, recovery words"),
+        "adopt": Entry("holdfast.cli.agent.adopt", "protect an existing agent; none of its files moves"),
+        "memory": Entry("holdfast.cli.agent.memory", "the agent's memory: add, search, show"),
+        "handoff": Entry("holdfast.cli.agent.handoff", "show what is done, pending, decided and changed"),
+        "secret": Entry("holdfast.cli.agent.secret", "secrets of tools: set, list, rotate, remove"),
+    },
+    "backups": {
+        "place": Entry("holdfast.cli.backup.places", "places for backups: add, list, check, remove"),
+        "backup": Entry("holdfast.cli.backup.backup", "snapshots: make, list, test"),
+        "recover": Entry("holdfast.cli.recover.recover", "restore an agent from its recovery sheet and one backup"),
+        "migrate": Entry("holdfast.cli.recover.migrate", "move an agent to another host: export, import"),
+    },
+    "identity": {
+        "identity": Entry("holdfast.cli.identity.identity", "who the agent is: show, rotate, evict, recover"),
+        "paper": Entry("holdfast.cli.paper.paper", "recovery sheets and public card: print, verify, revoke"),
+        "share": Entry("holdfast.cli.paper.share", "shares of a recovery phrase: split, combine"),
+    },
 }
+COMMANDS: dict[str, Entry] = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
+
+# Where there are many options, these come first in the help.
+COMMON: dict[str, tuple[str, ...]] = {
+    "recover": ("--place", "--home", "--agent", "--second", "--dry-run"),
+    "init": ("--home", "--second", "--unlock-file", "--words-fd", "--json"),
+}
 
 # Verbs by their older names, which scripts may use.
 OLDER_NAMES = {("place", "mend-key"): ("place", "fix-key")}
@@ -108,9 +142,9 @@ class New(NamedTuple):
         parser = self.commands.add_parser(
             self.name,
             help=self.summary or paragraphs.pop(0),
-            description="\n\n".join(fill(one, WIDTH, break_on_hyphens=False) for one in paragraphs),
+            description="\n\n".join(" ".join(one.split()) for one in paragraphs),
             epilog="\n".join(lines[end:]).replace("\nexamples:", "\n\nexamples:"),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=Help,
             allow_abbrev=False,
         )
         if self.run is not None:
@@ -149,6 +183,14 @@ def imported(module: str, name: str = "run") -> Run:
     return run
 
 
+def nearest(word: str, known: Iterable[str], *, before: str = "") -> str:
+    """A question that names the nearest known word; empty if none is near."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, list(known), n=1)
+    return f"did you mean `{before}{near[0]}`? " if near else ""
+
+
 # Options that several commands share. Any: keyword arguments of argparse itself
 _OPTIONS: dict[str, dict[str, Any]] = {
     "--journal": {
@@ -162,7 +204,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "default": "",
         "help": "settings file (default: holdfast.toml next to the journal)",
     },
-    "--json": {"action": "store_true", "help": "print JSON (docs/reference/json.md) instead of a table"},
+    "--json": {"action": "store_true", "help": "print JSON (`holdfast explain json`) instead of a table"},
     "--yes": {"action": "store_true", "help": "do not ask for confirmation"},
     "--dry-run": {"action": "store_true", "help": "only say what would happen"},
     "--by": {"default": "", "help": "your name, for the record"},

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_flag, add_options, new_command
 from holdfast.cli.input.input_journal import journal_of
-from holdfast.cli.screen.screen import one_line, print_json
+from holdfast.cli.screen.screen import finish, one_line, print_json, print_lines
 from holdfast.errors import EXIT_JOURNAL
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ EXIT_PROBLEMS = 1
 def add_parser(commands: Commands) -> None:
     parser = new_command(commands, "doctor", run).help("""
         Check this journal, agent and machine, and print the command that fixes each problem. Changes nothing,
-        except that it upgrades the schema of an older journal. Exit code 0: no problem; 1: something needs you; 6:
-        Holdfast cannot use the journal, its keys or the secrets (damaged, missing or not the right ones).
+        except that it upgrades the schema of an older journal; --install-borg only installs. Exit code 0: no
+        problem; 1: something needs you; 6: Holdfast cannot use the journal, its keys or the secrets (damaged,
+        missing or not the right ones).
         columns:
           level    ok; note: worth knowing; warning: needs you; damage: start no new work
           check    what was checked
@@ -35,10 +36,16 @@ def add_parser(commands: Commands) -> None:
           holdfast doctor --deep --json
         """)
     add_flag(parser, "--deep", "also read and check every record")
+    add_flag(parser, "--install-borg", "build Borg, the program for backups, beside this Python; check nothing else")
     add_options(parser, "--journal", "--home", "--json")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.install_borg:
+        from holdfast.backup.open_engine import install_engine
+
+        said = install_engine()
+        return finish(args, {"installed": said}, said)
     return asyncio.run(_run(args))
 
 
@@ -51,7 +58,7 @@ async def _run(args: argparse.Namespace) -> int:
     path = journal_of(args)
     settings = find_settings(path)
     found: list[Finding] = []
-    async for finding in _all(path, settings=settings, deep=args.deep):
+    async for finding in every_finding(path, settings=settings, deep=args.deep):
         found.append(finding)
         if not args.json:
             _print(finding)
@@ -64,7 +71,7 @@ async def _run(args: argparse.Namespace) -> int:
     return EXIT_CLEAN if clean else EXIT_PROBLEMS
 
 
-async def _all(path: Path, *, settings: Settings, deep: bool) -> AsyncIterator[Finding]:
+async def every_finding(path: Path, *, settings: Settings, deep: bool) -> AsyncIterator[Finding]:
     """About the journal, and about the agent in whose folder it is, if that has an identity."""
     from holdfast.app.doctor import examine, examine_identity
     from holdfast.layout.agent_home import load_home
@@ -77,6 +84,6 @@ async def _all(path: Path, *, settings: Settings, deep: bool) -> AsyncIterator[F
 
 
 def _print(finding: Finding) -> None:
-    print(f"{finding.level:<8} {finding.check:<10} {one_line(finding.text, chars_max=1_000)}")
+    print_lines(f"{finding.level:<8} {finding.check:<10}  {one_line(finding.text, chars_max=1_000)}")
     if finding.mend:
-        print(f"{'':<8} {'':<10} fix: {one_line(finding.mend, chars_max=1_000)}")
+        print_lines(f"{'':<8} {'':<10}  fix: {one_line(finding.mend, chars_max=1_000)}")

@@ -22,7 +22,7 @@ TASK_ID_CHARS = 26
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford: no I, L, O, U to misread
 _VALUES = {char: value for value, char in enumerate(_ALPHABET)}
 _ALIASES = str.maketrans("ILO", "110")
-_ID_HINT = "task ids have 26 letters and digits; `holdfast task list` shows them"
+_ID_HINT = "give a task id or its first letters, without I, L, O and U; `holdfast task list` shows the ids"
 
 
 def task_id_from_bytes(raw: bytes) -> TaskId:

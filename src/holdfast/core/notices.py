@@ -130,7 +130,7 @@ def clock_behind_notice(behind_s: float, *, now_ms: int) -> Notice:
 
 def memory_not_written_notice(code: str, error: str, *, day: str, now_ms: int) -> Notice:
     text = f"the agent's memory files could not be written: {error}"
-    hint = "the lines stay in the journal until they can be written; see docs/how-to/memory.md"
+    hint = "the lines stay in the journal until they can be written; see `holdfast explain memory`"
     return _notice(NoticeKind.MEMORY, f"memory/{code}/{day}", text, hint, now_ms=now_ms)
 
 

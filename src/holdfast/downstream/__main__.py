@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import json
+import sys
 from pathlib import Path
 
 from holdfast.downstream.faults import BadFault, Fault, Faults, parse_fault
@@ -24,7 +26,14 @@ def main() -> None:
         key_header=options.key_header,
         log=options.log,
     )
-    asyncio.run(_serve(settings, options))
+    try:
+        asyncio.run(_serve(settings, options))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        sys.exit(
+            f"error: port {options.port} is taken\nhint: stop the program that listens there, or name another --port"
+        )
 
 
 async def _serve(settings: Settings, options: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ class BadSettings(BadUsage):
     """An option or `holdfast.toml` has an unknown setting or an impossible value."""
 
     code = "bad-settings"
-    default_hint = "see docs/reference/settings.md"
+    default_hint = "see `holdfast explain settings`"
 
 
 class NotAnAgent(NotFound):
@@ -57,4 +57,4 @@ class MoveRefused(Conflict):
     """
 
     code = "move-refused"
-    default_hint = "nothing was changed; see docs/how-to/move-an-agent.md"
+    default_hint = "nothing was changed; see `holdfast explain move-an-agent`"

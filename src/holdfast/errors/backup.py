@@ -69,8 +69,8 @@ class EngineMissing(HostUnfit):
 
     code = "engine-missing"
     default_hint = (
-        "`scripts/setup` builds Borg; or `sudo apt-get install borgbackup` (Debian 13 or backports), `brew install"
-        " borgbackup`"
+        "`holdfast doctor --install-borg` builds it; or `sudo apt-get install borgbackup` (Debian 13 or backports), "
+        "`brew install borgbackup`"
     )
 
 
@@ -79,8 +79,8 @@ class EngineTooOld(HostUnfit):
 
     code = "engine-too-old"
     default_hint = (
-        "install Borg 1.4 (`scripts/setup` builds it). Before 1.2.5, anyone who can write to the repository can "
-        "fake archives (CVE-2023-36811). `accept_old_borg` under [backup] accepts the risk"
+        "install Borg 1.4 (`holdfast doctor --install-borg` builds it). Before 1.2.5, anyone who can write to the "
+        "repository can fake archives (CVE-2023-36811). `accept_old_borg` under [backup] accepts the risk"
     )
 
 
@@ -88,7 +88,7 @@ class BadPlace(BadUsage):
     """The name or address cannot be a place, or `places.json` is malformed."""
 
     code = "bad-place"
-    default_hint = "see docs/reference/places.md"
+    default_hint = "see `holdfast explain places`"
 
 
 class PlaceNotFound(NotFound):
@@ -169,7 +169,7 @@ class RepositoryDamaged(StateUnusable):
     code = "repository-damaged"
     default_hint = (
         "restore from another place, and check the disk of this one. Then remove this place and add a new, empty one. "
-        "To read this repository without Holdfast, see docs/how-to/restore-with-borg.md"
+        "To read this repository without Holdfast, see `holdfast explain restore-with-borg`"
     )
 
 

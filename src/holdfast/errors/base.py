@@ -96,8 +96,13 @@ class HoldfastError(Exception):
 
     @property
     def page(self) -> str:
-        """The page that explains this error."""
+        """The section of the documents that explains this error."""
         return f"docs/reference/errors.md#{self.code}"
+
+    @property
+    def explained_by(self) -> str:
+        """The command that prints that section, also where there are no documents."""
+        return f"holdfast explain {self.code}"
 
 
 class Retryable(HoldfastError):

@@ -29,7 +29,10 @@ class ReadOnly(HostUnfit):
     shared memory beside the file."""
 
     code = "read-only"
-    default_hint = "give this user write permission there, or choose another folder"
+    default_hint = (
+        "give this user write permission there, or choose another folder; to look at a read-only copy, copy its "
+        "folder to a disk that you can write"
+    )
 
 
 class ModeTooWide(HostUnfit):

@@ -92,7 +92,7 @@ class AgentQuarantined(Conflict):
     two copies of its instance key were seen."""
 
     code = "agent-quarantined"
-    default_hint = "see docs/explanation/clones.md; nothing was sent"
+    default_hint = "see `holdfast explain clones`; nothing was sent"
 
 
 class InstanceDamaged(StateUnusable):

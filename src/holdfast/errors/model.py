@@ -40,7 +40,7 @@ class ModelRejected(Terminal):
 
     code = "model-rejected"
     exit_code = EXIT_FAILED
-    default_hint = "the message is from the provider; docs/reference/models.md says what Holdfast sends"
+    default_hint = "the message is from the provider; `holdfast explain models` says what Holdfast sends"
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message)

@@ -58,7 +58,7 @@ class NoSchema(BadUsage):
 
     code = "no-schema"
     default_hint = (
-        "give the parameter a JSON type (docs/reference/schemas.md), or write the schema by hand: "
+        "give the parameter a JSON type (`holdfast explain schemas`), or write the schema by hand: "
         "@holdfast.tool(parameters={...})"
     )
 
@@ -75,7 +75,7 @@ class BadSecret(BadUsage):
     The value is never shown."""
 
     code = "bad-secret"
-    default_hint = "see docs/how-to/secrets.md"
+    default_hint = "see `holdfast explain secrets`"
 
 
 class SecretInInput(BadUsage):

@@ -68,7 +68,7 @@ class GateRefused(StepFailed):
     """
 
     code = "gate-refused"
-    default_hint = "the refusal is final for this step; the gate may allow another call: docs/how-to/limits.md"
+    default_hint = "the refusal is final for this step; the gate may allow another call: see `holdfast explain limits`"
 
     def __init__(self, *, tool: str, ordinal: str, rule: str, why: str, retry_after_s: float | None = None) -> None:
         later = "" if retry_after_s is None else f"; it may pass in {retry_after_s:g} s"

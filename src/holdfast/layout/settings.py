@@ -156,7 +156,7 @@ def _unknown(path: Path, where: str, name: str, names: object) -> BadSettings:
     known = [str(one) for one in cast("list[str]", names)]
     near = get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}? " if near else f"the settings here are: {', '.join(known)}; "
-    return BadSettings(f"{path}: {where} is not a setting", hint=hint + "see docs/reference/settings.md")
+    return BadSettings(f"{path}: {where} is not a setting", hint=hint + "see `holdfast explain settings`")
 
 
 def _read(path: Path) -> bytes:
@@ -233,7 +233,7 @@ def parse_agent_settings(parsed: Mapping[str, Any], *, where: Path) -> AgentSett
     try:
         return msgspec.convert(own, AgentSettings)
     except msgspec.ValidationError as error:
-        raise BadSettings(f"{where}: {error}", hint="see docs/reference/settings.md") from None
+        raise BadSettings(f"{where}: {error}", hint="see `holdfast explain settings`") from None
 
 
 _SECTION = re.compile(r"^\[identity\][^\n]*\n(?:(?!\[)[^\n]*(?:\n|\Z))*", re.MULTILINE)

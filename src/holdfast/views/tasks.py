@@ -47,6 +47,7 @@ def task_line(row: TaskRow, sessions: Mapping[str, SessionRow]) -> Shape:
         "erased": row.erased,
         "created": iso(row.created_ms),
         "changed": iso(row.changed_ms),
+        "changed_at": iso(row.changed_ms),
         "due": "" if row.due_ms == NEVER_MS else iso(row.due_ms),
         "worker": session.worker if session else "",
         "worker_alive": bool(session and session.alive),
@@ -87,6 +88,7 @@ def task_shape(row: TaskRow, view: TaskView, sessions: Mapping[str, SessionRow])
         "spent": _spent(view),
         "plan": msgspec.to_builtins(view.plan),
         "changed": _changed(view),
+        "code_changed": _changed(view),
         "claims": [
             {
                 "epoch": claim.epoch,
@@ -134,6 +136,12 @@ def ask_shape(view: TaskView, step: StepView) -> Shape | None:
         "route": reply.get("route"),
         "held_state": reply.get("held_state", []),
     }
+
+
+def step_name(view: TaskView, step: StepView) -> str:
+    """What a step calls, as every screen names it."""
+    ask = ask_shape(view, step)
+    return f"ask {ask['model']}" if ask else step.tool
 
 
 def scratch_shape(manifest: Manifest) -> Shape:

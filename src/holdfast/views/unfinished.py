@@ -1,4 +1,4 @@
-"""What unfinished tasks wait for: questions to a person, in all tasks of a journal; and which of them send a secret."""
+"""What unfinished tasks wait for: everything that a person must decide; and which of them send a secret."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from msgspec import UNSET
 from holdfast.core.ids import TaskId
 from holdfast.core.ordinal import sort_key
 from holdfast.core.rest import WaitsForApproval, read_rest
+from holdfast.core.step import StepState
 from holdfast.errors import JournalDamaged
 from holdfast.journal.bodies import QuestionNote
-from holdfast.journal.contract import Filter, InboxItem, Journal
+from holdfast.journal.contract import Filter, InboxItem, Journal, TaskRow
 from holdfast.journal.records import ENDED, StepView, TaskState, TaskView
 from holdfast.runtime.secrets import pins_of
 from holdfast.runtime.step.decisions import find_approval, waits_for_yes
 from holdfast.runtime.step.facts import approval_binding
+from holdfast.views.tasks import is_in_doubt
 
 TASKS_MAX = 100_000
 _ASKING = frozenset((TaskState.WAITING, TaskState.RUNNING))
@@ -50,6 +52,65 @@ async def list_approvals(journal: Journal) -> list[Waiting]:
             items = await journal.inbox_of(row.task_id)
             found += [one for one in asked if not _is_answered(view, one.ordinal, items)]
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Todo:
+    """One thing that waits for a person, and the command to begin with."""
+
+    kind: str  # effect, approval, task, damage, worker
+    about: str  # TASK/ORDINAL, or TASK
+    name: str  # the tool or the task
+    text: str
+    command: str
+    since_ms: int
+
+
+async def list_todo(journal: Journal) -> list[Todo]:
+    """Everything in this journal that waits for a person, oldest first."""
+    sessions = {session.session_id: session for session in await journal.list_sessions()}
+    served = any(session.alive for session in sessions.values())
+    found = [_approval(one) for one in await list_approvals(journal)]
+    for row in await journal.list_tasks(Filter(states=frozenset(TaskState) - ENDED, limit=TASKS_MAX)):
+        if row.records < 3 and row.state is not TaskState.PARKED:
+            continue  # accepted and claimed only: no step yet
+        try:
+            view = await journal.read_task(row.task_id)
+        except JournalDamaged as error:
+            found.append(_of_task(row, "damage", error.message, "holdfast doctor --deep"))
+            continue
+        doubts = [step for step in view.steps.values() if is_in_doubt(view, step, sessions)]
+        asked = [_of_step(view, step) for step in doubts if step.state is StepState.PARKED or not served]
+        if row.state is TaskState.PARKED and not any(one.kind == "effect" for one in asked):
+            question = view.rest.question or "its records are damaged"
+            asked.append(_of_task(row, "task", question, f"holdfast task show {row.task_id}"))
+        found += asked
+    return sorted(found, key=lambda one: one.since_ms)
+
+
+def _approval(one: Waiting) -> Todo:
+    place = f"{one.task_id}/{one.ordinal}"
+    command = f"holdfast approval grant {place}"
+    return Todo(
+        kind="approval", about=place, name=one.task_name, text=one.question, command=command, since_ms=one.at_ms
+    )
+
+
+def _of_task(row: TaskRow, kind: str, text: str, command: str) -> Todo:
+    return Todo(kind=kind, about=row.task_id, name=row.name, text=text, command=command, since_ms=row.changed_ms)
+
+
+def _of_step(view: TaskView, step: StepView) -> Todo:
+    place = f"{view.task_id}/{step.ordinal}"
+    parked = step.state is StepState.PARKED
+    return Todo(
+        kind="effect" if parked else "worker",
+        about=place,
+        name=step.tool,
+        text=step.question if parked else "its outcome is unknown, and no worker is there to find out",
+        command=f"holdfast effect show {place}" if parked else "holdfast worker APP",
+        since_ms=step.attempts[-1].at_ms if step.attempts else step.planned_ms,
+    )
 
 
 def _is_answered(view: TaskView, ordinal: str, items: list[InboxItem]) -> bool:

@@ -37,7 +37,7 @@ def refused(hf: Commands, *words: str | bytes, code: int, error: str) -> str:
     assert done.out == ""
     message, *rest = done.err.splitlines()
     assert message.startswith("error: ")
-    assert rest[-1] == f"see: docs/reference/errors.md#{error}"
+    assert rest[-1] == f"see: holdfast explain {error}"
     assert "Traceback" not in done.err
     return done.err
 
@@ -54,6 +54,7 @@ def test_an_unknown_task(hf: Commands) -> None:
         "message": f"no task {NO_TASK} in this journal",
         "hint": "`holdfast task list` shows the tasks of this journal",
         "page": "docs/reference/errors.md#task-not-found",
+        "explain": "holdfast explain task-not-found",
         "exit_code": 3,
     }
 
@@ -72,14 +73,18 @@ def test_words_that_name_nothing(hf: Commands, name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "COMMAND"),
         (("tsak",), "did you mean `holdfast task`?"),
         (("task",), "VERB"),
-        (("task", "lst"), "lst"),
+        (("task", "lst"), "did you mean `list`?"),
         (("task", "list", "--limit", "0"), "between 1 and"),
         (("task", "list", "--limit", "x"), "--limit"),
         (("task", "list", "--state", "stuck"), "stuck"),
-        (("task", "list", "--jsn"), "--jsn"),
+        (("task", "list", "--jsn"), "unknown option --jsn\nhint: did you mean `--json`?"),
+        (("task", "list", "--state", "parkd"), "did you mean `parked`?"),
+        (("recover", "--dryrun"), "unknown option --dryrun\nhint: did you mean `--dry-run`?"),
+        (("recover", "--plac", "X"), "did you mean `--place`?"),
+        (("identity", "show", "hunter2"), "unexpected argument\n"),
+        (("init", "ada", "--passphrase=hunter2"), "unknown option --passphrase\n"),
         (("worker",), "APP"),
         (("worker", "a:b", "--health-port", "70000"), "between 0 and 65535"),
         (("submit", "app.py:only", "x", "--run", "--no-follow"), "--no-follow"),
@@ -93,6 +98,7 @@ def test_wrong_words(hf: Commands, words: tuple[str, ...], said: str) -> None:
     message = refused(hf, *words, code=2, error="bad-input")
     assert said in message
     assert "hint:" in message
+    assert "hunter2" not in message
 
 
 @pytest.mark.parametrize(
@@ -419,7 +425,7 @@ def test_a_read_only_folder_as_an_ordinary_user(hf: Commands, tmp_path_factory: 
             folder.chmod(0o711)
     done = subprocess.run([sys.executable, "-c", AS_NOBODY, str(place)], capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
-    see = "see: docs/reference/errors.md#read-only"
+    see = "see: holdfast explain read-only"
     assert json.loads(done.stdout) == {"new": [7, see], "old": [7, see], "list": [7, see], "doctor": 1, "again": [0]}
 
 
@@ -504,3 +510,40 @@ def _mounts(how: list[str], place: Path) -> bool:
         return False
     probe = [*how, "sh", "-c", 'mount -t tmpfs tmpfs "$1"', "sh", str(place)]
     return subprocess.run(probe, capture_output=True).returncode == 0
+
+
+def test_a_file_without_keys_that_is_no_journal(hf: Commands, tmp_path: Path) -> None:
+    """Also where it has no keys beside it."""
+    odd = tmp_path / "odd"
+    odd.mkdir(mode=0o700)
+    (odd / "passwd").touch(mode=0o600)
+    (odd / "passwd").write_text("root:x:0:0:root:/root:/bin/bash\n" * 40)
+    done = hf("task", "list", "--journal", str(odd / "passwd"), code=6)
+    assert "is not a journal" in done.err
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "said"),
+    [
+        ('exec "$@" >&-', 0, ""),
+        ('exec "$@" <&- >&- 2>&-', 0, ""),
+        (
+            'mkdir gone && cd gone && rmdir ../gone && exec env -u HOLDFAST_JOURNAL "$@"',
+            2,
+            "the current folder was removed",
+        ),
+    ],
+)
+def test_odd_places_to_start_from(hf: Commands, script: str, code: int, said: str) -> None:
+    accept(hf)
+    words = ["sh", "-c", script, "sh", *command_line("task", "list")]
+    done = subprocess.run(words, cwd=hf.folder, env=environment(hf.folder), capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "internal" not in done.stderr
+
+
+def test_wrong_words_as_json(hf: Commands) -> None:
+    for words in (("task", "lst"), ("task", "list", "--stat", "x"), ("nothing",), ("submit",)):
+        error = hf(*words, "--json", code=2).error
+        assert (error["code"], error["exit_code"]) == ("bad-input", 2)

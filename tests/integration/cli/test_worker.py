@@ -172,7 +172,7 @@ def test_what_a_restart_cannot_mend_is_said_once(
     errors = [line for line in worker.said if line.startswith("error:")]
     assert len(errors) == 1
     assert said in errors[0]
-    assert any(line.startswith("see: docs/reference/errors.md#") for line in worker.said)
+    assert any(line.startswith("see: holdfast explain ") for line in worker.said)
     assert not (hf.folder / "journal.db").exists()
 
 

@@ -50,6 +50,7 @@ from holdfast.backup.report import head_fields
 from holdfast.backup.restore.restore_choice import Failures, Passed, RestoreCandidate, Wish, candidates, moment
 from holdfast.backup.restore.restore_files import DamagedFile, FileRestore, FoundFiles, check_free, outermost, put_files
 from holdfast.backup.snapshot.place_snapshots import SCRATCH, Check, check_snapshot, fetch
+from holdfast.core.clock import iso
 from holdfast.core.ports import KeyRing
 from holdfast.errors import BackupBusy, BadInput, HoldfastError
 from holdfast.host.folder_swap import remove_tree, settle, swap_in
@@ -98,7 +99,8 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     archive: str
     place: str
-    at: int
+    at: int  # unix seconds, for older programs
+    time: str  # the same as ISO 8601
     incarnation: int
     journal_sequence: int | None
     files: int
@@ -319,6 +321,7 @@ class _Restore:
             **head_fields(head),
             place=place.name,
             at=head.at,
+            time=iso(head.at * 1000),
             newest_known=known.seq,
             behind=behind(known, head),
             passed=tuple(self._failures.passed),

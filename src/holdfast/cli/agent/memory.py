@@ -41,10 +41,10 @@ def add_parser(commands: Commands) -> None:
 
         Find the lines of MEMORY.md and of the daily logs that match these words, best match first.
         columns:
-          FILE    file and line number; waits: in the journal, not yet in the file
-          DAY     when it was said, if known
-          ORIGIN  who said it; file: written by hand
-          TEXT    the line
+          file    file and line number; waits: in the journal, not yet in the file
+          day     when it was said, if known
+          origin  who said it; file: written by hand
+          text    the line
         examples:
           holdfast memory search landlord
           holdfast memory search rent --since 2026-11-01
@@ -103,7 +103,7 @@ def run_search(args: argparse.Namespace) -> int:
     rows = [(f"{one.file}:{one.line or 'waits'}", one.day, one.origin, one_line(one.text)) for one in found.lines]
     where = " in the files that could be read" if found.unread else ""
     empty = f"no line matches{where}; `holdfast memory show` prints MEMORY.md"
-    print_table(("FILE", "DAY", "ORIGIN", "TEXT"), rows, empty=empty)
+    print_table(("file", "day", "origin", "text"), rows, empty=empty)
     for one in found.unread:
         talk(f"NOT SEARCHED: {one.file}: {one.why}")
         if one.hint:

@@ -49,21 +49,24 @@ def add_parser(commands: Commands) -> None:
     add_options(parser, "--home", "--json")
     parser = new_verb(verbs, "list", _in_loop(_list)).help("""which snapshots exist, where, and how old
 
-        Look into every place: its newest snapshot, how far it is behind the newest one that any place knows of, and
-        when a snapshot was last made and last verified there. Also finds a repository that was rolled back to an
-        older state.
+        List every snapshot, newest first, and which places hold it. Holdfast looks into every place for it, and
+        warns of a place that is behind, that lacks a snapshot, or whose repository was rolled back.
+
+        With --places, show for every place its newest snapshot, how far it is behind the newest one that any place
+        knows of, and when a snapshot was last made and last verified there.
         columns:
-          place          where
-          newest         number of its newest snapshot
-          behind         snapshots, steps and seconds behind the newest known snapshot
-          last backup    when a snapshot was last made there
-          last verified  when a snapshot was last restored for a test
-          result         of the last run; or why the place cannot be read
+          number    of the snapshot; each has one more than the one before
+          made      when
+          files     how many
+          bytes     of all files together
+          places    which places hold it
+          snapshot  its name, as `backup verify --snapshot` takes it
         examples:
           holdfast backup list
-          holdfast backup list --snapshots --json
+          holdfast backup list --places --json
         """)
-    add_flag(parser, "--snapshots", "show every snapshot")
+    add_flag(parser, "--places", "show the places instead: newest, behind, last backup, last verified, result")
+    add_flag(parser, "--snapshots", "show snapshots and places")
     add_options(parser, "--home", "--json")
     parser = new_verb(verbs, "verify", _in_loop(_verify)).help("""restore a snapshot for a test
 
@@ -165,9 +168,10 @@ async def _list(args: argparse.Namespace) -> int:
     if args.json:
         print_json(report)
         return 0
-    _print_places(report)
-    if args.snapshots:
+    if args.snapshots or not args.places:
         _print_snapshots(report)
+    if args.snapshots or args.places:
+        _print_places(report)
     for text in report.findings:
         talk(f"warning: {text}")
     for place in report.places:
@@ -235,15 +239,19 @@ def _print_snapshots(report: ListReport) -> None:
     rows = [
         (
             str(one.seq),
-            one.archive,
             _when(one.at),
             f"{one.files:,}",
             f"{one.bytes:,}",
             ", ".join(one.places) or "nowhere",
+            one.archive,
         )
         for one in report.snapshots
     ]
-    print_table(("number", "snapshot", "made", "files", "bytes", "places"), rows, empty="no snapshots yet")
+    print_table(
+        ("number", "made", "files", "bytes", "places", "snapshot"),
+        rows,
+        empty="no snapshots yet; `holdfast backup now` makes one",
+    )
 
 
 def _when(unix_s: int) -> str:

@@ -10,7 +10,7 @@ from holdfast.cli.command import Commands, Run, add_flag, add_options, home_of, 
 from holdfast.cli.input.terminal import confirm
 from holdfast.cli.screen.screen import ago, finish, print_json, print_table, talk
 from holdfast.cli.signals import run_async
-from holdfast.errors import SnapshotsMissing
+from holdfast.errors import BadInput, HoldfastError, SnapshotsMissing
 
 if TYPE_CHECKING:
     from holdfast.backup.places.backup_places import BackupPlaces
@@ -84,10 +84,11 @@ def add_parser(commands: Commands) -> None:
         missing, and the files for a recovery on a new machine are present. --deep reads every chunk; only a test
         restore (`holdfast backup verify`) proves more.
         examples:
-          holdfast place check nas
+          holdfast place check
           holdfast place check nas --deep --json
         """)
-    _add_name(parser)
+    parser.add_argument("name", metavar="NAME", nargs="?", default="", help="the place (default: all)")
+    add_options(parser, "--home", "--json")
     add_flag(parser, "--deep", "read every chunk; slow")
     add_flag(parser, "--mark", "write the place's marker file again: you confirm that this is the right place")
     parser = new_verb(verbs, "move", over_places(_move)).help("""give the new address of a repository that you moved
@@ -228,34 +229,53 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 async def _check(places: BackupPlaces, args: argparse.Namespace) -> int:
+    """One place, or all; the exit code is that of the first that is not well."""
+    if args.mark and not args.name:
+        raise BadInput("--mark needs the NAME of the place: you confirm that it is the right one")
+    codes: list[int] = []
+    shapes: list[dict[str, object]] = []
+    for name in [args.name] if args.name else [one.name for one in places.read()]:
+        try:
+            code, shape = await _check_one(places, name, args)
+        except HoldfastError as error:
+            if args.name:
+                raise
+            code = error.exit_code
+            shape: dict[str, object] = {"name": name, "deep": args.deep, "result": error.code}
+            if not args.json:
+                talk(f"NOT OK: {name}: {error.message}\nhint: {error.hint}")
+        codes.append(code)
+        shapes.append(shape)
+    if args.json:
+        print_json(shapes[0] if args.name else {"places": shapes})
+    elif not codes:
+        talk("no places yet; `holdfast place add NAME FOLDER` adds one")
+    return next((code for code in codes if code), 0)
+
+
+async def _check_one(places: BackupPlaces, name: str, args: argparse.Namespace) -> tuple[int, dict[str, object]]:
     from holdfast.backup.upkeep.prune import check_place
 
     if args.mark:
-        places.mark(args.name)
-    found = await check_place(places, args.name, deep=args.deep)
+        places.mark(name)
+    found = await check_place(places, name, deep=args.deep)
     error = found.error
-    if args.json:
-        print_json(
-            {
-                "name": args.name,
-                "deep": args.deep,
-                "snapshots": list(found.snapshots),
-                "missing": list(found.missing),
-                "beside": list(found.companions),
-                "result": "ok" if error is None else error.code,
-            }
-        )
-        return 0 if error is None else error.exit_code
-    read = "every chunk was read" if args.deep else "their contents were not read; --deep reads every chunk"
-    how = "ok" if error is None else "NOT OK"
-    talk(f"{how}: {args.name}, {len(found.snapshots)} snapshots ({read})")
-    if error is None:
-        return 0
-    talk(f"{error.message}\nhint: {error.hint}")
-    if found.missing:
-        for text in found.companions:
+    code = 0 if error is None else error.exit_code
+    if not args.json:
+        read = "every chunk was read" if args.deep else "their contents were not read; --deep reads every chunk"
+        talk(f"{'NOT OK' if error else 'ok'}: {name}, {len(found.snapshots)} snapshots ({read})")
+        if error is not None:
+            talk(f"{error.message}\nhint: {error.hint}")
+        for text in found.companions if found.missing else ():
             talk(f"companion files: {text}")
-    return error.exit_code
+    return code, {
+        "name": name,
+        "deep": args.deep,
+        "snapshots": list(found.snapshots),
+        "missing": list(found.missing),
+        "beside": list(found.companions),
+        "result": "ok" if error is None else error.code,
+    }
 
 
 async def _move(places: BackupPlaces, args: argparse.Namespace) -> int:

@@ -57,7 +57,7 @@ def print_effect(shape: Shape, step: StepView, *, now_ms: int) -> None:
     if shape["question"]:
         fields.append(("question", str(shape["question"])))
     fields += _attempts(shape, step)
-    fields += [("evidence", json_line(one, chars_max=500)) for one in shape["evidence"]]
+    fields += [("evidence", _evidence(one)) for one in shape["evidence"]]
     fields += [("fact", _fact(one)) for one in shape["facts"]]
     if step.state is StepState.PARKED:
         left = step.not_before_ms - now_ms
@@ -85,6 +85,17 @@ def _attempts(shape: Shape, step: StepView) -> list[tuple[str, str]]:
         )
         for number, (one, send) in enumerate(zip(step.attempts, shape["sends"], strict=True), start=1)
     ]
+
+
+def _evidence(one: Shape) -> str:
+    """What is known, with times and epochs as people read them."""
+    said: list[str] = []
+    for name, value in one.items():
+        if name.endswith("_ms") and isinstance(value, int):
+            said.append(f"{name.removesuffix('_ms').replace('_', ' ')} {clock_time(value)}")
+        else:
+            said.append(f"{name} {epoch_text(value) if name == 'epoch' else json_line(value, chars_max=500)}")
+    return ", ".join(said)
 
 
 def _fact(item: Shape) -> str:

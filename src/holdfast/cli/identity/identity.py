@@ -168,7 +168,7 @@ def add_parser(commands: Commands) -> None:
         answer to a challenge, a profile, a backup head, or the keys that read the journal. The signer never signs
         bytes that a client sends. Run it as a different user from the agent, with its own home and vault; name the
         agent's user with --allow. In the agent's holdfast.toml, set `signer` under [identity] to the socket's path.
-        See docs/how-to/keys.md.
+        See `holdfast explain keys`.
         examples:
           holdfast identity signer --home /var/lib/holdfast-signer/ada --allow ada
           holdfast identity signer --home ~/agents/ada --socket /run/user/1000/ada.sock

@@ -13,7 +13,7 @@ from holdfast.cli.input.agent_places import path_of, read_log_file
 from holdfast.cli.input.input_slots import open_existing
 from holdfast.cli.input.input_values import read_text
 from holdfast.cli.screen.screen import print_fields, print_json, talk
-from holdfast.core.clock import SystemClock
+from holdfast.core.clock import SystemClock, iso
 from holdfast.errors import BadInput, BadRecord, LogDamaged, LogMissing, VaultMissing
 from holdfast.identity.acts.log_act import ActResult, LogSession, refresh
 from holdfast.identity.files.own_log import find_pending, read_own_log, rewrite_own_log
@@ -189,7 +189,8 @@ def run_check(args: argparse.Namespace) -> int:
             "the newest record of this log has no witness receipts: anyone with the previous keys "
             "could have made it. Ask a witness, or put receipts.jsonl next to the log"
         )
-    shown = {"id": log.id, "g": log.position.g, "s": log.position.s, "at": answer.record.at, "final": final}
+    at = answer.record.at
+    shown = {"id": log.id, "g": log.position.g, "s": log.position.s, "at": at, "time": iso(at * 1000), "final": final}
     head = f"({log.position.g}, {log.position.s}) {'final' if final else 'not final'}"
     print_json(shown) if args.json else print_fields([("id", log.id), ("answers", "yes"), ("head", head)])
     return 0

@@ -50,7 +50,10 @@ def second_place(given: str | None, vault: Path, name: str) -> Path:
         proposed = default_place("second", name)
         talk("Where should Holdfast keep the next key? Best on a USB stick: you need it only after a theft.")
         print(f"second place [{proposed}]: ", end="", file=sys.stderr, flush=True)
-        place = path_of(sys.stdin.readline().strip() or str(proposed))
+        answer = sys.stdin.readline()
+        if not answer:  # Ctrl-D
+            raise BadInput("no second place was named: nothing was made", hint="press Enter for the one in brackets")
+        place = path_of(answer.strip() or str(proposed))
     else:
         raise BadInput("the next key needs a folder", hint="give --second DIR: on another disk, or of another user")
     if _disk(place) == _disk(vault):

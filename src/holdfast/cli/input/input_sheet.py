@@ -14,6 +14,7 @@ from holdfast.errors import BadInput
 
 _CODE = re.compile(r"HF1[RS]:", re.IGNORECASE)
 _HEADING = re.compile(r"share [0-9]+ of [0-9]+,")
+FOUR_LETTERS = "on one line; the first four letters of each word are enough"
 _PHRASE_WORDS_MAX = 28  # more words than this are shares
 
 
@@ -47,7 +48,7 @@ def read_given(args: argparse.Namespace) -> Given:
     if args.words_fd is not None:
         text = read_words(args.words_fd, "--words-fd")
         return sorted_paper(text, passphrase)
-    found = sorted_paper(ask_words("the 24 words, or the 33 of a share", "--words-fd"), passphrase)
+    found = sorted_paper(ask_words(f"the 24 words, or the 33 of a share, {FOUR_LETTERS}", "--words-fd"), passphrase)
     if not found.shares:
         return found
     return _more_shares(found)

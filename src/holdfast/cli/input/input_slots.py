@@ -101,7 +101,8 @@ def given_keys(option: str, fd: str | None, file: str | None, credential: str | 
     if credential is not None:
         keys.append(_credential(credential))
     if not keys:
-        asked = ask_twice(f"new passphrase for {what}", for_what=f"a passphrase for {what}", hint=f"give {option} N")
+        prompt, for_what = f"new passphrase for {what}", f"a passphrase for {what}"
+        asked = ask_twice(prompt, for_what=for_what, hint=f"give {option} N", check=passphrase_key)
         keys.append(passphrase_key(asked))
     for key in keys:
         if key.kind != "passphrase":

@@ -39,8 +39,12 @@ def parse_json(text: str, *, what: str) -> Any:  # Any: JSON, checked where it i
         return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse)
     except RecursionError:
         raise BadValue(f"{what} is nested too deeply") from None
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise BadInput(f"{what} is not JSON: {error}", hint="put text in quotes: '\"done\"'") from None
+    except ValueError as error:
+        raise BadInput(
+            f"{what} cannot be stored exactly: {error}", hint="give each key once, and finite numbers"
+        ) from None
 
 
 def read_json(word: str, *, what: str) -> Any:  # Any: JSON, checked where it is used

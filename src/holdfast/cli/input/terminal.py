@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 from holdfast.cli.screen.screen import talk
-from holdfast.errors import BadInput
+from holdfast.cli.screen.wrapping import screen_width, wrapped
+from holdfast.errors import BadInput, BadUsage
 
 WORDS_BYTES_MAX = 64 * 1024
+TRIES = 3
 
 
 def confirm(word: str, what: str, *, yes: bool) -> None:
@@ -34,16 +37,27 @@ def ask_hidden(prompt: str, *, for_what: str, hint: str) -> str:
         raise BadInput(f"stdin is not a terminal; cannot ask for {for_what}", hint=hint)
     from getpass import getpass
 
-    return getpass(f"{prompt} (not shown): ", stream=sys.stderr)
+    return getpass(wrapped(f"{prompt} (not shown):", screen_width()) + " ", stream=sys.stderr)
 
 
-def ask_twice(prompt: str, *, for_what: str, hint: str) -> str:
-    first = ask_hidden(prompt, for_what=for_what, hint=hint)
+def ask_twice(prompt: str, *, for_what: str, hint: str, check: Callable[[str], object] = len) -> str:
+    """What the person types two times alike. The check raises BadUsage for what cannot be used; a person may then try
+    again, as after a typo."""
     from getpass import getpass
 
-    if getpass("once more: ", stream=sys.stderr) != first:
-        raise BadInput("the two entries differ: nothing was changed", hint="run it again")
-    return first
+    for left in reversed(range(TRIES)):
+        first = ask_hidden(prompt, for_what=for_what, hint=hint)
+        try:
+            check(first)
+        except BadUsage as error:
+            if not left:
+                raise
+            talk(f"{error.message}; try again")
+            continue
+        if getpass("once more: ", stream=sys.stderr) == first:
+            return first
+        talk("the two entries differ" + ("; try again" if left else ""))
+    raise BadInput("the two entries differ: nothing was changed", hint="run it again")
 
 
 def ask_words(what: str, option: str = "--from-fd") -> str:

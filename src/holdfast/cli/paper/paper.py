@@ -62,7 +62,9 @@ def add_parser(commands: Commands) -> None:
         """)
     add_options(parser, "--home")
     add_paper_options(parser)
-    parser.add_argument("--sheet", metavar="NUMBER", help="number of the sheet that you read, if there are several")
+    parser.add_argument(
+        "--sheet", metavar="NUMBER", help="number of the sheet that you read (default: the newest with these words)"
+    )
     add_options(parser, "--json")
     parser = new_verb(verbs, "list", run_list).help("""list the sheets, and when each was last read back
 
@@ -199,7 +201,9 @@ def run_verify(args: argparse.Namespace) -> int:
     _report_corrected(words.change)
     named = ", ".join(map(str, numbers))
     print(f"sheet {named}: correct; it recovers {session.identity.name} ({session.log.id})")
-    print("write the date and your name into the table on the sheet", file=sys.stderr)
+    talk("write the date and your name into the table on the sheet")
+    if number is None and not words.shares and sum(not one.document for one in session.register.current()) > 1:
+        talk("other sheets hold the same words; if you read another one, name it with --sheet NUMBER")
     return 0
 
 

@@ -11,6 +11,7 @@ import msgspec
 from holdfast.cli.input.input_journal import journal_of
 from holdfast.cli.input.terminal import confirm
 from holdfast.cli.screen.screen import print_json
+from holdfast.core.clock import iso
 from holdfast.journal.admin import Restored
 from holdfast.recovery.recover_journal import begin_anew, recover_journal
 
@@ -60,7 +61,8 @@ def _report(args: argparse.Namespace, plan: Restored, text: str) -> int:
     lost = max(plan.mark_sequence - plan.sequence, 0)
     if args.json:
         fields = msgspec.to_builtins(plan)
-        print_json({**fields, "records_lost": lost, "done": not args.dry_run})
+        lost_after = iso(plan.lost_after_ms)
+        print_json({**fields, "lost_after": lost_after, "records_lost": lost, "done": not args.dry_run})
     elif not args.dry_run:
         print(text)
     return 0

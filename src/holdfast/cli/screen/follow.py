@@ -19,6 +19,7 @@ from holdfast.core.ordinal import sort_key
 from holdfast.errors import TaskUnfinished
 from holdfast.journal.contract import TaskRow
 from holdfast.journal.records import ENDED, StepView, TaskState, TaskView
+from holdfast.views.tasks import step_name
 from holdfast.views.unfinished import questions_of
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class _Lines:
     def show(self, row: TaskRow, view: TaskView) -> None:
         for ordinal in sorted(view.steps, key=sort_key):
             step = view.steps[ordinal]
-            line = f"step {ordinal} {step.tool} ({CLASSES[step.letter].name}): {_state(step)}"
+            line = f"step {ordinal} {step_name(view, step)} ({CLASSES[step.letter].name}): {_state(step)}"
             if self._seen.get(ordinal) != line:
                 self._seen[ordinal] = line
                 talk(line)
@@ -157,7 +158,7 @@ def _table(row: TaskRow, view: TaskView) -> Table:
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in ("step", "tool", "class", "state", "took"):
-        table.add_column(column)
+        table.add_column(column, no_wrap=column in ("class", "took"))
     ordinals = sorted(view.steps, key=sort_key)
     if len(ordinals) > STEPS_SHOWN_MAX:
         table.add_row("...", f"{len(ordinals) - STEPS_SHOWN_MAX} earlier steps", "", "", "")
@@ -166,7 +167,7 @@ def _table(row: TaskRow, view: TaskView) -> Table:
         state, _, took = _state(step).partition(", ")
         table.add_row(
             ordinal,
-            Text(shown(step.tool)),
+            Text(shown(step_name(view, step))),
             CLASSES[step.letter].name,
             Text(state, style=STATE_STYLES.get(step.state.value, "")),
             took,

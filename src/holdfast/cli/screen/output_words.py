@@ -81,15 +81,27 @@ def copy_by_hand(title: str, words: Sequence[str], listed: WordList) -> None:
         _ask(f"word {number} of {len(words)}: {word}   [Enter] ")
         sys.stderr.write(_WIPE)
         sys.stderr.flush()
+    some = places_to_ask(len(words), SystemEntropy())
+    _until_right(words, listed, lambda: wrong_places(words, _typed_at(some), listed))
+    prompt = f"all {len(words)} words, from your copy, on one line; the first four letters of each are enough"
+    _until_right(words, listed, lambda: retyped_wrong(words, ask_words(prompt), listed))
+
+
+def _until_right(words: Sequence[str], listed: WordList, ask: Callable[[], list[int]]) -> None:
+    """Ask; then ask again only for the words that were wrong."""
+    wrong = ask()
     for left in reversed(range(TRIES)):
-        some = {at: ask_words(f"word {at}") for at in places_to_ask(len(words), SystemEntropy())}
-        wrong = wrong_places(words, some, listed)
-        wrong = wrong or retyped_wrong(words, ask_words(f"all {len(words)} words, from your copy"), listed)
         if not wrong:
             return
         where = "the number of words" if wrong == [0] else f"word {', '.join(map(str, wrong))}"
         talk(f"your copy differs in {where}; check it" + (" and try again" if left else ""))
+        if left:
+            wrong = ask() if wrong == [0] else wrong_places(words, _typed_at(wrong), listed)
     raise BadInput("the copy is still wrong", hint="run the command again, and copy the words again")
+
+
+def _typed_at(places: Sequence[int]) -> dict[int, str]:
+    return {at: ask_words(f"word {at}") for at in places}
 
 
 def _ask(text: str) -> None:

@@ -14,7 +14,9 @@ import re
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import TextIO
 
+from holdfast.cli.screen.wrapping import screen_width, wrapped
 from holdfast.core.secret_handles import safe
 from holdfast.errors import HoldfastError
 
@@ -32,6 +34,9 @@ STATE_STYLES = {
     "warning": "yellow",
     "damage": "bold red",
 }
+
+# Columns whose cells stay on one line.
+WHOLE = ("task", "effect", "approval", "changed", "since", "started", "took", "ended", "at", "made", "asked", "worker")
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _LATE_CONTROL = re.compile(r"[\x7f-\x9f]")
@@ -60,7 +65,17 @@ def print_json(value: object) -> None:
 
 def talk(text: str) -> None:
     """A message for the person at the screen, not part of the data."""
-    print(shown(text), file=sys.stderr)
+    print(_fitted(shown(text), sys.stderr), file=sys.stderr)
+
+
+def print_lines(*lines: str) -> None:
+    """Lines of data for a person; at a terminal they are wrapped between words."""
+    for line in lines:
+        print(_fitted(shown(line), sys.stdout))
+
+
+def _fitted(text: str, stream: TextIO) -> str:
+    return wrapped(text, screen_width()) if stream.isatty() else text
 
 
 def finish(args: argparse.Namespace, fields: object, *messages: str) -> int:
@@ -88,9 +103,8 @@ def print_fields(fields: Sequence[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in fields)
     for name, value in fields:
         first, *rest = shown(value).splitlines() or [""]
-        print(f"{name:<{width}}  {first}".rstrip())
-        for line in rest:
-            print(f"{'':<{width}}  {line}")
+        for begin, line in ((name, first), *(("", one) for one in rest)):
+            print(_fitted(f"{begin:<{width}}  {line}".rstrip(), sys.stdout))
 
 
 def json_line(value: object, *, chars_max: int = 100) -> str:
@@ -103,6 +117,14 @@ def clock_time(at_ms: int) -> str:
     if not at_ms:
         return "-"
     return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone().isoformat(" ", "seconds")
+
+
+def short_time(at_ms: int, *, day_ms: int) -> str:
+    """Local time to the second; with the date only if it is not the day that the reader knows already."""
+    if not at_ms:
+        return "-"
+    at, day = (datetime.fromtimestamp(ms / 1000, UTC).astimezone() for ms in (at_ms, day_ms))
+    return at.strftime("%H:%M:%S" if at.date() == day.date() else "%Y-%m-%d %H:%M:%S")
 
 
 def ago(ms: int) -> str:
@@ -128,34 +150,31 @@ def _print_plain(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], state: str) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        # Ids that a person copies into the next command are never cut.
-        table.add_column(column, no_wrap=column in ("task", "effect"), overflow="fold")
-    for row in rows:
-        table.add_row(
-            *(
-                Text(shown(cell), style=STATE_STYLES.get(cell, "") if column == state else "")
-                for column, cell in zip(columns, row, strict=True)
-            )
-        )
-    Console(highlight=False).print(table)
+    from holdfast.cli.screen.table import draw
+
+    # Ids that a person copies into the next command are never cut, and times are read as one.
+    kept_whole = frozenset(i for i, column in enumerate(columns) if column in WHOLE)
+    cells = [
+        [
+            Text(shown(cell), style=STATE_STYLES.get(cell, "") if column == state else "")
+            for column, cell in zip(columns, row, strict=True)
+        ]
+        for row in rows
+    ]
+    draw(columns, cells, width=screen_width(), kept_whole=kept_whole)
 
 
 def report_error(error: HoldfastError, *, as_json: bool) -> None:
     """Print a known error to standard error."""
     if as_json:
-        _print_error_json(error.code, error.message, error.hint, error.page, error.exit_code)
+        _print_error_json(error.code, error.message, error.hint, error.exit_code)
     else:
         talk(f"error: {error.message}")
         if error.hint:
             talk(f"hint: {error.hint}")
-        talk(f"see: {error.page}")
+        talk(f"see: {error.explained_by}")
     _trace(error)
 
 
@@ -163,15 +182,22 @@ def report_internal(error: Exception, *, as_json: bool) -> None:
     """Print a bug in one line; the traceback only if HOLDFAST_TRACE asks for it."""
     text = f"internal: {type(error).__name__}: {error}"
     if as_json:
-        _print_error_json("internal", text, INTERNAL_HINT, "docs/reference/errors.md#internal", 1)
+        _print_error_json("internal", text, INTERNAL_HINT, 1)
     else:
         talk(f"error: {text}")
         talk(f"hint: {INTERNAL_HINT}")
     _trace(error)
 
 
-def _print_error_json(code: str, message: str, hint: str, page: str, exit_code: int) -> None:
-    fields = {"code": code, "message": safe(message), "hint": hint, "page": page, "exit_code": exit_code}
+def _print_error_json(code: str, message: str, hint: str, exit_code: int) -> None:
+    fields = {
+        "code": code,
+        "message": safe(message),
+        "hint": hint,
+        "page": f"docs/reference/errors.md#{code}",
+        "explain": f"holdfast explain {code}",
+        "exit_code": exit_code,
+    }
     print(json.dumps({"error": fields}), file=sys.stderr)
 
 

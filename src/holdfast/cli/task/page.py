@@ -4,36 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.cli.screen.screen import ago, clock_time, json_line, print_fields, print_table
+from holdfast.cli.screen.screen import ago, clock_time, json_line, print_fields, print_table, short_time
 from holdfast.core.ordinal import sort_key
 from holdfast.journal.records import StepView, TaskView
-from holdfast.views.tasks import Shape, epoch_text
+from holdfast.views.tasks import Shape, epoch_text, step_name
 
 WAITS = ("sleep", "approve")
 FILES_SHOWN_MAX = 50
 
 
-def print_task(shape: Shape, view: TaskView, *, now_ms: int) -> None:
+def print_task(shape: Shape, view: TaskView, *, now_ms: int, full: bool) -> None:
     print_fields(_head(shape, view, now_ms=now_ms))
     steps = [view.steps[ordinal] for ordinal in sorted(view.steps, key=sort_key)]
     shapes = {one["ordinal"]: one for one in shape["steps"]}
     _print_section(
         ("step", "tool", "class", "state", "sent", "started", "took", "result"),
-        [_step_row(step, shapes[step.ordinal]) for step in steps],
+        [_step_row(view, step, shapes[step.ordinal]) for step in steps],
     )
-    _print_section(("step", "effect key"), [(one["ordinal"], one["effect_key"]) for one in shape["steps"]])
+    if full:
+        _print_section(("step", "effect key"), [(one["ordinal"], one["effect_key"]) for one in shape["steps"]])
     plan = [(str(one["number"]), one["title"], one["state"], one["result"]) for one in shape["plan"]]
     _print_section(("item", "plan", "state", "result"), plan)
-    waits = [_wait_row(one) for one in shape["notes"] if one["what"] in WAITS]
+    waits = [_wait_row(one, view) for one in shape["notes"] if one["what"] in WAITS]
     _print_section(("step", "wait", "since", "until"), waits)
     if shape["scratch"]:
         print()
         _print_scratch(shape["scratch"])
-    claims = [
-        (epoch_text(claim.epoch), one["worker"], claim.session_id, clock_time(claim.at_ms))
-        for claim, one in zip(view.claims.values(), shape["claims"], strict=True)
-    ]
-    _print_section(("epoch", "claimed by", "session", "at"), claims)
+    if full:
+        claims = [
+            (epoch_text(claim.epoch), one["worker"], claim.session_id, clock_time(claim.at_ms))
+            for claim, one in zip(view.claims.values(), shape["claims"], strict=True)
+        ]
+        _print_section(("epoch", "claimed by", "session", "at"), claims)
 
 
 def _print_section(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -52,14 +54,16 @@ def _print_scratch(scratch: Shape) -> None:
         print(f"and {more:,} more (--json lists all); {scratch['bytes']:,} bytes in all")
 
 
-def _wait_row(note: Shape) -> tuple[str, ...]:
+def _wait_row(note: Shape, view: TaskView) -> tuple[str, ...]:
     answer, about = note["answer"], note["about"]
+    since = short_time(view.notes[note["ordinal"]].at_ms, day_ms=view.accepted_ms)
     if note["what"] == "sleep":
-        return (note["ordinal"], "sleep", note["at"], about if answer is None else "woken")
+        until = short_time(int(view.notes[note["ordinal"]].body["due_ms"]), day_ms=view.accepted_ms)
+        return (note["ordinal"], "sleep", since, until if answer is None else "woken")
     if answer is None:
-        return (note["ordinal"], f"approval: {about}", note["at"], "a person answers")
+        return (note["ordinal"], f"approval: {about}", since, "a person answers")
     said = "granted" if answer.get("granted") else "refused"
-    return (note["ordinal"], f"approval: {about}", note["at"], f"{said} by {answer.get('by')}")
+    return (note["ordinal"], f"approval: {about}", since, f"{said} by {answer.get('by')}")
 
 
 def _head(shape: Shape, view: TaskView, *, now_ms: int) -> list[tuple[str, str]]:
@@ -104,7 +108,7 @@ def _parked(shape: Shape) -> list[tuple[str, str]]:
     return [("question", parked["question"]), ("what to do", commands)]
 
 
-def _step_row(step: StepView, shape: Shape) -> tuple[str, ...]:
+def _step_row(view: TaskView, step: StepView, shape: Shape) -> tuple[str, ...]:
     started_ms = step.attempts[-1].at_ms if step.attempts else 0
     state = shape["state"] + (f" ({shape['compensation']})" if shape["compensation"] else "")
     if shape["orphaned"]:
@@ -112,11 +116,11 @@ def _step_row(step: StepView, shape: Shape) -> tuple[str, ...]:
     took = "-" if shape["took_ms"] is None else ago(shape["took_ms"])
     return (
         step.ordinal,
-        f"ask {shape['ask']['model']}" if shape["ask"] else step.tool,
+        step_name(view, step),
         shape["class"],
         state,
         str(shape["attempts"]),
-        clock_time(started_ms),
+        short_time(started_ms, day_ms=view.accepted_ms),
         took,
         _summary(step, shape),
     )

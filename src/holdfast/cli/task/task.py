@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_options, new_noun, new_verb, over_journal
+from holdfast.cli.command import Commands, add_flag, add_options, new_noun, new_verb, over_journal
 from holdfast.cli.input.input_journal import finish_decision
 from holdfast.cli.input.terminal import confirm
 from holdfast.cli.screen.screen import ago, finish, print_json, print_table, talk
@@ -33,7 +33,6 @@ def add_parser(commands: Commands) -> None:
           task     its id; every command accepts a unique beginning
           name     the task function
           state    {", ".join(STATES)}
-          records  how many records the journal has of it
           changed  how long ago something was last recorded
           worker   which worker runs it; (dead) if that process died
         examples:
@@ -46,21 +45,23 @@ def add_parser(commands: Commands) -> None:
     add_options(parser, "--journal", "--home", "--json")
     parser = new_verb(verbs, "show", over_journal(_show)).help("""show one task with every step
 
-        Show one task with every step: state, effect key, attempts, times, result.
+        Show one task with every step: state, attempts, times, result. --all adds effect keys, and which worker
+        claimed it when.
         columns:
           step     ordinal: 4; 4.2.1 in a gather; 4.r1 a retry slot; 4.c1 a compensation
           tool     what was called
           class    effect class: Read, Transactional, Fenced, Keyed, Queryable, ...
           state    planned, started, unknown, succeeded, failed, skipped, parked
           sent     number of attempts
-          started  when the newest attempt started
+          started  when the newest attempt started; with the date if it is not the day of `submitted`
           took     from its start to its end
           result   the recorded result, or why there is none
         examples:
           holdfast task show 01J9ZK
-          holdfast task show 01J9ZK --json
+          holdfast task show 01J9ZK --all
         """)
     parser.add_argument("task", metavar="TASK", help="task id, or its beginning")
+    add_flag(parser, "--all", "also effect keys, and the workers that claimed it, by epoch")
     add_options(parser, "--journal", "--home", "--json")
     parser = new_verb(verbs, "cancel", over_journal(_cancel)).help("""ask a task to stop
 
@@ -97,13 +98,12 @@ async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
         return 0
     now = hf.journal.now_ms()
     print_table(
-        ("task", "name", "state", "records", "changed", "worker"),
+        ("task", "name", "state", "changed", "worker"),
         [
             (
                 line["task_id"],
                 line["name"],
                 line["state"],
-                str(line["records"]),
                 ago(now - row.changed_ms),
                 line["worker"] + (" (dead)" if line["worker"] and not line["worker_alive"] else ""),
             )
@@ -135,7 +135,7 @@ async def _show(hf: Holdfast, args: argparse.Namespace) -> int:
     if args.json:
         print_json(shape)
     else:
-        print_task(shape, view, now_ms=hf.journal.now_ms())
+        print_task(shape, view, now_ms=hf.journal.now_ms(), full=args.all)
     return 0
 
 

@@ -149,8 +149,8 @@ def print_sheets(
 
 
 def sheets_read(session: PaperSession, words: FittedWords, number: int | None) -> list[int]:
-    """The numbers of the sheets that were read back. Raises BadInput where it cannot be told which, or the one that is
-    named is another."""
+    """The numbers of the sheets that were read back; of several with the same words, the newest unless one is named.
+    Raises BadInput where none was printed, or the one that is named is another."""
     if words.shares:
         found = [session.register.find_share(one.document, one.number) for one in words.shares]
         numbers = [one.number for one in found if one is not None]
@@ -165,15 +165,12 @@ def sheets_read(session: PaperSession, words: FittedWords, number: int | None) -
         if session.register.get(number).document:
             raise BadInput(f"sheet {number} is a share; its words are not the whole phrase")
         return [number]
-    if len(sheets) == 1:
-        return sheets
     if not sheets:
         raise BadInput(
             "the words are correct, but the register lists no printed sheet with them",
             hint="print one with `holdfast paper print`",
         )
-    named = ", ".join(map(str, sheets))
-    raise BadInput(f"the register has several sheets with these words: {named}", hint="choose one with --sheet NUMBER")
+    return [max(sheets)]
 
 
 def mark_verified(session: PaperSession, numbers: Sequence[int], *, date: str) -> SheetRegister:

@@ -75,7 +75,10 @@ def find_signer(folder: Path) -> Path | None:
 
 def read(path: Path) -> bytes:
     check_private_file(path)
-    return read_private(path, FILE_BYTES_MAX)
+    try:
+        return read_private(path, FILE_BYTES_MAX)
+    except PermissionError as error:
+        raise KeysMissing(f"cannot read {path}: {error.strerror}", hint=f"`chmod 600 {path}`, as its owner") from None
 
 
 def is_pointer(raw: bytes) -> bool:

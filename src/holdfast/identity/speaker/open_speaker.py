@@ -158,6 +158,6 @@ def open_speaker(home: AgentHome, clock: Clock, *, ask: Callable[[], str] | None
     if home.vault is None:
         raise BadSettings(
             f"{home.settings_file} names neither a signer nor a vault",
-            hint="run `holdfast init` to make an identity; see docs/reference/settings.md",
+            hint="run `holdfast init` to make an identity; see `holdfast explain settings`",
         )
     return home_speaker(home.folder, open_vault(home.vault, ask=ask or terminal_prompt()), clock)

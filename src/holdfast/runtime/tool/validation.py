@@ -267,7 +267,7 @@ def _schema(value: object, place: str, depth: int) -> dict[str, object]:
         if word not in _CHECKED and word not in _TELLING:
             raise Misuse(
                 f"{place}: Holdfast does not check the keyword {word!r}",
-                hint="docs/reference/schemas.md lists the keywords; check the rest in the tool",
+                hint="`holdfast explain schemas` lists the keywords; check the rest in the tool",
             )
         fits, wanted = _CHECKED.get(word, _ANYTHING)
         if not fits(said):

@@ -1,0 +1,92 @@
+"""`holdfast todo`: everything that waits for a person, in one list, with the command for each."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import TYPE_CHECKING
+
+from holdfast.cli.command import Commands, add_options, new_command
+
+if TYPE_CHECKING:
+    from holdfast.app.doctor import Finding
+    from holdfast.views.unfinished import Todo
+
+STOPPED = "stop flag"  # the check of `doctor` that says: do not open this journal only to look
+
+
+def add_parser(commands: Commands) -> None:
+    parser = new_command(commands, "todo", run).help("""
+        List everything that waits for a person: effects in doubt, questions that need a yes or no, parked tasks,
+        and what `holdfast doctor` warns of. Below each is the command to begin with. Changes nothing.
+        columns:
+          approval  a task asks for a yes or no
+          effect    an effect may or may not have happened; you decide
+          task      a task is parked for another reason
+          worker    an effect is in doubt, and a worker would find out
+          damage    the records of a task are damaged
+          alarm     a warning of `holdfast doctor`
+        examples:
+          holdfast todo
+          holdfast todo --home ~/agents/ada --json
+        """)
+    add_options(parser, "--journal", "--home", "--json")
+
+
+def run(args: argparse.Namespace) -> int:
+    return asyncio.run(_run(args))
+
+
+async def _run(args: argparse.Namespace) -> int:
+    from holdfast.app.doctor import Level
+    from holdfast.cli.doctor import every_finding
+    from holdfast.cli.input.input_journal import journal_of, opened
+    from holdfast.cli.screen.screen import ago, print_json, print_lines, talk
+    from holdfast.core.clock import SystemClock, iso
+    from holdfast.errors import HoldfastError
+    from holdfast.layout.settings import find_settings
+    from holdfast.views.unfinished import list_todo
+
+    path = journal_of(args)
+    findings = [one async for one in every_finding(path, settings=find_settings(path), deep=False)]
+    alarms = [one for one in findings if one.level in (Level.WARNING, Level.DAMAGE) and one.check != "parked"]
+    waiting: list[Todo] = []
+    if path.exists() and not any(one.check == STOPPED for one in alarms):
+        try:
+            async with opened(args) as hf:
+                waiting = await list_todo(hf.journal)
+        except HoldfastError as error:
+            if not alarms:
+                raise
+            talk(f"the tasks cannot be listed: {error.message}")
+    if args.json:
+        print_json(
+            {
+                "todo": [
+                    {
+                        "kind": one.kind,
+                        "about": one.about,
+                        "name": one.name,
+                        "text": one.text,
+                        "command": one.command,
+                        "since": iso(one.since_ms),
+                    }
+                    for one in waiting
+                ]
+                + [_alarm(one) for one in alarms]
+            }
+        )
+        return 0
+    now_ms = SystemClock().wall_ms()
+    for one in waiting:
+        since = ago(now_ms - one.since_ms)
+        print_lines(f"{one.kind:<8}  {one.about} {one.name}, since {since}: {one.text}", f"{'':10}{one.command}")
+    for one in alarms:
+        print_lines(f"alarm     {one.check}: {one.text}", *([f"{'':10}{one.mend}"] if one.mend else []))
+    if not waiting and not alarms:
+        talk("nothing waits for you")
+    return 0
+
+
+def _alarm(one: Finding) -> dict[str, str]:
+    return {"kind": "alarm", "about": one.check, "name": "", "text": one.text, "command": one.mend, "since": ""}
