@@ -28,6 +28,7 @@ from holdfast.backup.chain.heads import HEADS, HeadFile, Held, parse_copy
 from holdfast.backup.chain.sources import Overview, look_around, read_near, survey, witness_file
 from holdfast.backup.engine import SILENT, Amount, Progress
 from holdfast.backup.places.backup_places import BackupPlaces, open_places
+from holdfast.backup.places.cloud_copy import bring
 from holdfast.backup.places.companion_files import read_companions
 from holdfast.backup.places.place_state import PlaceState
 from holdfast.backup.places.place_states import PlaceStates
@@ -183,7 +184,7 @@ class Backups:
         home, journal = self.home, self.home.journal
         has_journal = os.path.lexists(journal)
         before = None if newest is None else newest.record
-        places = (str(Path(place.address)) for place in self.places.read() if place.place_id)
+        places = (str(place.root) for place in self.places.read() if place.place_id)
         rules = home.covering()
         return Subject(
             folder=home.state,
@@ -339,6 +340,7 @@ async def run_jobs(
 async def _error_of(place: Place, job: Job, timeout_s: float) -> HoldfastError | None:
     try:
         async with asyncio.timeout(timeout_s):
+            await bring(place)
             await asyncio.to_thread(check_there, place)  # a dead network mount may hang
             await job(place)
     except TimeoutError:

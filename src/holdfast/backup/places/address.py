@@ -1,8 +1,9 @@
-"""Where a place is, as a person writes it: a folder, or a repository on another host.
+"""Where a place is, as a person writes it: a folder, a repository on another host, or a path in a cloud.
 
     /mnt/nas/holdfast                a folder; this machine writes into it
     ssh://user@host:22/path          a repository that the engine reaches by ssh
     user@host:path                   the same, as scp writes it
+    rclone:REMOTE:path               a copy that rclone keeps, at a remote that rclone knows
 
 Rejected is what the engine or ssh would misread: braces (placeholders), `::` (an archive), a leading
 dash (an option), anything that is not printable.
@@ -23,12 +24,14 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 _HOST = r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])"
 _USER = r"(?:(?P<user>[A-Za-z0-9_][A-Za-z0-9._-]*)@)?"
 _SSH = re.compile(rf"ssh://{_USER}{_HOST}(?::(?P<port>[0-9]{{1,5}}))?(?P<path>/.+)")
+_RCLONE = re.compile(r"rclone:(?P<remote>[A-Za-z0-9_][A-Za-z0-9_.-]*):(?P<path>[^:-][^:]*)")
 _SCP = re.compile(rf"{_USER}{_HOST}:(?P<path>[^:].*)")
 
 
 class PlaceKind(StrEnum):
     FOLDER = "folder"
     SSH = "ssh"
+    RCLONE = "rclone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +55,14 @@ def parse_address(text: str) -> Address:
     _check_characters(text)
     if text.startswith("ssh://"):
         return _ssh(text, _SSH.fullmatch(text))
+    if text.startswith("rclone:"):
+        return _rclone(text, _RCLONE.fullmatch(text))
     scheme, found, path = text.partition("://")
     if found:
         folder = f"give the folder itself: {path}" if scheme == "file" else ""
         raise BadPlace(
             f"{text[:80]!r}: Holdfast has no places at {scheme[:20]}:// addresses",
-            hint=folder or "give a folder that is mounted here (/mnt/nas), or a host with Borg: ssh://user@host/path",
+            hint=folder or "give a folder that is mounted here (/mnt/nas), a host with Borg (ssh://user@host/path), or a cloud: rclone:REMOTE:PATH",
         )
     if text.startswith("/"):
         return Address(kind=PlaceKind.FOLDER, text=text.rstrip("/") or "/")
@@ -66,7 +71,7 @@ def parse_address(text: str) -> Address:
         return _from_scp(scp)
     raise BadPlace(
         f"{text[:80]!r} is not the address of a place",
-        hint="give the whole path of a folder (/mnt/nas), ssh://user@host/path, or user@host:path",
+        hint="give the whole path of a folder (/mnt/nas), ssh://user@host/path, user@host:path, or rclone:REMOTE:PATH",
     )
 
 
@@ -87,6 +92,15 @@ def _ssh(text: str, match: re.Match[str] | None) -> Address:
             hint="use the form ssh://user@host:22/path, with a port from 1 to 65535",
         )
     return Address(kind=PlaceKind.SSH, text=text.rstrip("/"), host=match["host"])
+
+
+def _rclone(text: str, match: re.Match[str] | None) -> Address:
+    if match is None:
+        raise BadPlace(
+            f"{text[:80]!r} is not a valid rclone address",
+            hint="use the form rclone:REMOTE:PATH; `rclone listremotes` shows the remotes that rclone knows",
+        )
+    return Address(kind=PlaceKind.RCLONE, text=text.rstrip("/"), host=f"rclone remote {match['remote']}")
 
 
 def _from_scp(match: re.Match[str]) -> Address:

@@ -22,6 +22,7 @@ import msgspec
 from holdfast.backup.engine import SILENT, BackupEngine, Listing, Progress, Repository
 from holdfast.backup.open_engine import BASE, open_engine
 from holdfast.backup.places.address import Address, PlaceKind, check_place_name, parse_address
+from holdfast.backup.places.cloud_copy import bring, copy_of
 from holdfast.backup.places.companion_files import digest, log_in_companions, put_companions, read_companions
 from holdfast.backup.places.place_states import PlaceStates
 from holdfast.backup.places.places import (
@@ -39,6 +40,7 @@ from holdfast.backup.places.places import (
     mark_place,
     read_places,
     repository_of,
+    with_folder,
     write_places,
 )
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
@@ -130,6 +132,8 @@ class BackupPlaces:
         if len(places) >= PLACES_MAX:
             raise BadPlace(f"this agent already has {PLACES_MAX} places, which is the limit")
         place = self._drafted(request, address)
+        if place.kind is PlaceKind.RCLONE:
+            place = await self._brought(place)
         if any(one.repository == place.repository for one in places):
             raise BadPlace(f"{request.address} is already a place of this agent")
         listing = await self._opened_or_made(place)
@@ -138,6 +142,15 @@ class BackupPlaces:
         write_places(self.home.places_file, [*places, place])
         await self.refresh_companions()
         return place
+
+    async def _brought(self, place: Place) -> Place:
+        """What an earlier life left in the cloud, as the place here; an empty one where there is nothing."""
+        try:
+            await copy_of(place).fetch()
+        except PlaceMissing:
+            return place
+        place_id = find_place_id(place.root) or place.place_id
+        return msgspec.structs.replace(place, place_id=place_id, epoch=self._epoch(place))
 
     def remove(self, name: str) -> Place:
         """Forget the place. Its files stay, and so does its key in the vault."""
@@ -155,6 +168,11 @@ class BackupPlaces:
         places = self.read()
         old = get_place(places, name)
         parsed = parse_address(address)
+        if PlaceKind.RCLONE in (old.kind, parsed.kind):
+            raise BadPlace(
+                f"Holdfast cannot move place {name} to {address}: rclone keeps one of the two",
+                hint=f"`holdfast place remove {name}`, then `holdfast place add NAME {address}`",
+            )
         new = msgspec.structs.replace(old, address=parsed.text, kind=parsed.kind, companion="")
         if new.kind is PlaceKind.FOLDER:
             self._check_apart(_folder(parsed))
@@ -173,6 +191,7 @@ class BackupPlaces:
         """The place is there, opens, and is the repository that was added.
         With `deep` every chunk is read. Raises what is wrong."""
         place = self.get(name)
+        await bring(place)
         await asyncio.to_thread(check_there, place)
         repository = self.repository(place)
         listing = await self.engine.list_archives(repository)
@@ -185,7 +204,7 @@ class BackupPlaces:
         place = self.get(name)
         if place.kind is PlaceKind.SSH or not (place.own / REPOSITORY).is_dir():
             raise PlaceMissing(f"place {name}: Holdfast found no repository of this agent there")
-        mark_place(Path(place.address), place.place_id)
+        mark_place(place.root, place.place_id)
 
     async def mend_key(self, name: str) -> None:
         """Put the kept key block back into the repository."""
@@ -215,7 +234,7 @@ class BackupPlaces:
 
     async def _refresh(self, place: Place, files: dict[str, bytes]) -> None:
         whole = digest(files)
-        if place.kind is PlaceKind.SSH and self.states.of(place.name).companions == whole:
+        if place.kind is not PlaceKind.FOLDER and self.states.of(place.name).companions == whole:
             return
         await asyncio.to_thread(check_there, place)
         there = await self.check_keys_current(place)
@@ -276,6 +295,8 @@ class BackupPlaces:
             self._check_apart(root)
             place_id = find_place_id(root) or self._new_id()
             domain = request.domain or (f"network folder {root}" if find_network_fs(root) else THIS_MACHINE)
+        elif address.kind is PlaceKind.RCLONE:
+            place_id = self._new_id()
         draft = Place(
             name=request.name,
             kind=address.kind,
@@ -290,6 +311,7 @@ class BackupPlaces:
             remote_program=request.remote_program,
             companion=request.companion,
         )
+        draft = with_folder(draft, self.home.folder)
         return msgspec.structs.replace(draft, epoch=self._epoch(draft))
 
     def _check_apart(self, root: Path) -> None:
@@ -308,7 +330,7 @@ class BackupPlaces:
 
     def _epoch(self, draft: Place) -> int:
         """One above all that were used under this name, unless the repository says its own."""
-        if draft.kind is PlaceKind.FOLDER:
+        if draft.kind is not PlaceKind.SSH:
             try:
                 raw = read_plain(draft.own / ABOUT, FILE_BYTES_MAX)
                 found = msgspec.json.decode(raw, type=PlaceAbout)
@@ -325,14 +347,15 @@ class BackupPlaces:
         return max(used, default=0) + 1
 
     async def _opened_or_made(self, place: Place) -> Listing:
-        if place.kind is PlaceKind.FOLDER:
-            root = Path(place.address)
+        if place.kind is not PlaceKind.SSH:
             try:
-                if find_place_id(root) is None:
-                    mark_place(root, place.place_id)
+                if place.kind is PlaceKind.RCLONE:
+                    ensure_private_folder(place.root)
+                if find_place_id(place.root) is None:
+                    mark_place(place.root, place.place_id)
                 ensure_private_folder(place.own)
             except FileNotFoundError as error:  # a folder of the kernel's, such as /proc, takes no new file
-                raise BadPlace(f"cannot make files in {root}", hint="give a folder on a disk") from error
+                raise BadPlace(f"cannot make files in {place.root}", hint="give a folder on a disk") from error
         repository = self.repository(place)
         try:
             await self.engine.init(repository)
@@ -348,7 +371,7 @@ class BackupPlaces:
                     raise
                 shutil.rmtree(place.own / REPOSITORY)
                 await self.engine.init(repository)
-        if place.kind is PlaceKind.FOLDER:
+        if place.kind is not PlaceKind.SSH:
             write_atomically(place.own / ABOUT, about(place))
         return await self.engine.list_archives(repository)
 
@@ -421,7 +444,7 @@ def _folder(address: Address) -> Path:
 
 def _is_unfinished(place: Place) -> bool:
     """Whether a kill ended the making of this repository: nothing was ever stored in it."""
-    if place.kind is not PlaceKind.FOLDER or (place.own / ABOUT).exists():
+    if place.kind is PlaceKind.SSH or (place.own / ABOUT).exists():
         return False
     files = (place.own / REPOSITORY / "data").rglob("*")
     return sum(one.lstat().st_size for one in files if not one.is_dir()) <= EMPTY_BYTES_MAX

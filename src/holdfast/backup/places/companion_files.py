@@ -40,8 +40,10 @@ import msgspec
 
 from holdfast.backup.engine import BackupEngine, Repository
 from holdfast.backup.places.address import PlaceKind, check_place_name, parse_address
+from holdfast.backup.places.cloud_copy import copy_of, fetch_all
 from holdfast.backup.places.places import (
     ABOUT,
+    CLOUD,
     COMPANION_SUFFIX,
     KEYS,
     REPOSITORY,
@@ -82,21 +84,29 @@ async def put_companions(engine: BackupEngine, place: Place, files: Mapping[str,
     """Write the whole set for this place; durable on return. Raises what the place raises."""
     for name in files:
         _check_name(name)
-    if place.kind is PlaceKind.FOLDER:
-        await asyncio.to_thread(_write, place.own, files)
-    else:
+    if place.kind is PlaceKind.SSH:
         await _archive(engine, place, files)
+        return
+    await asyncio.to_thread(_write, place.own, files)
+    if place.kind is PlaceKind.RCLONE:
+        await copy_of(place).push_companions()
 
 
 async def read_companions(engine: BackupEngine, place: Place, *, rescue: bool = False) -> dict[str, bytes]:
     """The companion files as they are, not checked. Needs no key. Raises PlaceMissing if there are none, and
     RepositoryDamaged if one is a link, a pipe or a device; with `rescue` such a one only counts as missing."""
-    if place.kind is PlaceKind.FOLDER:
-        try:
+    if place.kind is PlaceKind.SSH:
+        return await _unarchived(engine, companion_repository(place))
+    try:
+        if place.kind is PlaceKind.FOLDER:
             return await asyncio.to_thread(read_folder, place.own, rescue=rescue)
-        except OSError as error:
-            raise place_error(error, place.name) from error
-    return await _unarchived(engine, companion_repository(place))
+        # What the cloud knows counts, not what was last sent there: another machine may have been recovered from it.
+        ensure_private_folder(engine.base)
+        with tempfile.TemporaryDirectory(prefix="beside-", dir=engine.base) as scratch:
+            await copy_of(place).fetch_companions(Path(scratch))
+            return await asyncio.to_thread(read_folder, Path(scratch), rescue=rescue)
+    except OSError as error:
+        raise place_error(error, place.name) from error
 
 
 def read_folder(folder: Path, *, rescue: bool = False) -> dict[str, bytes]:
@@ -272,8 +282,11 @@ async def _sources_at(
     if address.kind is PlaceKind.SSH:
         far = msgspec.structs.replace(_bare("far", address.text), rsh=rsh, remote_program=remote_program)
         return [await _found(engine, far, where=text)]
+    root = Path(address.text)
+    if address.kind is PlaceKind.RCLONE:
+        root = await fetch_all(address.text, engine.base / CLOUD, agent=agent)
     try:
-        folders = await asyncio.to_thread(_agent_folders, Path(address.text), agent)
+        folders = await asyncio.to_thread(_agent_folders, root, agent)
     except OSError as error:
         raise place_error(error, text) from error
     return [await _found(engine, _bare("found", str(one.parent), folder=one), where=str(one)) for one in folders]

@@ -9,6 +9,7 @@ machine needs besides the paper (escrow.age, the heads, the key blocks of the ot
                 ROOT/AGENT/escrow.age, heads.jsonl, keys/PLACE.key
     ssh         ADDRESS                       the engine's
                 ADDRESS-beside                a second repository for the companion files
+    rclone      as a folder, in the agent's instance folder; rclone copies it to REMOTE:PATH
 
 The sentinel is written when a place is added and read before every run. Where it is missing the
 disk is not mounted, and what a run would write would land in the empty folder below: so nothing is
@@ -44,6 +45,7 @@ from holdfast.identity.vault.ring import Escrow
 SENTINEL = "holdfast-place.json"
 ABOUT = "place.json"
 REPOSITORY = "repository"
+CLOUD = "cloud"  # in the instance folder: what rclone copies
 KEYS = "keys"
 COMPANION_SUFFIX = "-beside"
 PLACES_MAX = 16
@@ -52,7 +54,7 @@ FORMAT = 1
 TEXT_CHARS_MAX = 200
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One line of places.json."""
 
     name: str
@@ -68,11 +70,17 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     rsh: str = ""
     remote_program: str = msgspec.field(default="", name="remote_borg")
     companion: str = msgspec.field(default="", name="beside")  # its companion repository, if not ADDRESS-beside
+    local: str = ""  # of one that rclone copies: its folder here, which follows from the agent's; never stored
+
+    @property
+    def root(self) -> Path:
+        """The folder of a place that has one on this machine."""
+        return Path(self.local or self.address)
 
     @property
     def own(self) -> Path:
-        """The agent's folder in a folder place."""
-        return Path(self.address) / self.agent
+        """The agent's folder in it."""
+        return self.root / self.agent
 
     @property
     def repository(self) -> str:
@@ -107,7 +115,13 @@ def read_places(path: Path) -> tuple[Place, ...]:
         return ()
     if len(raw) > FILE_BYTES_MAX:
         raise BadPlace(f"{path} is larger than {FILE_BYTES_MAX} bytes")
-    return parse_places(raw, where=path)
+    return tuple(with_folder(place, path.parent) for place in parse_places(raw, where=path))
+
+
+def with_folder(place: Place, home: Path) -> Place:
+    """The place with its folder on this machine, if rclone copies it."""
+    local = str(home / "instance" / CLOUD / place.name) if place.kind is PlaceKind.RCLONE else ""
+    return msgspec.structs.replace(place, local=local)
 
 
 def parse_places(raw: bytes, *, where: Path) -> tuple[Place, ...]:
@@ -124,7 +138,7 @@ def parse_places(raw: bytes, *, where: Path) -> tuple[Place, ...]:
 
 def write_places(path: Path, places: Sequence[Place]) -> None:
     _check(places, where=path)
-    kept = _File(format=FORMAT, places=tuple(places))
+    kept = _File(format=FORMAT, places=tuple(msgspec.structs.replace(place, local="") for place in places))
     write_atomically(path, msgspec.json.format(msgspec.json.encode(kept), indent=1) + b"\n")
 
 
@@ -153,7 +167,12 @@ def check_there(place: Place) -> None:
     bare machine needs no sentinel."""
     if place.kind is PlaceKind.SSH or not place.place_id:
         return
-    found = find_place_id(Path(place.address))
+    found = find_place_id(place.root)
+    if found is None and place.kind is PlaceKind.RCLONE:
+        raise PlaceMissing(
+            f"place {place.name}: this machine does not have the folder that rclone copies to {place.address}",
+            hint="the next backup fetches it",
+        )
     if found is None:
         raise PlaceMissing(
             f"place {place.name}: {place.address} has no {SENTINEL}: is the disk mounted?",

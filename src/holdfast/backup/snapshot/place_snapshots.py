@@ -32,7 +32,9 @@ from holdfast.backup.archive.tar_stream import read_through
 from holdfast.backup.chain.heads import HEADS, parse_lines
 from holdfast.backup.engine import Amount, BackupEngine, Created, Repository
 from holdfast.backup.places import place_state
+from holdfast.backup.places.address import PlaceKind
 from holdfast.backup.places.backup_places import BackupPlaces
+from holdfast.backup.places.cloud_copy import copy_of
 from holdfast.backup.places.companion_files import read_companions
 from holdfast.backup.places.place_state import OK
 from holdfast.backup.places.places import Place, place_error
@@ -246,6 +248,9 @@ class PlaceSnapshots:
         failed = await self.places.refresh_companions((place.name,))
         if place.name in failed:
             raise place_error(failed[place.name], place.name)
+        if place.kind is PlaceKind.RCLONE:
+            engine.progress.say(f"place {place.name}: rclone copies it to {place.address}")
+            await copy_of(place).push()
         self.places.states.change(
             place.name, lambda state: place_state.made(state, now_ms=self.clock.wall_ms(), snapshot=archive)
         )
@@ -269,8 +274,9 @@ class PlaceSnapshots:
             return False
         return True
 
-    async def check(self, place: Place, head: Signed[Head], result: PlaceResult) -> None:
-        """The test restore, and the companion files that paper needs."""
+    async def check(self, place: Place, head: Signed[Head], result: PlaceResult, *, deep: bool = False) -> None:
+        """The test restore, and the companion files that paper needs. What rclone copied is compared with the
+        repository that was restored: with `deep` by reading every byte back."""
         files = await read_companions(self.places.engine, place)
         known = parse_lines(files.get(HEADS, b""), where=HEADS)
         if head.digest not in {one.digest for one in known.heads}:
@@ -280,6 +286,8 @@ class PlaceSnapshots:
         scratch = self.folder / f"{SCRATCH}{place.name}-{os.urandom(4).hex()}"
         repository = self.places.repository(place)  # with the passphrase from the escrow
         found = await verify(self.places.engine, repository, head, scratch, keys=self.keys, checks=self.checks)
+        if place.kind is PlaceKind.RCLONE:
+            await copy_of(place).compare(deep=deep)
         now_ms = self.clock.wall_ms()
 
         def after(state: place_state.PlaceState) -> place_state.PlaceState:
@@ -307,7 +315,7 @@ class PlaceSnapshots:
                 what = f"no snapshot {archive}" if archive else "no snapshot"
                 raise SnapshotNotFound(f"place {place.name} has {what}")
             result.archive = wanted[-1].record.archive
-            await self.check(place, wanted[-1], result)
+            await self.check(place, wanted[-1], result, deep=True)
             if lost is not None:
                 result_of(result, lost)
         except (HoldfastError, OSError) as raised:

@@ -35,9 +35,12 @@ def add_parser(commands: Commands) -> None:
           holdfast place add nas /mnt/nas/holdfast --domain 'NAS in the cellar'
           holdfast place add host ssh://backup@host.example/./ada --append-only
           holdfast place add host backup@host.example:ada --rsh 'ssh -i ~/.ssh/backup'
+          holdfast place add cloud rclone:s3:my-bucket/agents
         """)
     parser.add_argument("name", metavar="NAME", help="a name for the place, such as nas or second-host")
-    parser.add_argument("address", metavar="ADDRESS", help="a folder, ssh://user@host:port/path, or user@host:path")
+    parser.add_argument(
+        "address", metavar="ADDRESS", help="a folder, ssh://user@host:port/path, user@host:path, or rclone:REMOTE:PATH"
+    )
     parser.add_argument(
         "--domain",
         metavar="TEXT",
