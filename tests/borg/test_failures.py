@@ -152,6 +152,13 @@ async def test_a_repository_that_was_moved(bench: Bench) -> None:
     await bench.borg.create(repository, "second", bench.source)  # accepted once is accepted
 
 
+async def test_a_segment_that_is_gone_is_damage(bench: Bench) -> None:
+    segments = sorted((bench.path / "data" / "0").iterdir(), key=lambda one: one.stat().st_size)
+    segments[-1].unlink()
+    with pytest.raises(RepositoryDamaged):
+        await read_tar(bench.borg, bench.repository, "first", rescue=False)
+
+
 async def test_a_flipped_byte_is_found_by_reading_only(bench: Bench) -> None:
     """The trap: a new backup over damaged data returns well. Only reading shows it."""
     segment = max((bench.path / "data").rglob("[0-9]*"), key=lambda path: path.stat().st_size)

@@ -8,6 +8,7 @@ is never a success: Borg calls a zero-filled file or a missing source a warning.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -152,6 +153,7 @@ _RCS: dict[int, Kind] = {
 
 # Borg gives these neither a msgid nor an exit code of their own: the words of the system itself,
 # in its untranslated form, because Borg runs with the C locale.
+_LOST_SEGMENT = re.compile(r"No such file or directory: '[^']*/data/[0-9]+/[0-9]+'")
 _TEXTS: tuple[tuple[str, Kind], ...] = (
     ("No space left on device", PlaceFull),
     ("Disk quota exceeded", PlaceFull),
@@ -176,6 +178,8 @@ def _by_rc(rc: int) -> Kind | None:
 
 def _by_text(said: Said) -> Kind | None:
     texts = [*(line.message for line in said.lines), *said.plain]
+    if any(_LOST_SEGMENT.search(text) for text in texts):
+        return RepositoryDamaged
     return next((kind for words, kind in _TEXTS if any(words in text for text in texts)), None)
 
 
