@@ -62,7 +62,9 @@ def parse_address(text: str) -> Address:
         folder = f"give the folder itself: {path}" if scheme == "file" else ""
         raise BadPlace(
             f"{text[:80]!r}: Holdfast has no places at {scheme[:20]}:// addresses",
-            hint=folder or "give a folder that is mounted here (/mnt/nas), a host with Borg (ssh://user@host/path), or a cloud: rclone:REMOTE:PATH",
+            hint=folder
+            or "give a folder that is mounted here (/mnt/nas), a host with Borg (ssh://user@host/path), or a cloud "
+            "(rclone:REMOTE:PATH)",
         )
     if text.startswith("/"):
         return Address(kind=PlaceKind.FOLDER, text=text.rstrip("/") or "/")
