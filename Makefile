@@ -16,7 +16,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 4
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions
+.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ identities: setup ## the identity log under random schedules of owner, thieves a
 
 identity-kills: setup ## kill and fail every act of an identity's life at every call (POINTS=n)
 	$(BIN)/python -m holdfast_proofs.identity_kills $(if $(POINTS),--points $(POINTS)) --report build/identity-kills.json
+
+twin-recoveries: setup ## two bare machines recover one agent from one paper; the old worker stops (ROUNDS=50)
+	$(BIN)/python -m holdfast_proofs.twin_recoveries $(if $(ROUNDS),--rounds $(ROUNDS)) --report build/twin-recoveries.json
 
 backup-kills: setup ## kill backups, test restores and restores at every call (POINTS=n for a sample)
 	$(BIN)/python -m holdfast_proofs.backup_kills $(if $(POINTS),--points $(POINTS)) --report build/backup-kills.json

@@ -28,6 +28,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
     "backup-flips": ("backup_flips",),
     "moves": ("moves",),
     "moves-alone": ("moves", "--no-arbiter"),
+    "twin-recoveries": ("twin_recoveries",),
     "rewind": ("rewind", "--cases", "200"),
     "decisions": ("decision_races",),
     "memory-edits": ("memory_edits", "--edits", "10000"),

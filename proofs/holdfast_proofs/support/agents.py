@@ -168,11 +168,11 @@ class World:
         )
 
     def card(self) -> str:
-        """The code of the public card: the inception and the newest recovery."""
+        """The code of a public card as earlier versions printed it: the inception and the newest recovery."""
         log = self.log()
         tiers = [one.tier.signed.line() for one in log.generations]
         records = tuple(tiers if len(tiers) == 1 else (tiers[0], tiers[-1]))
-        return Card(name="ada", agent_id=log.id, date="", generation=0, records=records).code
+        return Card(name="ada", agent_id=log.id, date="", generation=0, records=records).codes[0]
 
 
 @contextmanager

@@ -18,19 +18,24 @@ from enum import StrEnum
 from pathlib import Path
 
 from holdfast.app.binder import INSTANCE, KEYS, open_file_journal
+from holdfast.backup.chain.chain import joined, valid_heads
+from holdfast.backup.chain.heads import HEADS, HeadFile, parse_copy
+from holdfast.backup.chain.sources import FORK_HINT, fork_text
 from holdfast.backup.open_engine import describe_engine, is_engine_installed
 from holdfast.backup.places.address import PlaceKind
 from holdfast.backup.places.backup_places import states_of
+from holdfast.backup.places.companion_files import log_in_companions, read_folder
 from holdfast.backup.places.place_state import PlaceState
 from holdfast.backup.places.places import Place, check_there, read_places, shared_domains
+from holdfast.backup.places.published import check_not_replaced
 from holdfast.backup.upkeep.due import find_trouble
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.version import find_version
-from holdfast.errors import EXIT_JOURNAL, EngineMissing, HoldfastError, JournalDamaged
+from holdfast.errors import EXIT_JOURNAL, EngineMissing, HoldfastError, JournalDamaged, KeysReplaced
 from holdfast.host.private_files import check_place, check_private_file, check_private_folder
 from holdfast.identity.acts.log_act import LogSession, refresh
 from holdfast.identity.acts.paper_sheets import today
-from holdfast.identity.files.own_log import find_pending, read_own_log
+from holdfast.identity.files.own_log import find_own_log, find_pending, read_own_log
 from holdfast.identity.files.public_file import read_identity
 from holdfast.identity.journal_keys.keyfile import is_pointer, load_or_create
 from holdfast.identity.journal_keys.secret_file import SecretFile
@@ -319,8 +324,38 @@ async def examine_backups(folder: Path) -> AsyncIterator[Finding]:
             "are lost",
             "add a place on another disk or host: `holdfast place add NAME ADDRESS`",
         )
+    for finding in _second_copies(home, places):
+        yield finding
     for names in shared_domains(places).values():
         yield note("backups", f"{', '.join(names)} share a failure domain: one failure can destroy all of them")
+
+
+def _second_copies(home: AgentHome, places: tuple[Place, ...]) -> list[Finding]:
+    """Whether another copy of the agent has left records or heads beside the places that are folders."""
+    port, found = Sodium(), list[Finding]()
+    try:
+        log, pending = find_own_log(home.folder, port), find_pending(home.folder)
+        heads = [HeadFile(home.heads_file).read().heads]
+    except HoldfastError:
+        return found  # the check of the identity says what is wrong
+    if log is None:
+        return found
+    for place in places:
+        try:
+            files = read_folder(place.own) if place.kind is PlaceKind.FOLDER else {}
+        except (HoldfastError, OSError):
+            continue  # its own line says so
+        heads.append(parse_copy(files.get(HEADS)).heads)
+        try:
+            mine = () if pending is None else (pending.digest,)
+            log = check_not_replaced(
+                log, log_in_companions(files), where=f"place {place.name}", port=port, pending=mine
+            )
+        except KeysReplaced as error:
+            found.append(damage("identity", error.message, error.hint))
+    chain = joined(valid_heads(one, log, port=port)[0] for one in heads)
+    found += [damage("backups", fork_text(one), FORK_HINT) for one in chain.forks if not one.after_restore]
+    return found
 
 
 async def _engine(home: AgentHome) -> Finding:

@@ -3,7 +3,8 @@
 A recovery elsewhere replaces the keys, and cannot reach the old machine. So a worker checks, at its start and every
 `[identity] watch_s` seconds, the log at its witnesses and next to every backup place that is a folder. If a valid
 record there was not made here and names keys that the vault here does not hold, this machine was evicted: a starting
-worker refuses, a running one stops as by SIGTERM, and both end with KeysReplaced, which no restart changes.
+worker refuses, a running one stops as by SIGTERM, and both end with KeysReplaced, which no restart changes. So it is
+where the agent was recovered twice at once and another final record stands at a position of ours: both machines stop.
 
 The remote sources are read first; then what this machine is about to publish; then its own log. A
 record of our own is written in the opposite order (pending, sent, own log, no longer pending), so
@@ -28,6 +29,7 @@ from pathlib import Path
 from holdfast.backup.places.address import PlaceKind
 from holdfast.backup.places.companion_files import log_in_companions, read_folder
 from holdfast.backup.places.places import read_places
+from holdfast.backup.places.published import check_not_replaced
 from holdfast.core.clock import SystemClock
 from holdfast.core.notices import Notices, keys_replaced_notice
 from holdfast.core.waiting import running_beside
@@ -69,11 +71,13 @@ def check_speaks(home: AgentHome, *, port: Signatures | None = None) -> None:
     named = (key for entry in own.entries() for keys in entry.needs for key in keys.members)
     asked = frozenset((*reached.by_key, *named))
     seen = merge_copies(own, tuple(sources.values()), id=own.id, port=port, asked=asked) or own
-    strange = [
-        one for one in find_foreign_records(own, seen, () if pending is None else (pending.digest,)) if one.stands
-    ]
+    mine = () if pending is None else (pending.digest,)
+    strange = [one for one in find_foreign_records(own, seen, mine) if one.stands]
     if strange and not _holds(home, seen):
         raise KeysReplaced(_text(own, seen, strange, sources), hint=HINT)
+    for where, copy in sources.items():  # a second recovery at the same position: final too, though it does not stand
+        if not strange:
+            check_not_replaced(own, copy, where=where, port=port, pending=mine)
 
 
 @asynccontextmanager

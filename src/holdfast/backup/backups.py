@@ -10,12 +10,13 @@ Staging and scratch are there too; the next run removes what a kill left of them
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -25,14 +26,15 @@ from holdfast.backup.archive.manifest import ENTRIES_MAX
 from holdfast.backup.archive.reader import HEAD_NAME
 from holdfast.backup.chain.chain import Chain, joined, valid_heads
 from holdfast.backup.chain.heads import HEADS, HeadFile, Held, parse_copy
-from holdfast.backup.chain.sources import Overview, look_around, read_near, survey, witness_file
+from holdfast.backup.chain.sources import FORK_HINT, Overview, fork_text, look_around, read_near, survey, witness_file
 from holdfast.backup.engine import SILENT, Amount, Progress
 from holdfast.backup.places.backup_places import BackupPlaces, open_places
 from holdfast.backup.places.cloud_copy import bring
-from holdfast.backup.places.companion_files import read_companions
+from holdfast.backup.places.companion_files import log_in_companions, read_companions
 from holdfast.backup.places.place_state import PlaceState
 from holdfast.backup.places.place_states import PlaceStates
 from holdfast.backup.places.places import Place, check_there, get_place, place_error
+from holdfast.backup.places.published import check_not_replaced
 from holdfast.backup.record import Warned, find_missing, find_older, own_heads, record_listing, take_over
 from holdfast.backup.report import MadeSnapshot, NowReport, PlaceResult, VerifyReport, head_fields, result_of
 from holdfast.backup.snapshot.place_snapshots import SCRATCH, Check, PlaceSnapshots, projection_check
@@ -43,6 +45,7 @@ from holdfast.core.version import find_version
 from holdfast.errors import BackupBusy, BackupInterrupted, HoldfastError, PlaceNotFound, SnapshotFailed
 from holdfast.host.folder_swap import remove_tree
 from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
+from holdfast.identity.files.own_log import find_pending
 from holdfast.identity.journal_keys.keyfile import KeyFile
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.signed import Signed
@@ -50,6 +53,8 @@ from holdfast.identity.speaker.open_speaker import home_speaker, open_speaker
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.statements.statements import Head
 from holdfast.identity.vault.ring import Escrow, read_escrow
+from holdfast.identity.vault.vault import Vault
+from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.moved import check_not_moved
 from holdfast.layout.witness_address import folders_of
@@ -57,6 +62,7 @@ from holdfast.layout.witness_address import folders_of
 LOCK = "snapshot.lock"
 STAGING = "staging"
 NAME_CHARS_MAX = 80
+WITNESS_S_MAX = 10.0
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -90,7 +96,9 @@ class Backups:
             check_not_moved(self.home.instance)
             chosen = self._chosen(only)
             began = time.monotonic()
-            chain, older = await self._chain_to_continue()
+            beside = await self._companions()
+            await self._check_not_replaced(beside)
+            chain, older = await self._chain_to_continue(beside)
             staged, head = await self._snapshot(chain, older)
             staged_s = time.monotonic() - began
             named = [one.record.archive for one in (*chain.heads, head)]
@@ -100,14 +108,29 @@ class Backups:
                 staging_s=round(staged_s, 3),
                 places=tuple(results),
                 seconds=round(time.monotonic() - began, 3),
-                warnings=() if older is None else (older,),
+                warnings=(*(() if older is None else (older,)), *_forks(chain)),
             )
 
-    async def _chain_to_continue(self) -> tuple[Chain, Warned | None]:
+    async def _check_not_replaced(self, beside: Mapping[str, dict[str, bytes]]) -> None:
+        """Raises KeysReplaced where a place or a witness knows that somebody else speaks for the agent. One is enough
+        to stop the backup to all of them: the others may only not have heard of it yet."""
+        log, pending = self._speaker.log(), find_pending(self.home.folder)
+        mine = () if pending is None else (pending.digest,)
+        reached = open_witnesses(self.home.witnesses, port=self._port)
+        copies = {f"place {name}": log_in_companions(files) for name, files in beside.items()}
+        for key, witness in reached.by_key.items():
+            with contextlib.suppress(HoldfastError, OSError, TimeoutError):
+                held = await asyncio.wait_for(witness.fetch(log.id), WITNESS_S_MAX)
+                if held is not None:
+                    copies[f"witness {reached.addresses[key]}"] = held
+        for where, copy in copies.items():
+            check_not_replaced(log, copy, where=where, port=self._port, pending=mine)
+
+    async def _chain_to_continue(self, beside: Mapping[str, dict[str, bytes]]) -> tuple[Chain, Warned | None]:
         """The chain that the next head continues, and a warning if the folder is behind it.
         A folder that lost its chain, or was put back, must not begin a second one."""
         own = own_heads(self.places)
-        chain = await self._near_chain()
+        chain = self._near_chain(beside)
         if chain.newest is None or find_older(own, chain) is not None:
             chain = (await self.look()).chain
         return chain, find_older(own, chain)
@@ -232,18 +255,24 @@ class Backups:
             except (HoldfastError, OSError) as error:
                 self._progress.say(f"witness {folder}: {error}")
 
-    async def _near_chain(self) -> Chain:
+    def _near_chain(self, beside: Mapping[str, dict[str, bytes]]) -> Chain:
         """What the folder, the companion files and the witnesses know; nothing is listed.
         A far host is asked too: a folder that was put back would use its numbers a second time."""
-        log, others = self._speaker.log(), self._others()
-        answers = await asyncio.gather(*map(self._companion_heads, self.places.read()))
-        return joined(valid_heads(one.heads, log, port=self._port)[0] for one in (*others.values(), *answers))
+        log = self._speaker.log()
+        held = (*self._others().values(), *(parse_copy(files.get(HEADS)) for files in beside.values()))
+        return joined(valid_heads(one.heads, log, port=self._port)[0] for one in held)
 
-    async def _companion_heads(self, place: Place) -> Held:
+    async def _companions(self) -> dict[str, dict[str, bytes]]:
+        """The companion files of every place that answers; what is wrong with another one its own job says."""
+        places = self.places.read()
+        answers = await asyncio.gather(*map(self._companions_at, places))
+        return {place.name: files for place, files in zip(places, answers, strict=True)}
+
+    async def _companions_at(self, place: Place) -> dict[str, bytes]:
         try:
-            return parse_copy((await read_companions(self.places.engine, place)).get(HEADS))
-        except HoldfastError:  # its own job says what is wrong there
-            return Held()
+            return await read_companions(self.places.engine, place)
+        except HoldfastError:
+            return {}
 
     def _others(self) -> dict[str, Held]:
         return read_near(self.home, self._speaker.id)
@@ -291,12 +320,12 @@ def alone(folder: Path) -> Generator[None]:
 
 
 async def open_backups(
-    home: AgentHome, *, ask: Callable[[], str] | None = None, progress: Progress = SILENT
+    home: AgentHome, *, ask: Callable[[], str] | None = None, vault: Vault | None = None, progress: Progress = SILENT
 ) -> Backups:
-    """The snapshots of the agent in this folder, with its vault open.
+    """The snapshots of the agent in this folder, with its vault open, or with this one.
     Raises EngineMissing, EngineTooOld, VaultMissing, VaultLocked, LogMissing."""
-    places, clock = await open_places(home, ask=ask, progress=progress), SystemClock()
-    signed = home.signer is not None
+    places, clock = await open_places(home, ask=ask, vault=vault, progress=progress), SystemClock()
+    signed = home.signer is not None and vault is None
     speaker = open_speaker(home, clock) if signed else home_speaker(home.folder, places.vault, clock)
     keys = ring_of(read_escrow(places.vault))
     return Backups(places, speaker, keys=keys, checks=(projection_check(keys),))
@@ -306,6 +335,13 @@ def ring_of(escrow: Escrow) -> KeyFile:
     """The keys of the journal as a ring, out of the escrow alone."""
     keys = escrow.keys
     return KeyFile(k_effect=keys.k_effect, journal_keys=keys.journal_keys, current_journal_key=keys.current)
+
+
+def _forks(chain: Chain) -> list[Warned]:
+    """Two heads with one number, unless a restore explains them."""
+    return [
+        Warned(code="two-heads", message=fork_text(one), hint=FORK_HINT) for one in chain.forks if not one.after_restore
+    ]
 
 
 def archive_name(agent: str, incarnation: int, seq: int, at: int) -> str:

@@ -7,10 +7,15 @@ everything is only read (survey.py). Then, in this order, and why:
                 place its journal is made a proper restore, so there is no moment at which a
                 worker could take it for the newest state. It has no keys yet
     identity    the recovery evicts anyone who had the keys; fresh keys in new vaults take over, with
-                the journal's own keys out of the escrow (recover_identity.py)
+                the journal's own keys out of the escrow (recover_identity.py). Each of its two records is
+                published beside every place before this machine counts it as its own (published.py): of two
+                machines with one paper the second ends here, before it has keys
+    backup      a first snapshot with the new keys, so that the places know the new log, and no later machine
+                restores an older state
 
 A kill in between leaves a home without a vault, which no worker opens. The same command, run again,
-sees which snapshot is there and goes on with the identity.
+sees which snapshot is there and goes on with the identity. That the first backup failed is told, with the
+command; the agent is recovered all the same.
 
 With a vault that was not lost no one is evicted: the restored home is pointed to it.
 """
@@ -19,47 +24,53 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from holdfast.app.binder import INSTANCE, KEYS
-from holdfast.backup.backups import ring_of
+from holdfast.backup.backups import open_backups, ring_of
 from holdfast.backup.chain.heads import HEADS, HeadFile
+from holdfast.backup.engine import Progress
 from holdfast.backup.places.places import Place, read_places, write_places
+from holdfast.backup.places.published import Publisher
+from holdfast.backup.report import NowReport
 from holdfast.backup.restore.restore_choice import Wish, none_to_restore
 from holdfast.backup.restore.restore_home import RestoredMark, RestoreReport, find_mark, restore_to, write_mark
 from holdfast.backup.snapshot.place_snapshots import JOURNAL
 from holdfast.core.clock import Clock, Entropy
-from holdfast.errors import HoldfastError, LogMissing, NotNow, VaultLocked
-from holdfast.host.private_files import remove_durably
+from holdfast.errors import HoldfastError, KeysReplaced, LogMissing, NotNow, VaultLocked
+from holdfast.host.private_files import disk_error, remove_durably
 from holdfast.identity.acts.make_agent import find_whole, open_by
+from holdfast.identity.acts.recover_identity import AGAIN_HINT, recover_identity
 from holdfast.identity.acts.recover_identity import RecoveryOrder as IdentityOrder
-from holdfast.identity.acts.recover_identity import recover_identity
 from holdfast.identity.files.own_log import find_pending
 from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.identity.journal_keys.vault_keys import point_keys
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
-from holdfast.identity.records.records import Rotation
+from holdfast.identity.records.records import Record, Rotation
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.statements import Head
 from holdfast.identity.vault.ring import Escrow
 from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import Vault, check_free, exists, unfinished
+from holdfast.identity.witness.observe import records_of
 from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.identity.witness.witness import copy_of
 from holdfast.journal.admin import Restored as Rewound
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome, home_in, load_home
 from holdfast.layout.settings import write_identity_settings
-from holdfast.layout.witness_address import WitnessAddress
+from holdfast.layout.witness_address import WitnessAddress, parse_witness_address
 from holdfast.recovery.recover_journal import granted_to
 from holdfast.recovery.survey import Evidence, Survey
 
 Tell = Callable[[str], None]
 HEADS_MARKED = 64
+SPARES_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +103,12 @@ class RecoveredAgent:
     evicted: bool
     left: tuple[str, ...]  # places that were behind, and are not gone on with
     secrets: tuple[str, ...]  # of tools: anyone who had the old machine may know them
+    told: tuple[str, ...]  # places beside which the recovery is published
+    untold: dict[str, str]  # places beside which it is not, with the reason
+    backup: NowReport | HoldfastError  # the first one
     restore_s: float
     identity_s: float
+    backup_s: float
 
 
 async def recover_agent(
@@ -128,24 +143,56 @@ async def recover_agent(
         restored = await restore_to(target.folder, survey.means(port), Wish(at=survey.at), prepare=restoring.prepare)
         rewound = restoring.rewound
     restored_at = time.monotonic()
+    publish = Publisher(survey.engine, _places_to_tell(target, survey), port)
     if evidence.vault is not None:
         log = survey.log
         _point(target, evidence.vault)
     else:
         tell("recovering the identity: fresh keys take over")
-        log = await _recover_identity(survey, evidence, target, entropy=entropy, port=port)
+        log = await _recover_identity(survey, evidence, target, publish, entropy=entropy, port=port)
     home = load_home(target.home)
+    left = _settle_places(home, survey)
+    recovered_at = time.monotonic()
+    tell("making the first backup with the new keys")
+    backup = await _back_up(home, evidence, target, survey.engine.progress)
     return RecoveredAgent(
         home=home,
         log=log,
         restored=restored,
         journal=rewound,
         evicted=evidence.vault is None,
-        left=_settle_places(home, survey),
+        left=left,
         secrets=_secrets(home, survey.escrow, clock, entropy),
+        told=tuple(publish.told),
+        untold=publish.failed,
+        backup=backup,
         restore_s=restored_at - began,
-        identity_s=time.monotonic() - restored_at,
+        identity_s=recovered_at - restored_at,
+        backup_s=time.monotonic() - recovered_at,
     )
+
+
+def _places_to_tell(target: RecoveryTarget, survey: Survey) -> list[Place]:
+    """The places that were read, and those that the restored folder knows besides."""
+    there = {one.repository_id for one in survey.places}
+    stored = read_places(load_home(target.home).places_file)
+    return [*survey.places, *(one for one in stored if one.repository_id not in there)]
+
+
+async def _back_up(
+    home: AgentHome, evidence: Evidence, target: RecoveryTarget, progress: Progress
+) -> NowReport | HoldfastError:
+    """Raises KeysReplaced alone: then another recovery came after this one, and this machine is out already."""
+    try:
+        with ExitStack() as stack:
+            vault = evidence.vault or stack.enter_context(open_by(target.vault, target.keys))
+            return await (await open_backups(home, vault=vault, progress=progress)).now()
+    except KeysReplaced:
+        raise
+    except HoldfastError as error:
+        return error
+    except OSError as error:
+        return disk_error(error, home.folder)
 
 
 def find_obstacle(
@@ -171,13 +218,19 @@ def old_witnesses_short(survey: Survey, witnesses: Sequence[WitnessAddress], *, 
 
 
 async def _recover_identity(
-    survey: Survey, evidence: Evidence, target: RecoveryTarget, *, entropy: Entropy, port: Signatures
+    survey: Survey,
+    evidence: Evidence,
+    target: RecoveryTarget,
+    publish: Publisher,
+    *,
+    entropy: Entropy,
+    port: Signatures,
 ) -> KeyLog:
     home = load_home(target.home)
     witnesses = tuple(dict.fromkeys((*evidence.witnesses, *home.witnesses)))
     new = target.new_witnesses
     if old_witnesses_short(survey, witnesses, port=port) and not new and target.spare_witness is not None:
-        new = (target.spare_witness,)
+        new = (await _fresh_spare(target.spare_witness, survey.log, port=port),)
     moved = target.arbiter and home.arbiter is not None and not home.arbiter.parent.is_dir()
     old = home.settings.identity
     changed = msgspec.structs.replace(
@@ -196,9 +249,29 @@ async def _recover_identity(
         escrow=survey.escrow_raw,
         passphrase=evidence.passphrase,
         again=target.again,
+        beside_places=publish,
     )
     done = await recover_identity(order, words=evidence.words, shares=evidence.shares, entropy=entropy, port=port)
     return done.log
+
+
+async def _fresh_spare(spare: WitnessAddress, log: KeyLog, *, port: Signatures) -> WitnessAddress:
+    """The witness at this address, or one beside it. One that signed for a recovery which came second stands by that:
+    it cannot vouch for anything that follows the other one."""
+    for number in range(2, SPARES_MAX):
+        for witness in open_witnesses((spare,), port=port).by_key.values():
+            held = await witness.fetch(log.id)
+            if held is not None and any(_conflicts(one, log) for one in records_of(held)):
+                break
+        else:
+            return spare
+        spare = parse_witness_address(f"{str(spare).removesuffix(f'-{number - 1}')}-{number}")
+    return spare
+
+
+def _conflicts(signed: Signed[Record], log: KeyLog) -> bool:
+    held = log.find(signed.record.position)
+    return held is not None and held.digest != signed.digest
 
 
 def _point(target: RecoveryTarget, vault: Vault) -> None:
@@ -218,7 +291,7 @@ def _find_done(log: KeyLog, vault: Path, *, again: bool) -> NotNow | None:
         return None
     return NotNow(
         f"{log.id} was already recovered (at {log.position}), but there is no vault with its new keys in {vault}",
-        hint="use the machine that has the new keys; if it is lost or not yours, give --again to lock it out",
+        hint=f"use the machine that has the new keys; {AGAIN_HINT}",
     )
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import Digest
-from holdfast.identity.records.signed import Signed
+from holdfast.identity.records.signed import Family, Signed
+from holdfast.identity.statements.certificate import find_not_signed_by
 from holdfast.identity.statements.statements import Head, find_fault_in_head
 
 
@@ -70,6 +71,13 @@ def valid_heads(
         else:
             faults.append(f"head {signed.record.seq}: {fault.message}")
     return list(good.values()), faults
+
+
+def is_rival_head(signed: Signed[Head], log: KeyLog, *, port: Signatures) -> bool:
+    """Whether keys signed it that the log keeps as evidence: of a recovery that came second."""
+    head = signed.record
+    strange = (item.entry for item in log.evidence if item.entry.position == head.position)
+    return head.id == log.id and any(find_not_signed_by(signed, Family.HEAD, one, port) is None for one in strange)
 
 
 def joined(sources: Iterable[Sequence[Signed[Head]]]) -> Chain:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from holdfast.backup.archive.reader import HEAD_NAME
 from holdfast.backup.archive.tar_stream import Readable, TarStream, read_through
-from holdfast.backup.chain.chain import Chain, Lag, behind, joined, valid_heads
+from holdfast.backup.chain.chain import Chain, Fork, Lag, behind, is_rival_head, joined, valid_heads
 from holdfast.backup.chain.heads import HEADS, HeadFile, Held, parse_copy
 from holdfast.backup.engine import SHORT_S, BackupEngine, Repository
 from holdfast.backup.places.companion_files import read_companions
@@ -41,6 +41,10 @@ from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.witness_address import folders_of
 
 HOME = "the agent's folder"
+FORK_HINT = (
+    "stop every copy of the agent but one. If you know of no other copy, a thief may have its keys: "
+    "`holdfast identity evict --paper`"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +109,9 @@ def overview(listed: Sequence[Listed], others: Mapping[str, Held], log: KeyLog, 
         faults[name] = (*held.findings, *wrong)
     chain = joined(good.values())
     findings = [f"{name}: {text}" for name in others for text in faults[name]]
-    findings += [_fork_text(fork.seq, after_restore=fork.after_restore) for fork in chain.forks]
+    findings += [fork_text(fork) for fork in chain.forks]
+    every = (*others.values(), *(one.known for one in listed))
+    findings += _rival_texts((head for held in every for head in held.heads), chain, log, port)
     return Overview(
         chain=chain,
         places=tuple(_judged(one, chain, faults[f"place {one.place.name}"]) for one in listed),
@@ -121,11 +127,22 @@ def _judged(one: Listed, chain: Chain, faults: tuple[str, ...]) -> Standing:
     return Standing(place=one.place, held=held, lag=lag, unnamed=unnamed, findings=faults, error=one.error)
 
 
-def _fork_text(seq: int, *, after_restore: bool) -> str:
-    if after_restore:
-        return f"two heads with number {seq}: one was made before a restore that did not know it"
+def fork_text(fork: Fork) -> str:
+    if fork.after_restore:
+        return f"two heads with number {fork.seq}: one was made before a restore that did not know it"
     why = "two copies of the agent were running, or someone else has its key"
-    return f"two heads with number {seq} of one incarnation: {why}"
+    return f"two heads with number {fork.seq} of one incarnation: {why}"
+
+
+def _rival_texts(heads: Iterable[Signed[Head]], chain: Chain, log: KeyLog, port: Signatures) -> list[str]:
+    """Heads by keys that a second recovery at the same position made: the log chose the other one."""
+    numbers = {one.record.seq for one in chain.heads}
+    return [
+        f"two heads with number {one.record.seq}: one is signed by keys of another recovery, also at "
+        f"{one.record.position}; two machines recovered this agent"
+        for one in {one.digest: one for one in heads}.values()
+        if one.record.seq in numbers and is_rival_head(one, log, port=port)
+    ]
 
 
 async def _companion_heads(engine: BackupEngine, place: Place) -> Held | PlaceUnreachable:

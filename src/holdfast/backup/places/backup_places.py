@@ -43,10 +43,10 @@ from holdfast.backup.places.places import (
     with_folder,
     write_places,
 )
+from holdfast.backup.places.published import check_not_replaced, old_claims
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.errors import (
     BadPlace,
-    KeysReplaced,
     PassphraseRefused,
     PlaceMissing,
     PlaceTaken,
@@ -63,11 +63,12 @@ from holdfast.host.private_files import (
     read_plain,
     write_atomically,
 )
-from holdfast.identity.files.own_log import find_own_log
+from holdfast.identity.files.own_log import LOG, RECEIPTS, find_own_log, find_pending
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.vault.ring import ESCROW, Escrow, read_escrow, store, with_place
 from holdfast.identity.vault.vault import Vault, open_vault, terminal_prompt
-from holdfast.identity.witness.observe import merge_copies
+from holdfast.identity.witness.witness import copy_of
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.moved import check_not_moved
 from holdfast.layout.witness_address import folders_of
@@ -237,34 +238,41 @@ class BackupPlaces:
         if place.kind is not PlaceKind.FOLDER and self.states.of(place.name).companions == whole:
             return
         await asyncio.to_thread(check_there, place)
-        there = await self.check_keys_current(place)
+        there = await self._companions_at(place)
         if heads := _joined(there.get(HEADS, b""), files.get(HEADS, b"")):
             files[HEADS] = heads
+        log = self._check_log(place, there)
+        if log is not None:  # also what others left there: it may be the only proof
+            copy = copy_of(log)
+            files |= {LOG: _lines(copy.records), RECEIPTS: _lines(copy.receipts)}
         await put_companions(self.engine, place, files)
+        if log is not None and place.kind is PlaceKind.FOLDER:
+            for name in old_claims(there, log):
+                (place.own / name).unlink(missing_ok=True)
         self.states.change(place.name, lambda state: msgspec.structs.replace(state, companions=whole))
 
     async def check_keys_current(self, place: Place) -> dict[str, bytes]:
-        """The companion files. Raises KeysReplaced if they know newer keys.
+        """The companion files. Raises KeysReplaced if another final record is in their log.
         A recovered agent leaves its log there: a machine that comes back later must not overwrite what the living one
         wrote, nor make snapshots that look newest."""
+        files = await self._companions_at(place)
+        self._check_log(place, files)
+        return files
+
+    async def _companions_at(self, place: Place) -> dict[str, bytes]:
         try:
-            files = await read_companions(self.engine, place)
+            return await read_companions(self.engine, place)
         except PlaceMissing:
             return {}
-        port = Sodium()
+
+    def _check_log(self, place: Place, files: dict[str, bytes]) -> KeyLog | None:
+        port, pending = Sodium(), find_pending(self.home.folder)
         own = find_own_log(self.home.folder, port)
         if own is None:
-            return files
-        named = frozenset(key for entry in own.entries() for keys in entry.needs for key in keys.members)
-        seen = merge_copies(own, (log_in_companions(files),), id=own.id, port=port, asked=named)
-        if seen is not None and seen.position > own.position:
-            raise KeysReplaced(
-                f"another copy recovered this agent or rotated its keys: the key log at place {place.name} is at "
-                f"{seen.position}, the key log here is at {own.position}",
-                hint="if you rotated this copy's keys yourself, update its key log: `holdfast identity show --fetch`. "
-                "If not, stop this copy; to use it again instead of the other one, run `holdfast recover`",
-            )
-        return files
+            return None
+        mine = () if pending is None else (pending.digest,)
+        copy = log_in_companions(files)
+        return check_not_replaced(own, copy, where=f"place {place.name}", port=port, pending=mine)
 
     def companions_of(self, place: Place) -> dict[str, bytes]:
         """What the companion files of this place should be now."""
@@ -427,6 +435,10 @@ def _joined(there: bytes, ours: bytes) -> bytes:
     """The lines of both, theirs first: we forget nothing that a place knows."""
     whole = there[: there.rfind(b"\n") + 1] + ours[: ours.rfind(b"\n") + 1]  # torn ends say nothing
     lines = dict.fromkeys(line for line in whole.split(b"\n") if line)
+    return b"".join(line + b"\n" for line in lines)
+
+
+def _lines(lines: tuple[bytes, ...]) -> bytes:
     return b"".join(line + b"\n" for line in lines)
 
 

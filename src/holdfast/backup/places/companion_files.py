@@ -5,6 +5,7 @@
     heads.jsonl          the chain of signed heads
     kel.jsonl            the agent's key log, by which heads are judged, and receipts.jsonl for it
     keys/PLACE.key       the key blocks of the other places, each sealed by its own passphrase
+    record-G-S-N.jsonl   one record of the log, published here once and for all (published.py)
 
 None of it is readable or forgeable by itself, so fetching it needs no secret. In a folder these are
 plain files. On a far host, where only the engine answers, they are the newest archive of a second,
@@ -64,6 +65,7 @@ from holdfast.errors import (
 from holdfast.host.private_files import ensure_private_folder, read_plain, write_atomically
 from holdfast.identity.files.own_log import LOG, RECEIPTS
 from holdfast.identity.records.secret_bytes import SecretBytes
+from holdfast.identity.witness.observe import records_of
 from holdfast.identity.witness.witness import LogCopy
 
 PASSPHRASE = b"holdfast"
@@ -72,6 +74,7 @@ BYTES_MAX = 64 * 1024 * 1024
 FILES_MAX = 100
 KEPT = 5  # older sets; more only waste the space of a small repository
 KEPT_MAX = 20
+CLAIM = re.compile(r"record-([0-9]{1,6})-([0-9]{1,6})-([0-9]{1,3})\.jsonl")
 
 
 def digest(files: Mapping[str, bytes]) -> str:
@@ -181,12 +184,21 @@ async def _archive(engine: BackupEngine, place: Place, files: Mapping[str, bytes
 
 
 async def _unarchived(engine: BackupEngine, repository: Repository) -> dict[str, bytes]:
-    listed = await engine.list_archives(repository, prefix=PREFIX, rescue=True)
-    if not listed.archives:
+    names = [one.name for one in (await engine.list_archives(repository, rescue=True)).archives]
+    sets = [name for name in names if name.startswith(PREFIX)]
+    if not sets:
         raise PlaceMissing(f"{repository.name} has no companion files of an agent (heads.jsonl, escrow.age and others)")
-    newest = max(listed.archives, key=lambda one: one.name)
+    files = await read_archive(engine, repository, max(sets))
+    known = {one.record.position for one in records_of(log_in_companions(files))}
+    claimed = [name for name in names if _claimed(name) not in (None, *known)]  # by a recovery that was cut short
+    for name in claimed[:FILES_MAX]:
+        files |= await read_archive(engine, repository, name)
+    return files
+
+
+async def read_archive(engine: BackupEngine, repository: Repository, archive: str) -> dict[str, bytes]:
     raw = bytearray()
-    async with engine.export_tar(repository, newest.name, rescue=True) as pieces:
+    async with engine.export_tar(repository, archive, rescue=True) as pieces:
         async for piece in pieces:
             raw += piece
             if len(raw) > BYTES_MAX:
@@ -246,7 +258,29 @@ class FoundPlace:
 def log_in_companions(files: Mapping[str, bytes]) -> LogCopy:
     """The log among these companion files, with its receipts; not checked."""
     records, receipts = (tuple(line for line in files.get(name, b"").split(b"\n") if line) for name in (LOG, RECEIPTS))
-    return LogCopy(records=records, receipts=receipts)
+    claims = [read_claim(files[name]) for name in sorted(files, key=_claim_rank) if CLAIM.fullmatch(name)]
+    return LogCopy(
+        records=(*records, *(record for record, _ in claims)),
+        receipts=(*receipts, *(line for _, lines in claims for line in lines)),
+    )
+
+
+def read_claim(raw: bytes) -> tuple[bytes, tuple[bytes, ...]]:
+    """The record that was published in this file, and its receipts; not checked."""
+    record, *receipts = raw.split(b"\n")
+    return record, tuple(line for line in receipts if line)
+
+
+def _claimed(archive: str) -> tuple[int, int] | None:
+    """The position whose record this archive publishes; None where it is another archive."""
+    found = CLAIM.fullmatch(f"{archive}.jsonl")
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def _claim_rank(name: str) -> tuple[int, ...]:
+    """A record comes after the one that it follows."""
+    found = CLAIM.fullmatch(name)
+    return () if found is None else tuple(map(int, found.groups()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

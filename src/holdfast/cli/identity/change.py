@@ -14,7 +14,7 @@ from holdfast.cli.identity.show import report
 from holdfast.cli.input.agent_places import (
     default_place,
     path_of,
-    read_card_file,
+    read_card_files,
     read_file,
     read_log_file,
     second_place,
@@ -121,9 +121,10 @@ def _by_paper(home: AgentHome, args: argparse.Namespace, given: Given) -> ActRes
     with phrase, PaperKeys(phrase, given.passphrase) as paper:
         with act_lock(home.folder):
             done = asyncio.run(locked(paper))  # first, before a vault that may not open
-        talk(f"{home.name} is locked: none of its keys is valid any more")
         if args.lock_only:
+            talk(f"{home.name} is locked: none of its keys is valid any more")
             return done
+        talk(f"none of the old keys of {home.name} is valid any more; now new keys take over")
 
         async def unlocked() -> ActResult:
             session = await open_log_session(load_home(home.folder), port=Sodium())
@@ -177,9 +178,7 @@ def run_recover(args: argparse.Namespace) -> int:
         name=name,
         keys=(),
         second_keys=(),
-        copies=tuple(
-            [read_card_file(path_of(one)) for one in args.card] + [read_log_file(path_of(one)) for one in args.log]
-        ),
+        copies=(*read_card_files(args.card), *(read_log_file(path_of(one)) for one in args.log)),
         witnesses=witnesses_of(args.witness),
         new_witnesses=witnesses_of(args.new_witness),
         escrow=read_file(path_of(args.escrow), FILE_BYTES_MAX) if args.escrow is not None else None,

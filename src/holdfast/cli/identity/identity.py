@@ -94,7 +94,7 @@ def add_parser(commands: Commands) -> None:
     add_options(parser, "--home")
     parser.add_argument("--name", metavar="NAME", default="", help="the agent's name (default: the folder's name)")
     add_options(parser, "--vault", "--second")
-    add_list(parser, "--card", "FILE", "the text of the public card, or of its QR code")
+    add_list(parser, "--card", "FILE", "the public card: its text, or a scan (PDF, PNG, JPEG); repeat it for each page")
     add_list(parser, "--log", "FILE", "a copy of kel.jsonl; Holdfast also reads receipts.jsonl next to it")
     add_list(parser, "--witness", "DIR", "the folder of an existing witness of the agent")
     add_list(parser, "--new-witness", "DIR", "the old witnesses are lost: make a new one here")

@@ -10,7 +10,8 @@ from pathlib import Path
 from holdfast.cli.screen.screen import talk
 from holdfast.errors import BadInput, BadSheet
 from holdfast.identity.files.own_log import FILE_BYTES_MAX, RECEIPTS
-from holdfast.identity.paper.paper import CODE_CHARS_MAX, read_card
+from holdfast.identity.paper.paper import read_card
+from holdfast.identity.paper.scan import PICTURE_BYTES_MAX, PICTURES, scan
 from holdfast.identity.witness.witness import LogCopy
 from holdfast.layout.witness_address import WitnessAddress, WitnessFolder, parse_witness_address
 
@@ -74,15 +75,23 @@ def read_log_file(path: Path) -> LogCopy:
     return LogCopy(records=_lines(path), receipts=_lines(beside) if beside.is_file() else ())
 
 
-def read_card_file(path: Path) -> LogCopy:
-    """The records in a card's text or code. They prove nothing before they are verified."""
+def read_card_files(paths: Sequence[str]) -> tuple[LogCopy, ...]:
+    """The records in the text or codes of a card, on one page or several. Nothing is verified yet."""
+    texts = [_card_text(path_of(one)) for one in paths]
+    return (LogCopy(records=read_card(*texts), receipts=()),) if texts else ()
+
+
+def _card_text(path: Path) -> str:
+    raw = read_file(path, PICTURE_BYTES_MAX)
+    if raw.startswith(PICTURES):
+        return scan(path)
     try:
-        text = read_file(path, 64 * CODE_CHARS_MAX).decode()
+        return raw.decode()
     except UnicodeDecodeError:
         raise BadSheet(
-            f"{path} is not text", hint="give the card's text, or the text that a phone shows for its QR code"
+            f"{path} is neither text nor a picture",
+            hint="give the card's text, a scan of it (PDF, PNG or JPEG), or the text of its QR codes",
         ) from None
-    return LogCopy(records=read_card(text), receipts=())
 
 
 def _lines(path: Path) -> tuple[bytes, ...]:

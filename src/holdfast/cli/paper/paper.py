@@ -119,9 +119,9 @@ def add_parser(commands: Commands) -> None:
     add_options(parser, "--yes", "--json")
     parser = new_verb(verbs, "card", run_card).help("""print the public card
 
-        Print the public card: id, handles, relays, where backups are, and a code with the first signed records of
-        the identity. With a sheet, it restores the identity when every relay and backup is lost. It contains no
-        secret; print it again after each recovery.
+        Print the public card: id, handles, relays, where backups are, and the signed records that begin the identity
+        and recovered it, as QR codes. With a sheet, it restores the identity when every relay and backup is lost. It
+        contains no secret; print it again after each recovery. After several recoveries it has several pages.
         examples:
           holdfast paper card | lp
           holdfast paper card --text > card.txt

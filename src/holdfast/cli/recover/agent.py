@@ -17,6 +17,7 @@ from pathlib import Path
 
 from holdfast.backup.open_engine import open_engine
 from holdfast.backup.places.companion_files import FoundPlaces, find_sources
+from holdfast.backup.report import NowReport
 from holdfast.backup.restore.restore_choice import Wish
 from holdfast.backup.restore.restore_home import restore_to
 from holdfast.cli.input.agent_places import (
@@ -24,7 +25,7 @@ from holdfast.cli.input.agent_places import (
     default_witness,
     path_of,
     paths_of,
-    read_card_file,
+    read_card_files,
     read_log_file,
     second_place,
     witnesses_of,
@@ -37,7 +38,7 @@ from holdfast.cli.screen.progress import Progress
 from holdfast.cli.screen.screen import print_fields, print_json, talk
 from holdfast.cli.signals import run_async
 from holdfast.core.clock import SystemClock, SystemEntropy, iso
-from holdfast.errors import BackupDamaged, BadInput, HoldfastError
+from holdfast.errors import BackupDamaged, BadInput, HoldfastError, NotNow
 from holdfast.identity.acts.make_agent import check_unlock_files
 from holdfast.identity.log.log_state import LogStanding
 from holdfast.identity.records.ed25519 import Sodium
@@ -80,6 +81,7 @@ def run(args: argparse.Namespace) -> int:
             return _look_only(args, survey, folder, name, vault)
         if args.to:
             return _unpack(args, survey, news)
+        _confirm_again(args, survey, vault)
         target = _target(args, folder, name, vault)
         _confirm(args, survey, folder)
         done = run_async(
@@ -203,9 +205,7 @@ def _have(args: argparse.Namespace, vault: Path) -> Evidence:
         agent=args.agent,
         rsh=args.rsh,
         witnesses=witnesses_of(args.witness),
-        copies=tuple(
-            [read_card_file(path_of(one)) for one in args.card] + [read_log_file(path_of(one)) for one in args.log]
-        ),
+        copies=(*read_card_files(args.card), *(read_log_file(path_of(one)) for one in args.log)),
     )
     if args.keep_keys:
         if not exists(vault):
@@ -238,6 +238,16 @@ def _target(args: argparse.Namespace, folder: Path, name: str, vault: Path) -> R
         again=args.again,
         accept_older=args.accept_older,
     )
+
+
+def _confirm_again(args: argparse.Namespace, survey: Survey, vault: Path) -> None:
+    """An agent that was recovered before: a person at the terminal says that those keys are lost as well."""
+    if args.keep_keys or args.again or args.yes or not sys.stdin.isatty():
+        return
+    obstacle = find_obstacle(survey, vault=vault, keep_keys=False, again=False, accept_older=True)
+    if isinstance(obstacle, NotNow):
+        confirm("again", f"{obstacle.message}. If that machine is lost or not yours, lock it out", yes=False)
+        args.again = True
 
 
 def _confirm(args: argparse.Namespace, survey: Survey, folder: Path) -> None:
@@ -281,8 +291,12 @@ def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, s
         "suspect_tasks": suspect,
         "places_left": list(done.left),
         "secrets_to_rotate": list(done.secrets),
+        "published_at": list(done.told),
+        "not_published_at": done.untold,
+        "backup": _backup_json(done.backup),
         "restore_s": round(done.restore_s, 3),
         "identity_s": round(done.identity_s, 3),
+        "backup_s": round(done.backup_s, 3),
         "seconds": round(seconds, 3),
     }
     if args.json:
@@ -295,9 +309,20 @@ def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, s
             ("home", str(done.home.folder)),
             ("state", _state(survey, done)),
             ("open tasks", doubt if suspect else "none in doubt"),
-            ("time", f"restore {done.restore_s:.1f} s, identity {done.identity_s:.1f} s, total {seconds:.1f} s"),
+            ("first backup", _backup_text(done.backup)),
+            (
+                "time",
+                f"restore {done.restore_s:.1f} s, identity {done.identity_s:.1f} s, backup {done.backup_s:.1f} s, "
+                f"total {seconds:.1f} s",
+            ),
         ]
     )
+    for name, why in done.untold.items():
+        talk(f"WARNING: the recovery could not be published at place {name}: {why}")
+    if done.untold:
+        talk("hint: the next `holdfast backup now` that reaches these places publishes it there")
+    if not _is_backed_up(done.backup):
+        talk(f"next: make the first backup: holdfast backup now --home {done.home.folder}")
     if restored is not None and restored.kept:
         talk(f"the old folder is now {restored.kept}")
     if restored is not None:
@@ -313,6 +338,25 @@ def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, s
         )
     if not args.start:
         talk(f"next: holdfast worker APP --journal {done.home.journal}")
+
+
+def _is_backed_up(backup: NowReport | HoldfastError) -> bool:
+    return isinstance(backup, NowReport) and any(one.verified for one in backup.places)
+
+
+def _backup_text(backup: NowReport | HoldfastError) -> str:
+    if isinstance(backup, HoldfastError):
+        return f"FAILED: {backup.message}"
+    good = [one.place for one in backup.places if one.verified]
+    bad = [f"{one.place}: {one.message}" for one in backup.places if not one.verified]
+    made = f"snapshot {backup.snapshot.seq} at {', '.join(good)}, restored for a test" if good else ""
+    return "; ".join((*([made] if made else []), *(f"FAILED at {one}" for one in bad)))
+
+
+def _backup_json(backup: NowReport | HoldfastError) -> object:
+    if isinstance(backup, HoldfastError):
+        return {"error": backup.code, "message": backup.message, "hint": backup.hint}
+    return backup
 
 
 def _state(survey: Survey, done: RecoveredAgent) -> str:

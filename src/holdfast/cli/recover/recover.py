@@ -49,7 +49,7 @@ def add_parser(commands: Commands) -> None:
     add_flag(parser, "--keep-keys", "the vault was not lost; do not ask for the recovery words")
     add_words_options(parser)
     add_slot_options(parser, new=True)
-    add_list(parser, "--card", "FILE", "the text of the public card, or of its QR code")
+    add_list(parser, "--card", "FILE", "the public card: its text, or a scan (PDF, PNG, JPEG); repeat it for each page")
     add_list(parser, "--log", "FILE", "a copy of kel.jsonl")
     add_list(parser, "--witness", "DIR", "the folder of an existing witness of the agent")
     add_list(

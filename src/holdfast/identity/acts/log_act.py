@@ -4,6 +4,7 @@ A record comes here after it was written to `pending.jsonl`, and the keys that i
 The order, and why:
 
     publish       the same bytes, as often as needed, until enough witnesses vouch
+    places        a recovery is published beside the backups too; another one that came first ends this one here
     kel.jsonl     from here on the agent itself knows the record
     key set       the vaults settle on what the log says, and forget the keys before it
     settings      where the witnesses are, if the record named others
@@ -24,7 +25,7 @@ all; otherwise another one follows.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,11 @@ from holdfast.layout.settings import write_identity_settings
 from holdfast.layout.witness_address import WitnessAddress
 
 LOCK = ".identity.lock"
+Publish = Callable[[KeyLog], Awaitable[None]]  # beside the places; raises KeysReplaced where another recovery is there
+
+
+async def nowhere(log: KeyLog) -> None:
+    """For acts that publish to witnesses alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +76,7 @@ class LogSession:
     port: Signatures
     reached: OpenWitnesses
     log: KeyLog
+    beside_places: Publish = nowhere
 
     @property
     def folder(self) -> Path:
@@ -101,6 +108,7 @@ class LogSession:
         refused = {self.place(key): why for key, why in said.refused.items()} | self.reached.unreachable
         if not said.final:
             _raise_not_final(self.log, signed, said.receipts, refused)
+        await self.beside_places(self.log)
         self.log = extend_own_log(self.folder, self.log, self.port)
         if keys is not None:
             settle(keys, self.log)

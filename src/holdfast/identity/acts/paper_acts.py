@@ -59,7 +59,7 @@ async def lock(
         session.add(pending)
         return await session.finish(pending, None)
     head = session.log.head
-    if session.log.standing is LogStanding.LOCKED and (wit is None or _can_vouch(session)):
+    if session.log.standing is LogStanding.LOCKED and (wit is None or can_vouch(session)):
         if not is_settled(session.log, head.signed):
             return await session.finish(head.signed, None)
         return ActResult(log=session.log, receipts=len(head.receipts))
@@ -141,7 +141,7 @@ async def _bring_head(session: LogSession, pending: Signed[Record] | None) -> No
         session.log = (await publish(session.log, head, session.reached.by_key, port=session.port)).log
 
 
-def _can_vouch(session: LogSession) -> bool:
+def can_vouch(session: LogSession) -> bool:
     """Whether the witnesses of the head can be reached: without them nothing can follow it."""
     named = session.log.head.witnesses
     return sum(key in session.reached.by_key for key in named.members) >= named.needed

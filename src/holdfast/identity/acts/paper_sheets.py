@@ -183,16 +183,13 @@ def mark_revoked(session: PaperSession, numbers: Sequence[int], *, date: str) ->
 
 
 def make_card(session: PaperSession, *, date: str, backups: Sequence[str] = (), contact: str = "") -> Card:
-    """The public card: the inception, the newest recovery, and where to look (`backups`: places)."""
-    tiers = [session.log.generations[0].tier]
-    if len(session.log.generations) > 1:
-        tiers.append(session.log.generations[-1].tier)
+    """The public card: the inception, every recovery, and where to look (`backups`: places)."""
     return Card(
         name=session.identity.name,
         agent_id=session.log.id,
         date=date,
         generation=session.generation,
-        records=tuple(one.signed.line() for one in tiers),
+        records=tuple(one.tier.signed.line() for one in session.log.generations),
         handles=session.identity.handles,
         relays=session.identity.relays,
         backups=tuple(backups),

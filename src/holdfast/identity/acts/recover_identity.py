@@ -29,9 +29,18 @@ from pathlib import Path
 from holdfast.core.clock import Entropy
 from holdfast.errors import BadInput, HoldfastError, LogMissing, NotNow, VaultDamaged
 from holdfast.host.private_files import check_place, ensure_private_folder
-from holdfast.identity.acts.log_act import ActResult, LogSession, act_lock, refresh
+from holdfast.identity.acts.log_act import ActResult, LogSession, Publish, act_lock, nowhere, refresh
 from holdfast.identity.acts.make_agent import check_name, open_by
-from holdfast.identity.acts.paper_acts import check_paper, find_phrase, find_unlocking, lock, matches, unlock, unlocking
+from holdfast.identity.acts.paper_acts import (
+    can_vouch,
+    check_paper,
+    find_phrase,
+    find_unlocking,
+    lock,
+    matches,
+    unlock,
+    unlocking,
+)
 from holdfast.identity.files.own_log import PENDING, clear_pending, find_own_log, read_logs, rewrite_own_log
 from holdfast.identity.journal_keys.keyfile import is_pointer, read
 from holdfast.identity.journal_keys.vault_keys import point_keys, read_keys
@@ -56,6 +65,7 @@ LOST = (
     "the root of the backup passphrases: old backups cannot be opened",
     "secrets of tools, mail keys and logins that were in the vault",
 )
+AGAIN_HINT = "if it is lost or not yours, run the same command with --again: it locks that machine out"
 ESCROW_BYTES_MAX = 8 * 1024 * 1024
 
 
@@ -75,6 +85,7 @@ class RecoveryOrder:
     escrow: bytes | None = None
     passphrase: str = ""  # of the sheet
     again: bool = False
+    beside_places: Publish = nowhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +139,7 @@ async def recover_identity(
         log = next(one for one in found if matches(one.log, paper)).completed(paper, port=port)
         escrow = _escrow(order, paper)
         home = _planned_home(order)
-        session = LogSession(home=home, port=port, reached=reached, log=log)
+        session = LogSession(home=home, port=port, reached=reached, log=log, beside_places=order.beside_places)
         silent = await refresh(session)
         check_paper(session.log, paper)
         here = _keys_here(order, session.log)
@@ -208,7 +219,7 @@ async def _settle_in(order: RecoveryOrder, session: LogSession) -> LogSession:
     home = load_home(order.folder)
     if _own(order.folder, session.port) != session.log:
         rewrite_own_log(order.folder, session.log)
-    return LogSession(home=home, port=session.port, reached=reached, log=session.log)
+    return replace(session, home=home, reached=reached)
 
 
 def _own(folder: Path, port: Signatures) -> KeyLog | None:
@@ -261,16 +272,27 @@ def _check_paths(order: RecoveryOrder) -> None:
 
 
 def _check_not_done(order: RecoveryOrder, session: LogSession, here: bool) -> None:
-    record = session.log.head.record
-    done = isinstance(record, Rotation) and record.g > 0 and record.s == 1
-    if done and not here and not order.again and session.log.standing is LogStanding.ACTIVE:
-        pending = session.find_pending() if order.folder.is_dir() else None
-        if pending is not None and pending.digest == session.log.head.digest:
-            return
+    """Refuse to beat a recovery that another machine has finished, or is at: the next generation would evict it."""
+    log = session.log
+    record = log.head.record
+    finished = isinstance(record, Rotation) and record.g > 0 and record.s == 1 and log.standing is LogStanding.ACTIVE
+    begun = log.standing is LogStanding.LOCKED and log.head.final and bool(order.new_witnesses)
+    begun = begun and not can_vouch(session)  # a log from the public card alone has no receipts: nothing is known
+    if here or order.again or not (finished or begun):
+        return
+    pending = session.find_pending() if order.folder.is_dir() else None
+    if pending is not None and pending.digest == log.head.digest:
+        return
+    if begun:
         raise NotNow(
-            f"{session.log.id} was already recovered (at {session.log.position}), but its keys are not in this vault",
-            hint="use the machine that has the new keys; if it is lost or not yours, give --again to lock it out",
+            f"another machine began to recover {log.id} (its key log is at {log.position}), with witnesses that "
+            "Holdfast cannot reach here",
+            hint=f"finish it on that machine; {AGAIN_HINT}",
         )
+    raise NotNow(
+        f"{log.id} was already recovered (at {log.position}), but its keys are not in this vault",
+        hint=f"use the machine that has the new keys; {AGAIN_HINT}",
+    )
 
 
 def _check_witnesses(order: RecoveryOrder, session: LogSession) -> None:

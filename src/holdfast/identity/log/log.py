@@ -265,12 +265,12 @@ Numbered = tuple[int, bytes]
 
 
 def replay(records: Iterable[Numbered], receipts: Iterable[Numbered], *, port: Signatures) -> KeyLog | None:
-    """The log of these lines, each with its number in its file; None where there is no record. Raises BadRecord, naming
-    the line, where one does not follow from those before it, or a receipt is for none of the records. What a recovery
-    with new witnesses needed to be asked was asked before it was stored."""
-    parsed = [(number, _read(parse_record, number, line)) for number, line in records]
+    """The log of these lines, each with its number in its file; None where there is no record. Equal lines count once.
+    Raises BadRecord, naming the line, where one does not follow from those before it, or a receipt is for none of the
+    records. What a recovery with new witnesses needed to be asked was asked before it was stored."""
+    parsed = [(number, _read(parse_record, number, line)) for number, line in _once(records)]
     vouched: dict[Digest, list[Signed[Receipt]]] = {}
-    for number, line in receipts:
+    for number, line in _once(receipts):
         receipt = _read(parse_receipt, number, line)
         vouched.setdefault(receipt.record.d, []).append(receipt)
     log: KeyLog | None = None
@@ -285,6 +285,13 @@ def replay(records: Iterable[Numbered], receipts: Iterable[Numbered], *, port: S
     if counted != sum(map(len, vouched.values())):
         raise BadRecord("a receipt does not belong to any record of this key log")
     return log
+
+
+def _once(lines: Iterable[Numbered]) -> list[Numbered]:
+    first: dict[bytes, int] = {}
+    for number, line in lines:
+        first.setdefault(line, number)
+    return [(number, line) for line, number in first.items()]
 
 
 def _read(parse: Callable[[bytes], T], number: int, line: bytes) -> T:

@@ -42,7 +42,7 @@ DERIVATION = (
     "Open the keys without Holdfast: age -d -i KEYFILE escrow.age (next to every backup).",
     "Backups: Borg 1.4. In a folder, the repository is ADDRESS/NAME/repository.",
     "Log: JSON lines; records signed with Ed25519 over 'holdfast/1/kel', NUL, RFC 8785 JSON.",
-    "The code: HF1C:, then base32 of the zlib-compressed log lines.",
+    "A code: HF1C:, then base32 of the zlib-compressed log lines. Several codes: HF2C:2/5:NAME:, then the same.",
 )
 
 
@@ -117,7 +117,7 @@ def listed(card: Card) -> list[tuple[str, str]]:
 
 def card_text(card: Card) -> str:
     lines = [f"PUBLIC CARD of agent {card.name}", card_facts(card), "", "Id:", grouped(card.agent_id)]
-    lines += ["", *(f"{name}: {value}" for name, value in listed(card)), "", card.code, ""]
+    lines += ["", *(f"{name}: {value}" for name, value in listed(card)), "", *card.codes, ""]
     lines += ["Without Holdfast:", *DERIVATION]
     return "\n".join(lines) + "\n"
 
@@ -170,19 +170,31 @@ def card_pdf(card: Card) -> bytes:
     for name, value in listed(card):
         page.text(f"{name}: {value}", 11)
     page.gap(3)
-    top = page.y
-    size = page.code(card.code, x=(WIDTH - CARD_CODE_MM) / 2, y=top, size=CARD_CODE_MM, level="q")
-    page.y = top + size + 3
+    first, *more = card.codes
+    _card_code(page, first)
+    several = f"This is code 1 of {1 + len(more)}: the other pages have the others, and all of them are needed. "
     page.text(
-        "The code holds the signed records that begin this identity. With the recovery sheet they "
-        "restore the identity even if every relay and every backup is lost.",
+        (several if more else "") + "The code holds the signed records that begin this identity. With the recovery "
+        "sheet they restore the identity even if every relay and every backup is lost.",
         10,
     )
     page.gap(3)
     page.line("Without Holdfast", 11, bold=True)
     for line in DERIVATION:
         page.line(line, 8.5, font="Courier")
+    for number, code in enumerate(more, 2):
+        page.turn()
+        page.title("PUBLIC", f"Card of agent {card.name}")
+        page.line(f"{card.date}, code {number} of {1 + len(more)}. Keep all pages together.", 11)
+        page.gap(3)
+        _card_code(page, code)
     return page.done()
+
+
+def _card_code(page: PdfPage, code: str) -> None:
+    top = page.y
+    size = page.code(code, x=(WIDTH - CARD_CODE_MM) / 2, y=top, size=CARD_CODE_MM, level="q")
+    page.y = top + size + 3
 
 
 def _words(page: PdfPage, sheet: Sheet) -> None:

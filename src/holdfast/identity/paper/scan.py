@@ -14,7 +14,8 @@ from pathlib import Path
 from holdfast.errors import BadInput, BadSheet
 
 PICTURE_BYTES_MAX = 64 << 20
-PAGES_MAX = 8
+PAGES_MAX = 64  # as many as a public card may have
+PICTURES = (b"%PDF", b"\x89PNG", b"\xff\xd8\xff")
 DPI = 200
 SECONDS_MAX = 60.0
 _READER = ("zbarimg", "--nodbus", "-q", "--raw", "-Sdisable", "-Sqrcode.enable", "-")

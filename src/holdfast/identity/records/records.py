@@ -106,7 +106,8 @@ class Inception(Body):
 
     def __post_init__(self) -> None:
         _refuse_overlap(self.nxt.members, self.rec.members)
-        _refuse_overlap(_digests(self.op.members), (*self.nxt.members, *self.rec.members))
+        _refuse_overlap(_digests((*self.op.members, *self.wit.members)), (*self.nxt.members, *self.rec.members))
+        _refuse_overlap(self.op.members, self.wit.members)
 
 
 @record
@@ -134,8 +135,10 @@ class Rotation(AtPosition):
     wit: Keys | None = of(*_WITNESSES, default=None)
 
     def __post_init__(self) -> None:
+        wit = () if self.wit is None else self.wit.members
         _refuse_overlap(self.by, self.op.members)
-        _refuse_overlap(_digests((*self.by, *self.op.members)), self.nxt.members)
+        _refuse_overlap(wit, (*self.by, *self.op.members))
+        _refuse_overlap(_digests((*self.by, *self.op.members, *wit)), self.nxt.members)
 
 
 @record
@@ -160,8 +163,10 @@ class Recovery(RecoveryTier):
     wit: Keys | None = of(*_WITNESSES, default=None)
 
     def __post_init__(self) -> None:
+        wit = () if self.wit is None else self.wit.members
         _refuse_overlap(self.nxt.members, self.rec.members)
-        _refuse_overlap(_digests(self.by), (*self.nxt.members, *self.rec.members))
+        _refuse_overlap(wit, self.by)
+        _refuse_overlap(_digests((*self.by, *wit)), (*self.nxt.members, *self.rec.members))
 
 
 @record

@@ -157,7 +157,7 @@ def records_of(copy: LogCopy) -> Iterable[Signed[Record]]:
 
 
 def _readable(parse: Callable[[bytes], T], lines: Iterable[bytes]) -> Iterable[T]:
-    for line in lines:
+    for line in dict.fromkeys(lines):
         with contextlib.suppress(BadRecord):
             yield parse(line)
 
@@ -183,6 +183,20 @@ def find_foreign_records(own: KeyLog, seen: KeyLog, pending: Collection[Digest] 
     known = {entry.digest for entry in own.kept()} | set(pending)
     standing = {entry.digest for entry in seen.entries()}
     return tuple(_strange(entry, stands=entry.digest in standing) for entry in seen.kept() if entry.digest not in known)
+
+
+def find_rivals(own: KeyLog, seen: KeyLog, pending: Collection[Digest] = ()) -> tuple[LogEntry, ...]:
+    """The final records in `seen` that the owner of `own` does not know, of its generation or a later one. Each of
+    them says that somebody else speaks for the agent: its keys came after ours, or it was recovered twice at once.
+    One that is not final says nothing yet, and one of a generation that is over never will again."""
+    known = {entry.digest for entry in own.kept()} | set(pending)
+    return tuple(
+        entry
+        for entry in seen.kept()
+        if entry.digest not in known
+        and entry.position.g >= own.position.g
+        and (entry.final or (seen.find(entry.position) is entry and is_final(seen, entry.position)))
+    )
 
 
 def _strange(entry: LogEntry, *, stands: bool) -> ForeignRecord:
