@@ -19,6 +19,7 @@ import pytest
 from holdfast.backup.backups import Backups, alone, archive_name, open_backups, ring_of
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.chain.sources import Overview, witness_file
+from holdfast.backup.report import NowReport
 from holdfast.backup.restore.restore_home import Means, Wish, restore_to
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.errors import (
@@ -27,6 +28,7 @@ from holdfast.errors import (
     BadInput,
     HoldfastError,
     JournalBusy,
+    KeysReplaced,
     SnapshotFailed,
     SnapshotNotFound,
 )
@@ -423,14 +425,20 @@ async def test_a_machine_that_was_evicted_writes_over_nothing(world: World) -> N
     done = await recover_agent(
         survey, evidence, target, clock=SystemClock(), entropy=SystemEntropy(), port=port, tell=lambda _: None
     )
+    assert (set(done.told), done.untold) == ({"place-1", "place-2"}, {})
+    assert isinstance(done.backup, NowReport)
+    assert done.backup.good, done.backup
+    beside = [world.place(number) / "ada" for number in (1, 2)]
+    before = {folder / name: (folder / name).read_bytes() for folder in beside for name in ("kel.jsonl", "heads.jsonl")}
+    shutil.move(root / "away", root / "witness")
+    for folder in beside:  # one place that knows it is enough to stop the backup to all
+        shutil.move(folder, folder.with_name("hidden"))
+        with pytest.raises(KeysReplaced, match="another copy recovered this agent"):
+            await backups.now()
+        shutil.move(folder.with_name("hidden"), folder)
+    assert {path: path.read_bytes() for path in before} == before
     living = await (await open_backups(done.home)).now(["place-1"])
     assert living.good, living
-    beside = world.place(1) / "ada"
-    before = {name: (beside / name).read_bytes() for name in ("kel.jsonl", "heads.jsonl")}
-    shutil.move(root / "away", root / "witness")
-    report = await backups.now(["place-1"])
-    assert [one.error for one in report.places] == ["keys-replaced"]
-    assert {name: (beside / name).read_bytes() for name in before} == before
 
 
 @pytest.mark.parametrize("call", ["_sync", "rename"])
