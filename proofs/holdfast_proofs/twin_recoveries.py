@@ -3,7 +3,7 @@
     twins   two machines recover from one place, or from two; then both try to back up
     old     the old machine's worker runs while a bare one recovers, and shares nothing with it but a folder place
 
-True of every round of `twins`: one machine has the agent. The other ended with `keys-replaced` or `not-now`, has no
+True of every round of `twins`: one machine has the agent. The other ended with `keys-replaced` or `too-early`, has no
 vault that acts, and makes no backup; at the places there is one chain of heads. Of `old`: the worker ends by itself
 within `watch_s` and the slack for its last calls, and its machine's backup is refused.
 
@@ -33,7 +33,7 @@ COMMAND = (sys.executable, "-P", "-m", "holdfast")
 WATCH_S = 2.0
 SLACK_S = 20.0  # for the calls under way and a loaded machine; what was measured is in the report
 COMMAND_S = 180.0
-REFUSED = ("keys-replaced", "not-now")
+REFUSED = ("keys-replaced", "too-early")
 APP = """import holdfast
 
 @holdfast.task
@@ -85,7 +85,7 @@ class Host:
 
     def recover(self, places: Sequence[Path], words: str, *more: str) -> subprocess.Popen[str]:
         named = [word for place in places for word in ("--place", str(place))]
-        return self.start("recover", *named, *self.slots(), "--yes", *more, typed=words)
+        return self.start("recover", *named, *self.slots(), "--yes", "--json", *more, typed=words)
 
     def slots(self) -> tuple[str, ...]:
         folders = {"--home": "ada", "--second": "second", "--unlock-file": "unlock", "--second-unlock-file": "unlock2"}
@@ -202,7 +202,7 @@ def twins(agent: Agent, root: Path, *, apart_s: float | None, report: Report) ->
         said = [one.stderr[-600:] for one in done]
         report.findings.append(f"{how}: {codes}: {said}")
         return
-    backups = [host.run("backup", "now", "--home", str(host.root / "ada")) for host in hosts]
+    backups = [host.run("backup", "now", "--json", "--home", str(host.root / "ada")) for host in hosts]
     for code, backup in zip(codes, backups, strict=True):
         if (code == "ok") != (backup.returncode == 0):
             report.findings.append(f"{how}: recover {code}, but backup now: {backup.returncode} {backup.stderr[-600:]}")
@@ -237,7 +237,7 @@ def old_worker(agent: Agent, root: Path, report: Report) -> None:
         report.stopped_s.append(round(time.monotonic() - began, 2))
         if worker.poll() is None:
             report.findings.append(f"the old worker still runs {WATCH_S + SLACK_S:.0f} s after the recovery")
-        backup = old.run("backup", "now", "--home", str(old.root / "ada"))
+        backup = old.run("backup", "now", "--json", "--home", str(old.root / "ada"))
         if "keys-replaced" not in backup.stderr:
             report.findings.append(f"the backup of the evicted machine: {backup.returncode} {backup.stderr[-600:]}")
     finally:

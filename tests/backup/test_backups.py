@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.app.doctor import Level, examine_backups
+from holdfast.app.eviction import check_speaks
 from holdfast.backup.backups import Backups, alone, archive_name, open_backups, ring_of
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.chain.sources import Overview, witness_file
@@ -36,6 +38,7 @@ from holdfast.host import folder_swap as swap
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.vault.ring import read_escrow
 from holdfast.identity.vault.slots import file_key
+from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.witness_address import WitnessFolder
 from holdfast.recovery.recover_agent import RecoveryTarget, recover_agent
 from holdfast.recovery.survey import Evidence, survey_evidence
@@ -191,6 +194,68 @@ async def test_two_heads_with_one_number_are_named_and_damaged_lines_hide_no_oth
     assert any("two copies of the agent were running" in text for text in found.findings)
     assert any("line 1" in text for text in found.places[0].findings)
     assert len(found.places[0].held) == 2
+    told = [one.text async for one in examine_backups(world.home.folder) if one.level is Level.DAMAGE]
+    assert told == [
+        "two heads with number 1 of one incarnation: two copies of the agent were running, or someone else has its key"
+    ]
+    report = await backups.now(["place-2"], check=False)
+    assert [one.code for one in report.warnings] == ["two-heads"]
+
+
+async def test_heads_by_keys_of_a_second_recovery_are_named(world: World) -> None:
+    """Each of two machines recovered the agent and backed it up at a place that the other did not reach."""
+    root, port = world.root, Sodium()
+    key = [file_key(root / "unlock", (root / "unlock").read_bytes())]
+    backups = await world.backups()
+    engine = backups.places.engine
+    await backups.now(check=False)  # in both places
+    shutil.rmtree(root / "witness")
+    homes: list[AgentHome] = []
+    for number in (1, 2):
+        world.place(3 - number).rename(root / "hidden")
+        evidence = Evidence(places=(str(world.place(number)),), words=world.words)
+        survey = await survey_evidence(evidence, root / f"m{number}", engine=engine, port=port)
+        target = RecoveryTarget(
+            folder=root / f"m{number}",
+            vault=root / f"m{number}-vault",
+            second=root / f"m{number}-second",
+            keys=key,
+            second_keys=key,
+            spare_witness=WitnessFolder(root / f"m{number}-witness"),
+        )
+        done = await recover_agent(
+            survey, evidence, target, clock=SystemClock(), entropy=SystemEntropy(), port=port, tell=lambda _: None
+        )
+        assert list(done.told) == [f"place-{number}"]
+        homes.append(done.home)
+        (root / "hidden").rename(world.place(3 - number))
+    for home in homes:
+        with pytest.raises(KeysReplaced, match="recovered or rotated twice"):
+            await (await open_backups(home)).now()
+        with pytest.raises(KeysReplaced, match="recovered or rotated twice"):
+            await asyncio.to_thread(check_speaks, home)
+        told = [one.text async for one in examine_backups(home.folder) if one.level is Level.DAMAGE]
+        assert any("recovered or rotated twice" in text for text in told), told
+    evidence = Evidence(places=(str(world.place(1)), str(world.place(2))), words=world.words)
+    survey = await survey_evidence(evidence, root / "m3", engine=engine, port=port)
+    assert any("two heads with number" in text and "another recovery" in text for text in survey.overview.findings)
+    again = RecoveryTarget(
+        folder=root / "m1",
+        vault=root / "m1-vault",
+        second=root / "m1-second",
+        keys=key,
+        second_keys=key,
+        spare_witness=WitnessFolder(root / "m1-witness"),
+        again=True,
+    )
+    done = await recover_agent(
+        survey, evidence, again, clock=SystemClock(), entropy=SystemEntropy(), port=port, tell=lambda _: None
+    )
+    assert done.log.position == (2, 1)
+    assert isinstance(done.backup, NowReport)
+    assert [one.verified for one in done.backup.places] == [True, True]
+    with pytest.raises(KeysReplaced):
+        await (await open_backups(homes[1])).now()
 
 
 async def test_a_copy_that_was_replaced_makes_no_snapshot(world: World) -> None:

@@ -31,7 +31,7 @@ from holdfast_proofs.backup_lab.trees import Tree, tree_of
 
 AGAIN_EACH = 8  # the act again after a kill is dear: every so many trials is enough
 AGAIN_OFTEN = 2  # where little else can be judged
-# What a recovery changes: the log and who is shown, the settings, the journal's new incarnation.
+# What a recovery changes: the log and who is shown, the settings, the journal, and the head of the first backup.
 CHANGED = frozenset(
     (
         "kel.jsonl",
@@ -42,6 +42,7 @@ CHANGED = frozenset(
         "escrow.age",
         "handoff.md",
         "HEARTBEAT.md",
+        "heads.jsonl",
     )
 )
 NAMES_PLACES = ("escrow.age", "places.json")

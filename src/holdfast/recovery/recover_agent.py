@@ -136,7 +136,7 @@ async def recover_agent(
         _check_vaults(target)
     began = time.monotonic()
     restored, rewound = None, None
-    if _is_there(survey.chosen, target):
+    if _is_there(survey, survey.chosen, target):
         tell("this snapshot is already restored: recovering the identity now")
     else:
         restoring = _Restoring(survey, clock, keep_keys=evidence.vault is not None)
@@ -355,19 +355,23 @@ class _Restoring:
         write_mark(folder / INSTANCE, mark)
 
 
-def _is_there(chosen: Signed[Head], target: RecoveryTarget) -> bool:
+def _is_there(survey: Survey, chosen: Signed[Head], target: RecoveryTarget) -> bool:
     """Whether an earlier run of this recovery has restored the snapshot and was cut short."""
     mark = find_mark(target.home / INSTANCE)
-    if mark is None or chosen.digest not in mark.heads:
+    if mark is None:
+        return False
+    made = (one.digest for one in HeadFile(target.home / HEADS).read().heads)
+    if chosen.digest not in (*mark.heads, *made):
         return False
     # With its keys in place and the record that names them unpublished, it is locked out still.
     whole = find_whole(target.home) and find_pending(target.home) is None
-    if whole and not target.again:
+    backed_up = chosen.record.position == survey.log.position
+    if whole and backed_up and not target.again:
         raise NotNow(
             f"{target.folder} is already recovered: it holds this snapshot and the keys of the agent",
             hint="start the agent; to restore it again, give --again",
         )
-    return not whole
+    return not (whole and target.again)
 
 
 def _secrets(home: AgentHome, escrow: Escrow, clock: Clock, entropy: Entropy) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ DERIVATION = (
     "Open the keys without Holdfast: age -d -i KEYFILE escrow.age (next to every backup).",
     "Backups: Borg 1.4. In a folder, the repository is ADDRESS/NAME/repository.",
     "Log: JSON lines; records signed with Ed25519 over 'holdfast/1/kel', NUL, RFC 8785 JSON.",
-    "A code: HF1C:, then base32 of the zlib-compressed log lines. Several codes: HF2C:2/5:NAME:, then the same.",
+    "A code: HF1C: (of several: HF2C:2/5:TAG:), then base32 of the zlib-compressed log lines.",
 )
 
 
