@@ -258,7 +258,7 @@ def run(*, rounds: int, workers: int, seed: int, folder: Path) -> Report:
     for number in range(rounds):
         root = folder / f"twins-{1 + number % 2}"
         agent = _agent(root, places=1 + number % 2)
-        apart = (None, 0.0, rng.uniform(0.0, 6.0))[number % 3]
+        apart = (0.0, None, rng.uniform(0.0, 6.0))[number % 3]
         twins(agent, root, apart_s=apart, report=report)
     for _ in range(workers):
         root = folder / "worker"

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,7 +28,11 @@ def far_end() -> Generator[BlockingFarEnd]:
 
 @pytest.fixture(scope="module")
 def remains(far_end: BlockingFarEnd, tmp_path_factory: pytest.TempPathFactory) -> Lost:
-    return live_and_die(tmp_path_factory.mktemp("lost"), far_end)
+    lost = live_and_die(tmp_path_factory.mktemp("lost"), far_end)
+    kept = lost.root / "kept"  # away from the address that the agent knows: each test has a place of its own
+    kept.mkdir()
+    shutil.move(lost.place, kept)
+    return replace(lost, root=kept)
 
 
 @pytest.fixture

@@ -174,9 +174,9 @@ async def recover_agent(
 
 def _places_to_tell(target: RecoveryTarget, survey: Survey) -> list[Place]:
     """The places that were read, and those that the restored folder knows besides."""
-    there = {one.repository_id for one in survey.places}
+    there = {one.repository for one in survey.places}
     stored = read_places(load_home(target.home).places_file)
-    return [*survey.places, *(one for one in stored if one.repository_id not in there)]
+    return [*survey.places, *(one for one in stored if one.repository not in there)]
 
 
 async def _back_up(

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import Digest
-from holdfast.identity.records.signed import Family, Signed
-from holdfast.identity.statements.certificate import find_not_signed_by
+from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.statements import Head, find_fault_in_head
 
 
@@ -73,11 +72,10 @@ def valid_heads(
     return list(good.values()), faults
 
 
-def is_rival_head(signed: Signed[Head], log: KeyLog, *, port: Signatures) -> bool:
-    """Whether keys signed it that the log keeps as evidence: of a recovery that came second."""
-    head = signed.record
-    strange = (item.entry for item in log.evidence if item.entry.position == head.position)
-    return head.id == log.id and any(find_not_signed_by(signed, Family.HEAD, one, port) is None for one in strange)
+def is_rival_head(head: Head, log: KeyLog) -> bool:
+    """Whether it may be of a second recovery of its generation: the log keeps that one as evidence, not its keys."""
+    tiers = (item.entry for item in log.evidence if item.entry.final)
+    return head.id == log.id and any(one.position == (head.g, 0) for one in tiers)
 
 
 def joined(sources: Iterable[Sequence[Signed[Head]]]) -> Chain:

@@ -111,7 +111,7 @@ def overview(listed: Sequence[Listed], others: Mapping[str, Held], log: KeyLog, 
     findings = [f"{name}: {text}" for name in others for text in faults[name]]
     findings += [fork_text(fork) for fork in chain.forks]
     every = (*others.values(), *(one.known for one in listed))
-    findings += _rival_texts((head for held in every for head in held.heads), chain, log, port)
+    findings += _rival_texts((head for held in every for head in held.heads), chain, log)
     return Overview(
         chain=chain,
         places=tuple(_judged(one, chain, faults[f"place {one.place.name}"]) for one in listed),
@@ -134,14 +134,14 @@ def fork_text(fork: Fork) -> str:
     return f"two heads with number {fork.seq} of one incarnation: {why}"
 
 
-def _rival_texts(heads: Iterable[Signed[Head]], chain: Chain, log: KeyLog, port: Signatures) -> list[str]:
-    """Heads by keys that a second recovery at the same position made: the log chose the other one."""
-    numbers = {one.record.seq for one in chain.heads}
+def _rival_texts(heads: Iterable[Signed[Head]], chain: Chain, log: KeyLog) -> list[str]:
+    """Heads by keys that a second recovery made, where the log chose the other one."""
+    good = {one.digest: one.record.seq for one in chain.heads}
     return [
-        f"two heads with number {one.record.seq}: one is signed by keys of another recovery, also at "
-        f"{one.record.position}; two machines recovered this agent"
+        f"two heads with number {one.record.seq}: one is signed by keys of another recovery, also of generation "
+        f"{one.record.g}; two machines recovered this agent"
         for one in {one.digest: one for one in heads}.values()
-        if one.record.seq in numbers and is_rival_head(one, log, port=port)
+        if one.digest not in good and one.record.seq in good.values() and is_rival_head(one.record, log)
     ]
 
 

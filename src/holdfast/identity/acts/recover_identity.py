@@ -53,6 +53,7 @@ from holdfast.identity.vault.keyset import KeySet, create_vaults
 from holdfast.identity.vault.ring import Escrow, open_escrow
 from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import exists
+from holdfast.identity.witness.observe import find_rivals
 from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.identity.witness.witness import LogCopy, copy_of
 from holdfast.layout.agent_home import AgentHome, load_home
@@ -142,7 +143,8 @@ async def recover_identity(
         session = LogSession(home=home, port=port, reached=reached, log=log, beside_places=order.beside_places)
         silent = await refresh(session)
         check_paper(session.log, paper)
-        here = _keys_here(order, session.log)
+        # Recovered twice at once: only the next generation says which keys count.
+        here = _keys_here(order, session.log) and not find_rivals(session.log, session.log)
         _check_not_done(order, session, here)
         _check_witnesses(order, session)
         _check_journal(order, escrow)

@@ -186,10 +186,11 @@ def find_foreign_records(own: KeyLog, seen: KeyLog, pending: Collection[Digest] 
 
 
 def find_rivals(own: KeyLog, seen: KeyLog, pending: Collection[Digest] = ()) -> tuple[LogEntry, ...]:
-    """The final records in `seen` that the owner of `own` does not know, of its generation or a later one. Each of
-    them says that somebody else speaks for the agent: its keys came after ours, or it was recovered twice at once.
-    One that is not final says nothing yet, and one of a generation that is over never will again."""
-    known = {entry.digest for entry in own.kept()} | set(pending)
+    """The final records in `seen` that the owner of `own` did not choose, of its generation or a later one. Each of
+    them says that somebody else speaks for the agent: its keys came after ours, or it was recovered twice at once, of
+    which a copy in our own log makes nothing better. One that is not final says nothing yet, and one of a generation
+    that is over never will again."""
+    known = {entry.digest for entry in own.entries()} | set(pending)
     return tuple(
         entry
         for entry in seen.kept()
