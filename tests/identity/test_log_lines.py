@@ -12,8 +12,9 @@ from holdfast.identity.log import drafts
 from holdfast.identity.log import log as log_module
 from holdfast.identity.log.log import replay
 from holdfast.identity.records.ed25519 import Sodium
-from holdfast.identity.records.records import Keys
+from holdfast.identity.records.records import Keys, Record
 from holdfast.identity.records.secret_bytes import SEED_BYTES, KeyPair, SecretBytes
+from holdfast.identity.records.signed import Signed
 from holdfast.identity.witness.witness import copy_of
 from holdfast_proofs.support.agents import World
 
@@ -31,7 +32,12 @@ def test_equal_lines_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     log = world.log()
     copy, read = copy_of(log), list[bytes]()
     parse = log_module.parse_record
-    monkeypatch.setattr(log_module, "parse_record", lambda line: (read.append(line), parse(line))[1])
+
+    def counted(line: bytes) -> Signed[Record]:
+        read.append(line)
+        return parse(line)
+
+    monkeypatch.setattr(log_module, "parse_record", counted)
     records = list(enumerate(copy.records * 100_000, 1))
     assert replay(records, list(enumerate(copy.receipts * 3, 1)), port=PORT) == log
     assert len(read) == len(copy.records)
