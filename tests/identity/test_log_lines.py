@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backup.places.address import parse_address
-from holdfast.errors import BadPlace, BadRecord
+from holdfast.errors import BadRecord
 from holdfast.identity.log import drafts
 from holdfast.identity.log import log as log_module
 from holdfast.identity.log.log import replay
@@ -56,9 +55,3 @@ def test_a_witness_has_no_other_part_in_the_record(shared: str) -> None:
         else:
             with pytest.raises(BadRecord, match="two purposes"):
                 drafts.inception(op=(op,), wit=wits, nonce="a" * 26, **fields)
-
-
-@pytest.mark.parametrize("text", ["http://x/y", "https://backup.example.org/ada", "file:///etc", "s3://bucket"])
-def test_an_address_of_another_kind_is_no_host(text: str) -> None:
-    with pytest.raises(BadPlace, match="is not the address of a place"):
-        parse_address(text)

@@ -69,7 +69,7 @@ def parse_address(text: str) -> Address:
     if text.startswith("/"):
         return Address(kind=PlaceKind.FOLDER, text=text.rstrip("/") or "/")
     scp = _SCP.fullmatch(text)
-    if scp is not None and not scp["path"].startswith("//"):  # http://x is no host named http
+    if scp is not None:
         return _from_scp(scp)
     raise BadPlace(
         f"{text[:80]!r} is not the address of a place",
