@@ -68,7 +68,7 @@ from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.vault.ring import ESCROW, Escrow, read_escrow, store, with_place
 from holdfast.identity.vault.vault import Vault, open_vault, terminal_prompt
-from holdfast.identity.witness.witness import copy_of
+from holdfast.identity.witness.witness import copy_of as lines_of
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.moved import check_not_moved
 from holdfast.layout.witness_address import folders_of
@@ -243,7 +243,7 @@ class BackupPlaces:
             files[HEADS] = heads
         log = self._check_log(place, there)
         if log is not None:  # also what others left there: it may be the only proof
-            copy = copy_of(log)
+            copy = lines_of(log)
             files |= {LOG: _lines(copy.records), RECEIPTS: _lines(copy.receipts)}
         await put_companions(self.engine, place, files)
         if log is not None and place.kind is PlaceKind.FOLDER:

@@ -10,7 +10,8 @@ because both machines must write to them. To publish a record is to create a fil
 N is 0. Where a file is there that holds no final record of this agent (it was cut short, or somebody else wrote it),
 it stays as evidence and N is one more; so the first final record of a position is the one that counts. The file is
 linked into place whole, or created exclusively where a disk knows no links; an archive's name is free or taken under
-the repository's own lock. Every machine goes through the places in the order of their repositories' ids: of two that
+the repository's own lock. A copy in a cloud knows no exclusive create: it is judged, and gets the log with the first
+backup. Every machine goes through the places in the order of their repositories' ids: of two that
 reach the same places the second finds the first at the first place, and stops before it has keys. If each of them
 reaches a place that the other does not, both come to be final. The next look at the other place then stops both,
 and a recovery with --again ends it.
@@ -114,21 +115,24 @@ class Publisher:
         """Raises KeysReplaced where another recovery was there first. A place that does not answer stops nothing."""
         for place in sorted(self.places, key=lambda one: (one.repository_id, one.name)):
             try:
-                await self._publish(place, log)
+                if await self._publish(place, log):
+                    self.told[place.name] = None
+                self.failed.pop(place.name, None)
             except KeysReplaced:
                 raise
             except (HoldfastError, OSError) as error:
                 self.failed[place.name] = place_error(error, place.name).message
-            else:
-                self.told[place.name] = None
-                self.failed.pop(place.name, None)
 
-    async def _publish(self, place: Place, log: KeyLog) -> None:
-        await asyncio.to_thread(check_there, place)
+    async def _publish(self, place: Place, log: KeyLog) -> bool:
+        if place.kind is not PlaceKind.RCLONE:
+            await asyncio.to_thread(check_there, place)
         self._check_first(log, await read_companions(self.engine, place), place)
+        if place.kind is PlaceKind.RCLONE:
+            return False
         generation = log.generations[-1]
         for entry in (generation.tier, *generation.rotations):
             await self._claim(place, log, entry)
+        return True
 
     async def _claim(self, place: Place, log: KeyLog, entry: LogEntry) -> None:
         data = claim_bytes(entry)
