@@ -17,9 +17,9 @@ from typing import Any
 from holdfast.errors import AttemptTimedOut
 from holdfast.journal import records
 from holdfast.journal.records import NewRecord
-from holdfast.journal.sqlite import writer
+from holdfast.journal.sqlite import txn
+from holdfast.journal.sqlite.txn import Txn
 from holdfast.journal.sqlite.verbs import tasks
-from holdfast.journal.sqlite.writer import Txn
 from holdfast.runtime.http.message import AnswerUnknown
 from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step import attempt
@@ -84,9 +84,9 @@ def _key_per_attempt() -> None:
 def _no_epoch_check() -> None:
     """Whoever held a task once may write to it for ever (rule 8)."""
     original, checked = tasks.Addition.write, "epoch = ? AND seq = ? AND state = 'running'"
-    if checked not in writer.MOVE:
+    if checked not in txn.MOVE:
         raise AttributeError("the check of a hold is written in another way now")
-    writer.MOVE = writer.MOVE.replace(checked, "? NOTNULL AND ? NOTNULL")
+    txn.MOVE = txn.MOVE.replace(checked, "? NOTNULL AND ? NOTNULL")
 
     def write(self: tasks.Addition, txn: Txn) -> Any:
         hold = self.hold

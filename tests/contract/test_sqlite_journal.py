@@ -42,6 +42,7 @@ class SqliteWorld(World):
             at=journal_at,
             put_back=self._put_back,
             lose=self._lose,
+            delete=self._delete,
         )
 
     async def connect(self) -> Journal:
@@ -87,6 +88,15 @@ class SqliteWorld(World):
     def _lose(self) -> None:
         for path in self.folder.glob("journal.db*"):
             path.unlink()
+
+    def _delete(self, task_id: TaskId) -> None:
+        db = self._raw()
+        (trigger,) = db.execute("SELECT sql FROM sqlite_master WHERE name = 'record_kept'").fetchone()
+        db.execute("BEGIN IMMEDIATE; DROP TRIGGER record_kept")
+        db.execute("DELETE FROM record WHERE t = (SELECT t FROM task WHERE task_id = ?)", (task_id_bytes(task_id),))
+        db.execute("DELETE FROM task WHERE task_id = ?", (task_id_bytes(task_id),))
+        db.execute(f"{trigger}; COMMIT")
+        db.close()
 
     async def close(self) -> None:
         for journal in self.opened:

@@ -16,8 +16,8 @@ from holdfast.journal.sqlite import writer
 from holdfast.journal.sqlite.host.disk_trouble import find_stopped
 from holdfast.journal.sqlite.host.page import SessionPage
 from holdfast.journal.sqlite.opening import open as opening
+from holdfast.journal.sqlite.txn import Txn
 from holdfast.journal.sqlite.verbs import claims
-from holdfast.journal.sqlite.writer import Txn
 
 
 @holdfast.task

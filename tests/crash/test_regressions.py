@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +48,8 @@ async def test_opening_while_another_process_commits(path: Path, monkeypatch: py
             submission = Submission(
                 task_id=task_id_from_bytes(SystemEntropy().bytes(16)), name="nothing", args={}, args_fingerprint=b""
             )
-            submitting = other.journal.submit(submission)
-            with contextlib.suppress(StopIteration):  # it commits at once; it may yield once after
-                for _ in range(3):
-                    submitting.send(None)
+            with ThreadPoolExecutor(1) as pool:  # this loop waits here: it commits on one of its own
+                pool.submit(asyncio.run, other.journal.submit(submission)).result()
             return high_water(folder)
 
         monkeypatch.setattr(opening, "high_water", commit_then_read)

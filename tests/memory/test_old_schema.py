@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import apsw
 import pytest
 
 from holdfast.core.clock import SystemEntropy
-from holdfast.errors import JournalDamaged, JournalNewer
+from holdfast.errors import JournalDamaged, JournalNewer, KeysWrong, RowsPutBack
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal, Remark, RemarkTo, Submission
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.sqlite.opening import check
 from holdfast.journal.sqlite.opening import open as opening
-from holdfast.journal.sqlite.verbs import remarks
+from holdfast.journal.sqlite.schema import SCHEMA, schema_step
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.journal_contract.world import planned, succeeded
 
@@ -30,7 +29,7 @@ class FixedKeys:
         return bytes([key_id]) * 32
 
 
-TASK = Submission(task_id=opening.cast(Any, "0" * 26), name="trip", args={}, args_fingerprint=b"f")
+TASK = Submission(task_id=cast(Any, "0" * 26), name="trip", args={}, args_fingerprint=b"f")
 CLOCK = ManualClock()
 
 
@@ -49,30 +48,40 @@ def raw(folder: Path) -> Any:  # Any: apsw's own types can only be read from Pyt
     return apsw.Connection(str(folder / "journal.db"))
 
 
-@pytest.fixture
-async def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a journal of schema 1 that has worked: a task with a finished step."""
+@pytest.fixture(params=range(1, SCHEMA))
+async def old(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A folder with a journal of an older schema that has worked: a task with a finished step."""
     tmp_path.chmod(0o700)
-    with monkeypatch.context() as patch:
-        patch.setattr(opening, "SCHEMA", 1)
-        # Code of that time knew no remarks: it neither erased nor checked them.
-        patch.setattr(remarks, "erase", lambda _txn, keep_ms: None)  # pyright: ignore
-        opening._shipped.cache_clear()
-        journal = await opened(tmp_path)
-        session = await journal.open_session(worker="old", ttl_ms=10_000)
-        await journal.submit(TASK)
-        (claimed,) = await journal.claim(session, names=None, limit=1)
-        await journal.append(claimed.hold, [planned("1"), succeeded("1", "paid")])
-        await journal.end_session(session)
-        await journal.close()
-    opening._shipped.cache_clear()
+    journal = await opened(tmp_path)
+    session = await journal.open_session(worker="old", ttl_ms=10_000)
+    await journal.submit(TASK)
+    (claimed,) = await journal.claim(session, names=None, limit=1)
+    await journal.append(claimed.hold, [planned("1"), succeeded("1", "paid")])
+    await journal.end_session(session)
+    await journal.close()
+    lower(tmp_path, cast(int, request.param))
     return tmp_path
 
 
-@pytest.fixture(autouse=True)
-def _clean() -> Iterator[None]:
-    yield
-    opening._shipped.cache_clear()
+def lower(folder: Path, schema: int) -> None:
+    """The same rows in a file as a Holdfast of that schema made it."""
+    path, older = folder / "journal.db", folder / "older.db"
+    older.touch(mode=0o600)
+    db: Any = apsw.Connection(str(older))
+    for number in range(1, schema + 1):
+        db.execute(schema_step(number)).fetchall()
+    tables = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    db.execute("ATTACH ? AS now", (str(path),))
+    for table in tables:
+        if not table.startswith("sqlite_"):
+            columns = ", ".join(row[1] for row in db.execute(f"PRAGMA main.table_info({table})"))
+            db.execute(f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM now.{table}")
+    db.pragma("application_id", opening.APPLICATION_ID)
+    db.pragma("user_version", schema)
+    db.close()
+    for name in ("journal.db-wal", "journal.db-shm"):
+        (folder / name).unlink(missing_ok=True)
+    older.replace(path)
 
 
 def version(folder: Path) -> int:
@@ -84,7 +93,7 @@ def version(folder: Path) -> int:
 
 
 async def test_an_old_journal_opens_and_goes_on(old: Path) -> None:
-    assert version(old) == 1
+    assert version(old) < SCHEMA
     journal = await opened(old)
     try:
         view = await journal.read_task(TASK.task_id)
@@ -96,7 +105,7 @@ async def test_an_old_journal_opens_and_goes_on(old: Path) -> None:
         assert await findings(journal) == []
     finally:
         await journal.close()
-    assert version(old) == 2
+    assert version(old) == SCHEMA
     again = await opened(old)
     assert [kept.remark.text for kept in await again.remarks_after(0, limit=9)] == ["new"]
     await again.close()
@@ -107,12 +116,12 @@ async def test_two_processes_may_open_it_at_once(old: Path) -> None:
     for journal in both:
         assert await journal.remarks_after(0, limit=9) == []
         await journal.close()
-    assert version(old) == 2
+    assert version(old) == SCHEMA
 
 
 async def test_whoever_comes_second_finds_it_raised_already(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await (await opened(old)).close()
-    real, stale = opening._version, [1, 1]
+    real, stale = opening._version, [1]
     monkeypatch.setattr(opening, "_version", lambda db: stale.pop() if stale else real(db))  # pyright: ignore
     journal = await opened(old)
     assert await journal.remarks_after(0, limit=9) == []
@@ -124,6 +133,9 @@ async def test_the_full_check_of_an_old_journal_asks_for_no_remarks(old: Path) -
 
 
 async def test_an_old_journal_can_be_restored_from(old: Path) -> None:
+    before = version(old)
+    await journal_at(old / "journal.db").restore(keys=FixedKeys(), clock=CLOCK, dry_run=True)
+    assert version(old) == before
     await journal_at(old / "journal.db").restore(keys=FixedKeys(), clock=CLOCK)
     journal = await opened(old)
     assert journal.incarnation == 2
@@ -133,9 +145,27 @@ async def test_an_old_journal_can_be_restored_from(old: Path) -> None:
 
 async def test_a_newer_one_is_refused(old: Path) -> None:
     db = raw(old)
-    db.pragma("user_version", 3)
+    db.pragma("user_version", SCHEMA + 1)
     db.close()
     with pytest.raises(JournalNewer):
+        await opened(old)
+
+
+async def test_its_total_begins_with_what_is_there(old: Path) -> None:
+    """From then on a task that is put back is found; with other keys nothing is begun."""
+
+    class OtherKeys(FixedKeys):
+        k_effect = b"o" * 32
+
+    admin, entropy = journal_at(old / "journal.db"), SystemEntropy()
+    with pytest.raises(KeysWrong):
+        await admin.open(keys=OtherKeys(), clock=CLOCK, entropy=entropy)
+    assert version(old) < SCHEMA
+    await (await opened(old)).close()
+    db = raw(old)
+    db.execute("DELETE FROM task")
+    db.close()
+    with pytest.raises(RowsPutBack):
         await opened(old)
 
 

@@ -26,8 +26,8 @@
          |   |                       SecretInUse, AgentExists, VaultExists, MovedAway, MoveRefused, KeysReplaced,
          |   |                       SignerRefused, AgentQuarantined, PlaceTaken, RepositoryMoved, SnapshotExists,
          |   |                       SnapshotsMissing, PruneRefused
-         |   +- StateUnusable        JournalDamaged, JournalNewer, JournalOlderCopy, JournalStopped, JournalGone,
-         |   |                       NotAJournal, KeysMissing, KeysWrong, HighWaterDamaged, SecretsDamaged,
+         |   +- StateUnusable        JournalDamaged, JournalNewer, JournalOlderCopy, RowsPutBack, JournalStopped,
+         |   |                       JournalGone, NotAJournal, KeysMissing, KeysWrong, HighWaterDamaged, SecretsDamaged,
          |   |                       WitnessDamaged, LogDamaged, InstanceDamaged, ArbiterDamaged, VaultMissing,
          |   |                       VaultLocked, VaultDamaged, PassphraseRefused, RepositoryRolledBack,
          |   |                       RepositoryReplaced, RepositoryKeyMissing, RepositoryDamaged, SnapshotIncomplete,

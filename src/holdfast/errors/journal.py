@@ -63,6 +63,19 @@ class JournalOlderCopy(StateUnusable):
     )
 
 
+class RowsPutBack(StateUnusable):
+    """The journal's running total does not match its tasks: something other than Holdfast put the rows of a task back
+    to an older state, or deleted a task. Running it could repeat what the missing records say is done. The total does
+    not show which task it is."""
+
+    code = "rows-put-back"
+    default_hint = (
+        "put the newest good copy of the journal back. If there is none, run `holdfast recover --journal FILE`: "
+        "Holdfast then continues with this file, and looks up or parks every effect of its open tasks before it sends "
+        "anything"
+    )
+
+
 class JournalGone(StateUnusable):
     """The folder `instance/` shows that a journal of this name was used here, but its file is missing; or the file was
     removed or replaced while a process had it open: that process stops. Its effects have

@@ -59,8 +59,9 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int
     sequence: int  # of the copy
     mark_sequence: int  # what this machine had committed
-    lost_after_ms: int  # the newest record of the copy
+    lost_after_ms: int  # the newest record of the copy; 1 where rows were put back
     open_tasks: int  # now suspect
+    put_back: bool = False  # rows of the copy are older than the copy itself: any time may be lost
 
 
 class JournalAdmin(Protocol):
@@ -84,7 +85,7 @@ class JournalAdmin(Protocol):
         """Open it, or make a new one where there is none.
 
         Raises:
-            NotAJournal, JournalNewer, JournalDamaged, JournalOlderCopy, JournalStopped, JournalGone,
+            NotAJournal, JournalNewer, JournalDamaged, JournalOlderCopy, RowsPutBack, JournalStopped, JournalGone,
             KeysWrong, ReadOnly, ModeTooWide, WrongOwner, SymlinkRefused, NetworkFileSystem.
         """
         ...

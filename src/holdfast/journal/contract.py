@@ -11,6 +11,10 @@ Every journal (memory, SQLite, PostgreSQL) keeps these promises, checked by one 
   only rise.
 * **Append-only.** Records are chained by hash and never change. `drop` (evidence, decisions,
   approvals, cancels) needs no hold: anyone may add a fact, only the owner draws conclusions.
+* **Whole.** A running total over all tasks (`journal/total.py`) is part of every commit that
+  changes a task, so that a task that was put back to an older state, or deleted, by something other
+  than the journal is found. A journal keeps one total, or one per session where sessions commit at
+  the same moment; never one row that all of them wait for.
 * **Claims are writes.** `claim` commits a record before it returns, so what the claimer then
   reads is durable.
 
@@ -407,6 +411,10 @@ class Journal(Protocol):
     def check(self) -> AsyncIterator[str]:
         """The full check: yields one line per finding, none when all is well."""
         ...
+
+    async def check_total(self) -> None:
+        """Compare the running total with the tasks, where others have committed since the last time and it is not too
+        soon for the work that this takes. An engine does this before it claims. Raises RowsPutBack."""
 
     def now_ms(self) -> int:
         """Wall time that never falls: at least the newest record's."""

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from holdfast.core.ports import KeyRing
 from holdfast.errors import JournalDamaged
+from holdfast.journal.total import RunningTotal
 
 NONCE_BYTES = 12
 KEY_BYTES = 32
@@ -83,6 +84,9 @@ class KeyWraps:
     def payload(self, key_id: int) -> DataKeySealer:
         """Seals what belongs to no single task: blobs and notices."""
         return self._sealer(key_id, b"holdfast/journal-payload/1")
+
+    def running_total(self, journal_id: str) -> RunningTotal:
+        return RunningTotal(self._keys.k_effect, journal_id)
 
     def _wrap(self, key_id: int) -> DataKeySealer:
         return self._sealer(key_id, b"holdfast/wrap/1")

@@ -25,6 +25,12 @@ def run(args: argparse.Namespace) -> int:
     path = journal_of(args)
     plan = asyncio.run(recover_journal(path, dry_run=True))
     lost = max(plan.mark_sequence - plan.sequence, 0)
+    if plan.put_back and not args.json:
+        print(
+            f"The running total of {path} does not match its tasks: rows of a task were put back to an older state, "
+            "or a task was deleted. Holdfast cannot tell which task.",
+            file=sys.stderr,
+        )
     if not args.json:
         print(
             f"{path} ends at record {plan.sequence}; this machine has committed "

@@ -43,6 +43,7 @@ from holdfast.journal.bodies import RestoredFrom
 from holdfast.journal.contract import Journal
 from holdfast.journal.records import NewRecord, RecordKind
 from holdfast.journal.seal import KeyWraps
+from holdfast.journal.sqlite import totals
 from holdfast.journal.sqlite.host.disk_trouble import Reserve, find_stopped
 from holdfast.journal.sqlite.host.high_water import high_water, raise_stored
 from holdfast.journal.sqlite.host.use_lock import JournalUse
@@ -58,11 +59,12 @@ from holdfast.journal.sqlite.opening.open import (
     lost_journals,
     open_journal,
     peek,
+    raise_schema,
     remember_name,
 )
 from holdfast.journal.sqlite.rows import Tail, add_records
 from holdfast.journal.sqlite.sql_errors import in_our_words
-from holdfast.journal.sqlite.writer import Txn
+from holdfast.journal.sqlite.txn import Txn
 
 SINCE_EVER_MS = 1  # a copy without a record: not 0, which says that nothing is lost
 LEFT = ("-wal", "-journal")  # of SQLite: they may hold what the file did not yet
@@ -236,7 +238,7 @@ def _raise(path: Path, folder: Path, *, to: int, keys: KeyRing, clock: Clock) ->
 
 def _restore(path: Path, folder: Path, *, keys: KeyRing, clock: Clock, dry_run: bool, above: int) -> Restored:
     wraps = KeyWraps(keys)
-    findings = check.find_damage(path, wraps)
+    findings = check.find_damage(path, wraps, put_back=False)
     if findings:
         raise JournalDamaged(f"Holdfast cannot restore from {path}: {findings[0]}")
     with closing(connect(path)) as db:
@@ -244,11 +246,24 @@ def _restore(path: Path, folder: Path, *, keys: KeyRing, clock: Clock, dry_run: 
         mark = high_water(folder)
         incarnation = max(int(str(get_meta(db, "incarnation"))), mark.incarnation, above) + 1
         db.execute("BEGIN IMMEDIATE")
+        raise_schema(db, wraps)
         number, newest_ms = _newest(db)
-        txn = Txn(db, number=number, at_ms=max(newest_ms, clock.wall_ms()), boot_ms=clock.boot_ms())
-        tasks = _mark_suspect(txn, wraps, lost_after_ms=newest_ms)
+        running = wraps.running_total(folder.name)
+        put_back = totals.is_put_back(db, running)
+        lost_after_ms = SINCE_EVER_MS if put_back else newest_ms
+        txn = Txn(
+            db,
+            number=number,
+            at_ms=max(newest_ms, clock.wall_ms()),
+            boot_ms=clock.boot_ms(),
+            running=running,
+            total=totals.read_total(db, running),
+        )
+        txn.total = totals.count_total(db, running)  # from now on what is here is right
+        tasks = _mark_suspect(txn, wraps, lost_after_ms=None if put_back else newest_ms)
+        txn.close()
         _set_meta(db, "incarnation", incarnation)
-        _set_meta(db, "lost_after_ms", newest_ms)
+        _set_meta(db, "lost_after_ms", lost_after_ms)
         _set_meta(db, "restored_ms", txn.at_ms)
         db.execute("UPDATE session SET ended = 2 WHERE ended = 0")
         db.execute("ROLLBACK" if dry_run else "COMMIT")
@@ -261,19 +276,22 @@ def _restore(path: Path, folder: Path, *, keys: KeyRing, clock: Clock, dry_run: 
         incarnation=incarnation,
         sequence=number,
         mark_sequence=mark.sequence,
-        lost_after_ms=newest_ms,
+        lost_after_ms=lost_after_ms,
         open_tasks=tasks,
+        put_back=put_back,
     )
 
 
-def _mark_suspect(txn: Txn, wraps: KeyWraps, *, lost_after_ms: int) -> int:
+def _mark_suspect(txn: Txn, wraps: KeyWraps, *, lost_after_ms: int | None) -> int:
+    """Without `lost_after_ms`, each task has lost what came after its own newest record."""
     rows = txn.db.execute(
-        "SELECT t, task_id, epoch, seq, head, last, key_id, data_key FROM task "
-        "WHERE state NOT IN ('succeeded', 'failed', 'cancelled') AND erased_ms IS NULL"
+        "SELECT t.t, task_id, t.epoch, t.seq, head, last, key_id, data_key, r.at_ms FROM task t "
+        "JOIN record r ON r.n = t.last WHERE state NOT IN ('succeeded', 'failed', 'cancelled') AND erased_ms IS NULL"
     ).fetchall()
-    for t, raw, epoch, seq, head, last, key_id, data_key in rows:
+    for t, raw, epoch, seq, head, last, key_id, data_key, own_ms in rows:
         tail, sealer = Tail(seq=seq, head=head, last=last), wraps.open_data_key(key_id, data_key, raw)
-        entry = NewRecord(kind=RecordKind.RESTORED, body=RestoredFrom(lost_after_ms).body())
+        lost = own_ms if lost_after_ms is None else lost_after_ms
+        entry = NewRecord(kind=RecordKind.RESTORED, body=RestoredFrom(lost).body())
         add_records(txn, tail, (entry,), row=t, task_id=raw, epoch=epoch, sealer=sealer)
         txn.db.execute(
             "UPDATE task SET state = 'queued', session = NULL, crashes = 0, due_ms = ?, seq = ?, "

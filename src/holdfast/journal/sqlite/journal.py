@@ -27,14 +27,16 @@ from holdfast.host.sqlite import Db
 from holdfast.journal import contract, rules
 from holdfast.journal.records import NewRecord, Record, TaskState, TaskView, fold
 from holdfast.journal.seal import KeyWraps
+from holdfast.journal.sqlite import totals
 from holdfast.journal.sqlite.host.file_watch import FileWatch
 from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.opening import check
 from holdfast.journal.sqlite.rows import COLUMNS, TASK_COLUMNS, TASK_FROM, open_record, read_view, task_row
 from holdfast.journal.sqlite.sql_errors import translated, unreadable
+from holdfast.journal.sqlite.txn import NEWEST, Txn
 from holdfast.journal.sqlite.verbs import claims, inbox, remarks, tasks, upkeep
 from holdfast.journal.sqlite.verbs.sessions import SqliteSession, find_dead_sessions, list_sessions, pages_to_keep
-from holdfast.journal.sqlite.writer import NEWEST, Txn, Writer
+from holdfast.journal.sqlite.writer import Writer
 from holdfast.journal.steady import Moment, SteadyTime
 
 T = TypeVar("T")
@@ -44,6 +46,7 @@ MOVING = (
     "AND state IN ('queued', 'running', 'sleeping', 'waiting')"
 )
 POLL_S = 0.02  # how often another process's commits are looked for
+TOTAL_REST = 49  # times the processor time of a check of the running total: it takes at most a fiftieth
 
 
 class SqliteJournal:
@@ -52,7 +55,7 @@ class SqliteJournal:
     capabilities = contract.Capabilities(durable=True, statements=True, shared=True, administered=True)
 
     def __init__(
-        self, instance: Instance, *, db: Db, reader: Db, wraps: KeyWraps, digest_key: bytes, path: Path
+        self, instance: Instance, *, db: Db, reader: Db, wraps: KeyWraps, digest_key: bytes, path: Path, checked: object
     ) -> None:
         clock = instance.clock
         self.journal_id, self.incarnation = instance.folder.name, instance.incarnation
@@ -65,7 +68,8 @@ class SqliteJournal:
         self._wraps = wraps
         self._digest_key = digest_key
         self._instance = instance
-        self._writer = Writer(db, instance)
+        self._running = wraps.running_total(self.journal_id)
+        self._writer = Writer(db, instance, self._running)
         self._watch = FileWatch(path, instance.folder, let_go=self._let_go)
         self._changed, self._changes, self._waiting = asyncio.Event(), 0, 0
         self._ticking: asyncio.TimerHandle | None = None
@@ -73,6 +77,8 @@ class SqliteJournal:
         self._closed = False
         self._seen_version = self._timed_version = cast(object, None)
         self._seen_version = self._data_version()
+        self._total_version = checked  # the data_version that the running total was checked after; None: it was not
+        self._total_after_s = 0.0
         # Looked at before anybody buries the dead: did a session end without saying so?
         rows = self._read(lambda db: list_sessions(db, clock, instance))
         self.unclean = any(not row.ended and not row.alive for row in rows)
@@ -384,6 +390,14 @@ class SqliteJournal:
         for finding in await asyncio.to_thread(check.find_damage, self._path, self._wraps):
             yield finding
 
+    async def check_total(self) -> None:
+        """On a thread with a connection of its own."""
+        version, loop = self._data_version(), asyncio.get_running_loop()
+        if version == self._total_version or loop.time() < self._total_after_s:
+            return
+        took_s = await asyncio.to_thread(totals.check_file, self._path, self._running)
+        self._total_version, self._total_after_s = version, loop.time() + TOTAL_REST * took_s
+
     def now_ms(self) -> int:
         return self._time.now_ms(self._newest())
 
@@ -398,7 +412,7 @@ class SqliteJournal:
             self._timed_version = version
             row = self._read(lambda db: db.execute(NEWEST).fetchone())
             if row is not None:
-                _, at_ms, boot_ms = cast("tuple[int, int, int]", row)
+                _, at_ms, boot_ms, _ = cast("tuple[int, int, int, bytes]", row)
                 self._writer.newest = max(self._writer.newest, Moment(at_ms, boot_ms))
         return self._writer.newest
 

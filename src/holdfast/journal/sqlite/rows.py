@@ -17,7 +17,7 @@ from holdfast.journal.chain import first_link, next_link, place
 from holdfast.journal.contract import TaskRow
 from holdfast.journal.records import RECORDS_MAX, Body, NewRecord, Record, RecordKind, TaskState, TaskView, fold
 from holdfast.journal.seal import packed, unpacked
-from holdfast.journal.sqlite.writer import Txn
+from holdfast.journal.sqlite.txn import NO_TOTAL, Txn
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Body).decode
@@ -47,8 +47,9 @@ def add_records(
     txn: Txn, tail: Tail, entries: Sequence[NewRecord], *, row: int, task_id: bytes, epoch: int, sealer: Sealer
 ) -> list[int]:
     """Insert the entries behind the tail and move it along; returns their numbers."""
+    before = tail.head if tail.last else b""
     rows = make_rows(txn, tail, entries, row=row, task_id=task_id, epoch=epoch, sealer=sealer)
-    txn.add_rows(rows)
+    txn.add_rows(rows, before=before)
     txn.write_out()
     return [made[0] for made in rows]
 
@@ -84,7 +85,25 @@ def make_rows(
         )
         quiet = int(quiet)
         rows.append(
-            (number, row, seq, before, kind, what, ordinal, epoch, at_ms, boot_ms, key, mark, slot, quiet, body, head)
+            (
+                number,
+                row,
+                seq,
+                before,
+                kind,
+                what,
+                ordinal,
+                epoch,
+                at_ms,
+                boot_ms,
+                key,
+                mark,
+                slot,
+                quiet,
+                body,
+                head,
+                NO_TOTAL,
+            )
         )
         tail.seq, tail.head, tail.last = seq, head, number
     return rows

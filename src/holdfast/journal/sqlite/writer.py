@@ -22,7 +22,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
@@ -30,11 +30,14 @@ import apsw
 import msgspec
 
 from holdfast.errors import CommitUnknown, HoldfastError, InvariantViolated, JournalBusy, JournalFull, JournalStopped
-from holdfast.host.sqlite import Db, Row
+from holdfast.host.sqlite import Db
 from holdfast.journal.sqlite.host.high_water import raise_stamp
 from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.sql_errors import translated, unreadable
+from holdfast.journal.sqlite.totals import read_total
+from holdfast.journal.sqlite.txn import NEWEST, StaleHold, Txn
 from holdfast.journal.steady import Moment, SteadyTime
+from holdfast.journal.total import RunningTotal
 
 T = TypeVar("T")
 
@@ -52,64 +55,6 @@ GROUP_MAX = 2_000  # acts in one transaction; bounds its memory and the time it 
 
 def _nothing(_result: object) -> None:
     return None
-
-
-INSERT = (
-    "INSERT INTO record (n, t, seq, prev, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, "
-    "fingerprint, slot, quiet, body, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
-NEWEST = "SELECT n, at_ms, boot_ms FROM record ORDER BY n DESC LIMIT 1"
-# One statement checks the hold and moves it: epoch, sequence and state are compared as it writes.
-MOVE = (
-    "UPDATE task SET seq = ?, head = ?, last = ?, changed_ms = ?, crashes = CASE WHEN ? THEN 0 ELSE crashes END "
-    "WHERE t = ? AND epoch = ? AND seq = ? AND state = 'running'"
-)
-
-
-class Txn:
-    """What an act needs to know about the transaction it runs in."""
-
-    __slots__ = ("at_ms", "boot_ms", "db", "moves", "number", "one_by_one", "rows")
-
-    def __init__(self, db: Db, *, number: int, at_ms: int, boot_ms: int, one_by_one: bool = False) -> None:
-        self.db = db
-        self.number = number  # of the newest record
-        self.at_ms = at_ms
-        self.boot_ms = boot_ms
-        self.one_by_one = one_by_one  # each move is told at once whether its hold was stale
-        self.rows: list[Row] = []  # records of acts that only add: inserted together
-        self.moves: list[Row] = []  # of the same acts: holds that are checked and moved together
-
-    def add_rows(self, rows: Sequence[Row]) -> None:
-        """Insert these records, at the latest with the commit. Their numbers are one above the
-        newest; a collision is a broken promise, not luck."""
-        self.rows.extend(rows)
-        if rows:
-            self.number = rows[-1][0]
-
-    def move(self, values: Row, *, at_once: bool) -> bool:
-        """Check a hold and move it; False where it was stale, as far as that is known yet."""
-        if not (at_once or self.one_by_one):
-            self.moves.append(values)
-            return True
-        self.db.execute(MOVE, values)
-        return self.db.changes() == 1
-
-    def write_out(self) -> None:
-        """Write what was gathered. Raises _StaleHold where not every move met its hold."""
-        if self.moves:
-            moves, self.moves = self.moves, []
-            before = self.db.total_changes()
-            self.db.executemany(MOVE, moves)
-            if self.db.total_changes() - before != len(moves):
-                raise _StaleHold
-        if self.rows:
-            rows, self.rows = self.rows, []
-            self.db.executemany(INSERT, rows)
-
-
-class _StaleHold(Exception):
-    """One of several moves was refused: which one is found out one by one."""
 
 
 Act = Callable[[Txn], T]
@@ -144,8 +89,11 @@ class _ActBroke(Exception):
 
 
 class Writer:
-    def __init__(self, db: Db, instance: Instance) -> None:
+    def __init__(self, db: Db, instance: Instance, running: RunningTotal) -> None:
         self._db = db
+        self._running = running
+        self._total: int = 0  # what the file said last
+        self._stored: bytes = b""  # the same as it is there
         self._instance = instance
         self._clock = instance.clock
         self._steady = SteadyTime(instance.clock)
@@ -250,7 +198,7 @@ class Writer:
 
     def remember_newest(self) -> None:
         """Start from the newest record of the file."""
-        self.sequence, self.newest = self._newest()
+        self.sequence, self.newest, _ = self._newest()
 
     @property
     def full(self) -> bool:
@@ -319,7 +267,7 @@ class Writer:
         """One transaction for these acts. False: the lock is held elsewhere, try again."""
         try:
             wrote = self._transact(ops, one_by_one=one_by_one)
-        except _StaleHold:
+        except StaleHold:
             self._roll_back()
             return self._commit(ops, one_by_one=True)
         except apsw.BusyError:
@@ -347,10 +295,19 @@ class Writer:
         db = self._db
         db.execute("BEGIN IMMEDIATE")
         try:
-            number, newest = self._newest()
+            number, newest, stored = self._newest()
+            if stored != self._stored:  # another process wrote it
+                self._total, self._stored = read_total(db, self._running), stored
             at_ms = self._steady.now_ms(newest)
             txn = Txn(
-                db, number=number, at_ms=at_ms, boot_ms=self._clock.boot_ms(), one_by_one=one_by_one or len(ops) == 1
+                db,
+                number=number,
+                at_ms=at_ms,
+                boot_ms=self._clock.boot_ms(),
+                running=self._running,
+                total=self._total,
+                stored=stored,
+                one_by_one=one_by_one or len(ops) == 1,
             )
             refused = 0
             for op in ops:
@@ -372,7 +329,7 @@ class Writer:
             if refused == len(ops):
                 db.execute("ROLLBACK")
                 return False
-            txn.write_out()
+            txn.close()
             # Only this waits for the disk; what came before is work of our own.
             began = time.perf_counter()
             db.execute("COMMIT")
@@ -386,6 +343,7 @@ class Writer:
             raise InvariantViolated("I8", "the journal's sequence fell")
         self.sequence = txn.number
         self.newest = Moment(at_ms, txn.boot_ms)
+        self._total, self._stored = txn.total, txn.stored
         return True
 
     def _note_wal(self, _db: object, _name: str, pages: int) -> int:
@@ -410,10 +368,10 @@ class Writer:
         self._db.execute("COMMIT")
         return stamp
 
-    def _newest(self) -> tuple[int, Moment]:
+    def _newest(self) -> tuple[int, Moment, bytes]:
         row = self._db.execute(NEWEST).fetchone()
-        number, at_ms, boot_ms = (0, 0, 0) if row is None else cast("tuple[int, int, int]", row)
-        return number, Moment(at_ms, boot_ms)
+        number, at_ms, boot_ms, stored = (0, 0, 0, b"") if row is None else cast("tuple[int, int, int, bytes]", row)
+        return number, Moment(at_ms, boot_ms), stored
 
     def _commit_in_need(self, ops: list[_Op], error: apsw.Error) -> bool:
         """No space: refuse what begins an effect, record the rest with the reserve's space."""

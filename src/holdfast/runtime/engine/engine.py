@@ -260,6 +260,7 @@ class Engine:
             last = loop.time()
             try:
                 await self._release_strays()
+                await self.journal.check_total()
                 claimed = await self._claim()
                 await self._read_inbox()
             except (errors.JournalBusy, errors.JournalFull) as error:

@@ -6,7 +6,16 @@ import pytest
 
 from holdfast.core.clock import SystemEntropy
 from holdfast.core.ids import TaskId
-from holdfast.errors import HoldfastError, JournalBusy, JournalGone, JournalOlderCopy, KeysWrong, NotAJournal, NotNow
+from holdfast.errors import (
+    HoldfastError,
+    JournalBusy,
+    JournalGone,
+    JournalOlderCopy,
+    KeysWrong,
+    NotAJournal,
+    NotNow,
+    RowsPutBack,
+)
 from holdfast.journal.admin import HighWater, JournalAdmin, Restored
 from holdfast.journal.contract import Journal
 from holdfast.journal.records import TaskState
@@ -147,6 +156,21 @@ class Admin:
         assert port.at_place.high_water() >= HighWater(7, kept.sequence)
         again = await (await world.process()).take(task_id)
         assert again.view.restored_ms == done.lost_after_ms > 0
+
+    async def test_a_task_that_something_else_deleted_is_missed_until_a_restore(self, world: World) -> None:
+        if (port := await administered(world)) is None:
+            return
+        gone, kept = await grow(world, 2)
+        port.delete(gone)
+        assert port.at_place.find_damage(port.keys)
+        with pytest.raises(RowsPutBack):
+            await world.connect()
+        done = await port.at_place.restore(keys=port.keys, clock=world.clock)
+        assert (done.put_back, done.open_tasks) == (True, 1)
+        assert port.at_place.find_damage(port.keys) == []
+        process = await world.process()
+        assert (await process.take(kept)).view.restored_ms > 0
+        await process.journal.check_total()
 
     async def test_a_lost_journal_is_not_one_that_never_was(self, world: World) -> None:
         if (port := await administered(world)) is None:

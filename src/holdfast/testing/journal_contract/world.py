@@ -77,6 +77,7 @@ class Administered:
     at: Callable[[Path], JournalAdmin]
     put_back: Callable[[Path], None]  # an older copy takes the journal's place
     lose: Callable[[], None]
+    delete: Callable[[TaskId], None]  # a task and its records, past the journal
 
     @property
     def at_place(self) -> JournalAdmin:

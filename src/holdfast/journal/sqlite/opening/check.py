@@ -28,6 +28,7 @@ from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.records import ENDED, Record, RecordKind, TaskState, TaskView, fold
 from holdfast.journal.rules import CRASHES_MAX, NEVER_MS, RESTING
 from holdfast.journal.seal import DataKeySealer, KeyWraps
+from holdfast.journal.sqlite import totals
 from holdfast.journal.sqlite.rows import COLUMNS, open_record, verify_link
 from holdfast.journal.sqlite.verbs import remarks
 from holdfast.journal.sqlite.verbs.inbox import ITEM_COLUMNS, open_item
@@ -37,8 +38,9 @@ ROW_COLUMNS = "name, state, due_ms, created_ms, changed_ms, crashes, cancel_aske
 _STATES = frozenset(state.value for state in TaskState)
 
 
-def find_damage(path: Path, wraps: KeyWraps) -> list[str]:
-    """What is wrong with the journal at this path; an empty list when nothing is."""
+def find_damage(path: Path, wraps: KeyWraps, *, put_back: bool = True) -> list[str]:
+    """What is wrong with the journal at this path; an empty list when nothing is. `put_back`: rows that were put back
+    count too."""
     findings: list[str] = []
     try:
         db = open_to_read(path)
@@ -50,8 +52,11 @@ def find_damage(path: Path, wraps: KeyWraps) -> list[str]:
         chains = _check_chains(db, wraps, findings)
         _check_rows(db, chains, findings)
         _check_sealed_rows(db, wraps, findings)
-        if cast(int, db.pragma("user_version")) >= remarks.SINCE:
+        version = cast(int, db.pragma("user_version"))
+        if version >= remarks.SINCE:
             findings.extend(remarks.find_damage(db, wraps))
+        if put_back and version >= totals.SINCE and totals.is_put_back(db, totals.running_total(db, wraps)):
+            findings.append(totals.PUT_BACK)
     except apsw.Error as error:
         findings.append(f"reading stopped: {error}")
     except (ValueError, TypeError) as error:

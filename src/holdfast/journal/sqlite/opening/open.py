@@ -2,7 +2,8 @@
 
 In this order: the place (modes, owner, links, file system); the file (a journal at all, not newer than we are); the
 stop sign (a failed sync is repaired alone, into a new file); the stamp (file and log belong together); the definitions
-(tables and triggers as they were made); the keys (the ring is this journal's); the high-water mark (not an older copy).
+(tables and triggers as they were made); the keys (the ring is this journal's); the high-water mark (not an older copy);
+the running total (no task put back or deleted; only where no other process has the journal open, whose sweeps see it).
 Each refusal is an error with a code and a hint, and has changed nothing.
 
 A new journal is made whole in a temporary file and linked to its name, so a crash while it is
@@ -52,6 +53,7 @@ from holdfast.host.private_files import (
 )
 from holdfast.host.sqlite import BUSY_MS, WRITE, Db, log_ahead, open_db, open_existing
 from holdfast.journal.seal import KeyWraps
+from holdfast.journal.sqlite import totals
 from holdfast.journal.sqlite.host.disk_trouble import clear_stopped, find_stopped
 from holdfast.journal.sqlite.host.high_water import HighWater, check_file, high_water
 from holdfast.journal.sqlite.host.instance import Instance
@@ -67,9 +69,10 @@ NAME = "journal-name"
 LOOK_AGAIN_S = 0.002
 REPAIR_WAIT_S = 20.0  # longer than the longest lease: stopped sessions are dead by then
 
-Migration = Callable[[Db], None]
+Migration = Callable[[Db, KeyWraps], None]
 MIGRATIONS: dict[int, Migration] = {  # from version n to n + 1
-    1: lambda db: _run_all(db, schema_step(2))
+    1: lambda db, _wraps: _run_all(db, schema_step(2)),
+    2: lambda db, wraps: _begin_total(db, wraps),  # noqa: PLW0108 - it is defined below
 }
 
 
@@ -96,8 +99,8 @@ async def open_journal(
         folder = instance / peek(path)
         ensure_private_folder(instance)
         ensure_private_folder(folder)
-        use = await _use(path, folder)
-        return _open(path, use, folder, keys=keys, clock=clock, entropy=entropy, sync=sync)
+        use, alone = await _use(path, folder)
+        return _open(path, use, folder, alone=alone, keys=keys, clock=clock, entropy=entropy, sync=sync)
     except apsw.Error as error:
         raise _explained(error, path.parent) from error
     except (ValueError, TypeError) as error:
@@ -105,15 +108,19 @@ async def open_journal(
 
 
 def _open(
-    path: Path, use: JournalUse, folder: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy, sync: str
+    path: Path, use: JournalUse, folder: Path, *, alone: bool, keys: KeyRing, clock: Clock, entropy: Entropy, sync: str
 ) -> SqliteJournal:
+    wraps = KeyWraps(keys)
     try:
         db = connect(path, sync=sync)
-        _migrate(db)
-        check_schema(db)
         check_keys(db, keys)
+        _migrate(db, wraps)
+        check_schema(db)
         incarnation = int(str(get_meta(db, "incarnation")))
         check_not_older(db, path, folder, incarnation)
+        checked = db.pragma("data_version") if alone else None
+        if alone:
+            totals.check_not_put_back(db, wraps.running_total(folder.name))
         remember_name(folder, path)
         instance = Instance(folder, clock=clock, entropy=entropy, incarnation=incarnation, use=use)
         instance.reserve.try_restore()
@@ -124,7 +131,9 @@ def _open(
         use.close()
         raise
     digest_key = fingerprint_key(keys.k_effect)
-    journal = SqliteJournal(instance, db=db, reader=reader, wraps=KeyWraps(keys), digest_key=digest_key, path=path)
+    journal = SqliteJournal(
+        instance, db=db, reader=reader, wraps=wraps, digest_key=digest_key, path=path, checked=checked
+    )
     journal.remember_newest()
     return journal
 
@@ -272,7 +281,8 @@ def peek(path: Path) -> str:
     return found
 
 
-async def _use(path: Path, folder: Path) -> JournalUse:
+async def _use(path: Path, folder: Path) -> tuple[JournalUse, bool]:
+    """The journal, used beside others; and whether no other process had it open a moment ago."""
     if find_stopped(folder) is None:
         return await _share(path, folder)
     exclusive = await JournalUse.exclusive(folder, timeout_s=REPAIR_WAIT_S)
@@ -280,10 +290,10 @@ async def _use(path: Path, folder: Path) -> JournalUse:
         if find_stopped(folder) is not None:
             _rewrite(path)
             clear_stopped(folder)
-    return await JournalUse.shared(folder, timeout_s=REPAIR_WAIT_S)
+    return await JournalUse.shared(folder, timeout_s=REPAIR_WAIT_S), True
 
 
-async def _share(path: Path, folder: Path) -> JournalUse:
+async def _share(path: Path, folder: Path) -> tuple[JournalUse, bool]:
     """Use it beside others. The first process checks whether file and log belong together."""
     loop = asyncio.get_running_loop()
     until = loop.time() + REPAIR_WAIT_S
@@ -291,10 +301,10 @@ async def _share(path: Path, folder: Path) -> JournalUse:
         try:
             with await JournalUse.exclusive(folder):
                 check_file(path, folder)
-            return await JournalUse.shared(folder, timeout_s=REPAIR_WAIT_S)
+            return await JournalUse.shared(folder, timeout_s=REPAIR_WAIT_S), True
         except JournalBusy:
             try:
-                return await JournalUse.shared(folder)
+                return await JournalUse.shared(folder), False
             except JournalBusy:  # another process checks or repairs it
                 if loop.time() >= until:
                     raise
@@ -337,28 +347,38 @@ def _copy_readable(path: Path, fresh: Path) -> None:
     sync_folder(path.parent)
 
 
-def _migrate(db: Db) -> None:
-    """Raise the schema step by step, each step one transaction.
+def _migrate(db: Db, wraps: KeyWraps) -> None:
+    """Raise the schema, in one transaction.
     Two processes may open an old journal at once: the version is looked at again under the lock."""
     if _version(db) >= SCHEMA:
         return
     db.set_busy_timeout(BUSY_MS)
-    while _version(db) < SCHEMA:
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            version = _version(db)
-            if version < SCHEMA:
-                step = MIGRATIONS.get(version)
-                if step is None:
-                    raise JournalDamaged(f"this Holdfast cannot migrate schema {version} to {SCHEMA}")
-                step(db)
-                db.pragma("user_version", version + 1)
-            db.execute("COMMIT")
-        except BaseException:  # whatever it is, no transaction may stay open
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        raise_schema(db, wraps)
+        db.execute("COMMIT")
+    except BaseException:  # whatever it is, no transaction may stay open
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
     db.set_busy_timeout(BUSY_WAIT_MS)
+
+
+def raise_schema(db: Db, wraps: KeyWraps) -> None:
+    """Step by step, in a transaction of the caller's, who has checked the keys."""
+    while (version := _version(db)) < SCHEMA:
+        step = MIGRATIONS.get(version)
+        if step is None:
+            raise JournalDamaged(f"this Holdfast cannot migrate schema {version} to {SCHEMA}")
+        step(db, wraps)
+        db.pragma("user_version", version + 1)
+
+
+def _begin_total(db: Db, wraps: KeyWraps) -> None:
+    """A journal of older days gets its running total: what is there now is taken as right."""
+    _run_all(db, schema_step(3))
+    running = totals.running_total(db, wraps)
+    totals.store_total(db, running, totals.count_total(db, running))
 
 
 def _version(db: Db) -> int:

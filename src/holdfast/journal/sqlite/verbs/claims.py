@@ -17,9 +17,9 @@ from holdfast.journal.contract import Claimed, Hold, TaskNames
 from holdfast.journal.records import NewRecord, Record, RecordKind, TaskState, TaskView, as_kept
 from holdfast.journal.seal import DataKeySealer, KeyWraps
 from holdfast.journal.sqlite.rows import TASK_COLUMNS, TASK_FROM, Tail, add_records, read_view, task_row
+from holdfast.journal.sqlite.txn import Txn
 from holdfast.journal.sqlite.verbs import upkeep
 from holdfast.journal.sqlite.verbs.sessions import DeadSession, SqliteSession
-from holdfast.journal.sqlite.writer import Txn
 
 
 def begin_session(txn: Txn, session: SqliteSession, *, worker: str, asked_boot_ms: int) -> int:

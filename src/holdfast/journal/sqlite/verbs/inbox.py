@@ -15,7 +15,7 @@ from holdfast.journal.contract import DropCheck, Hold, InboxItem, InboxKind
 from holdfast.journal.records import Body, TaskState
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.rows import BAD_COLUMN, read_view
-from holdfast.journal.sqlite.writer import Txn
+from holdfast.journal.sqlite.txn import Txn
 
 READ_MAX = 1_000
 ITEM_COLUMNS = "i.n, i.ordinal, i.kind, i.body, i.at_ms, i.applied"

@@ -23,7 +23,7 @@ from holdfast.journal.contract import KeptRemark, Remark
 from holdfast.journal.records import NewRecord
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.rows import BAD_COLUMN
-from holdfast.journal.sqlite.writer import Txn
+from holdfast.journal.sqlite.txn import Txn
 
 COLUMNS = "n, remark_id, key_id, at_ms, body, prev_hash, hash"
 SINCE = 2  # the schema that brought them

@@ -27,8 +27,8 @@ from holdfast.journal.records import NewRecord, RecordKind, TaskState
 from holdfast.journal.seal import DataKeySealer, KeyWraps
 from holdfast.journal.sqlite.rows import TASK_COLUMNS, TASK_FROM, Tail, add_records, make_rows, task_row
 from holdfast.journal.sqlite.schema import own_tables
+from holdfast.journal.sqlite.txn import Txn
 from holdfast.journal.sqlite.verbs import remarks, upkeep
-from holdfast.journal.sqlite.writer import Txn
 
 
 def apply_statements(db: Db, statements: Sequence[Statement]) -> None:
@@ -164,7 +164,7 @@ class Addition(msgspec.Struct, eq=False):
         place = (tail.seq, tail.head, tail.last, txn.at_ms, progress, hold.row, hold.epoch, hold.seq)
         if not txn.move(place, at_once=not self.adds_only):
             _check_held(txn, hold)
-        txn.add_rows(rows)
+        txn.add_rows(rows, before=hold.head)
         if remarked:
             for entry in self.entries:
                 if entry.kind is RecordKind.REMARK:

@@ -16,8 +16,8 @@ from holdfast.host.sqlite import Db
 from holdfast.journal import rules
 from holdfast.journal.records import TaskState
 from holdfast.journal.seal import KeyWraps
+from holdfast.journal.sqlite.txn import Txn
 from holdfast.journal.sqlite.verbs import remarks
-from holdfast.journal.sqlite.writer import Txn
 
 RETAIN_TASKS_MAX = 500  # in one commit, so that no process waits long for the lock
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -127,7 +127,9 @@ def retain(txn: Txn, *, keep_ms: int, tombstone_ms: int) -> int:
 
 def _erase(txn: Txn, t: int) -> None:
     txn.db.execute("UPDATE task SET erased_ms = ?, data_key = x'' WHERE t = ?", (txn.at_ms, t))
-    number = cast("tuple[Any, ...]", txn.db.execute("SELECT last FROM task WHERE t = ?", (t,)).fetchone())[0]
+    found = txn.db.execute("SELECT last, head FROM task WHERE t = ?", (t,)).fetchone()
+    number, head = cast("tuple[Any, bytes]", found)
+    txn.erase(head)
     while number:
         row = txn.db.execute("SELECT prev FROM record WHERE n = ?", (number,)).fetchone()
         txn.db.execute("DELETE FROM record WHERE n = ?", (number,))
@@ -138,15 +140,16 @@ def _erase(txn: Txn, t: int) -> None:
 
 def _forget_tombstones(txn: Txn, tombstone_ms: int) -> None:
     rows = txn.db.execute(
-        "SELECT t, erased_ms, keep_until_ms FROM task WHERE erased_ms IS NOT NULL AND erased_ms < ? LIMIT ?",
+        "SELECT t, erased_ms, keep_until_ms, head FROM task WHERE erased_ms IS NOT NULL AND erased_ms < ? LIMIT ?",
         (txn.at_ms - tombstone_ms, RETAIN_TASKS_MAX),
     ).fetchall()
     for row in rows:
-        t, erased_ms, keep_until_ms = cast("tuple[int, int, int]", row)
+        t, erased_ms, keep_until_ms, head = cast("tuple[int, int, int, bytes]", row)
         if rules.tombstone_over(
             erased_ms=erased_ms, keep_until_ms=keep_until_ms, tombstone_ms=tombstone_ms, now_ms=txn.at_ms
         ):
             txn.db.execute("DELETE FROM task WHERE t = ?", (t,))
+            txn.forget(head)
 
 
 def _row_of(db: Db, task_id: TaskId) -> int:
