@@ -25,6 +25,8 @@ from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step import attempt
 from holdfast.runtime.step.attempt import AttemptOutcome, RefusedBy
 from holdfast.runtime.step.lost_timeline import LostEffects
+from holdfast.runtime.tool import blocking
+from holdfast.runtime.tool.started import Started
 from holdfast.runtime.tool.tool import Absent, Call, Tool
 
 # Any in this file: the replaced functions' own arguments, handed through unread.
@@ -37,6 +39,7 @@ class Weakness(StrEnum):
     TIMEOUT_AS_FAILURE = "timeout taken as failure"
     FIND_BEFORE_QUIET = "find before quiet"
     BLIND_RESTORE = "restored journal taken for the newest"
+    OUTLIVED = "what a tool started may outlive its attempt"
     OWN_PLACE_ONLY = "a lost timeline is asked about its own places only"
 
 
@@ -139,6 +142,16 @@ def _own_place_only() -> None:
     _replace(LostEffects, "elsewhere", elsewhere)
 
 
+def _outlived() -> None:
+    """Quiet counts from the end of the attempt, whatever it has started (rule 5)."""
+
+    def left(_started: Started) -> str:
+        return ""
+
+    _replace(Started, "left", left)
+    _replace(blocking, "PROGRAM", "holdfast_proofs.crash.outliving.weak_child")
+
+
 def _modules_with(name: str) -> list[ModuleType]:
     """The runtime's modules that know this function, each by a name of its own."""
     found = [
@@ -155,7 +168,7 @@ def _original(where: object, name: str) -> Callable[..., Any]:
     return getattr(where, name)
 
 
-def _replace(where: object, name: str, by: Callable[..., Any]) -> None:
+def _replace(where: object, name: str, by: object) -> None:
     """Raises AttributeError where there is nothing to replace: that would weaken nothing."""
     getattr(where, name)
     setattr(where, name, by)
@@ -168,5 +181,6 @@ _WEAKEN: dict[Weakness, Callable[[], None]] = {
     Weakness.TIMEOUT_AS_FAILURE: _timeout_as_failure,
     Weakness.FIND_BEFORE_QUIET: _find_before_quiet,
     Weakness.BLIND_RESTORE: _blind_restore,
+    Weakness.OUTLIVED: _outlived,
     Weakness.OWN_PLACE_ONLY: _own_place_only,
 }

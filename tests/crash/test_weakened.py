@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.downstream.faults import Fault, FaultKind
-from holdfast_proofs.crash.jobs import Job, Sweep, Zombies, run_job
+from holdfast_proofs.crash.jobs import Job, Outliving, Sweep, Zombies, run_job
 from holdfast_proofs.crash.report import Figures
 from holdfast_proofs.shim import Mode
 from holdfast_proofs.weakened import Weakness
@@ -47,12 +47,18 @@ def find_before_quiet(weakness: Weakness | None) -> Job:
     return Sweep(name="queryable", only=NEAR_THE_SEND, modes=AFTER, weakness=weakness)
 
 
+def outlived(weakness: Weakness | None) -> Job:
+    """The worker dies, and a process that its tool started sends later."""
+    return Outliving(name="queryable", shape="subprocess", count=8, weakness=weakness)
+
+
 Case = tuple[Callable[[Weakness | None], Job], Sequence[Fault], Callable[[Figures], int]]
 CASES: dict[Weakness, Case] = {
     Weakness.NO_INTENT: (no_intent, (), lambda figures: figures.duplicates),
     Weakness.KEY_PER_ATTEMPT: (key_per_attempt, (), lambda figures: figures.duplicates),
     Weakness.NO_EPOCH_CHECK: (no_epoch_check, (), lambda figures: figures.breaches),
     Weakness.TIMEOUT_AS_FAILURE: (timeout_as_failure, (SLOW_ANSWER,), lambda figures: figures.breaches),
+    Weakness.OUTLIVED: (outlived, (), lambda figures: figures.duplicates),
     Weakness.FIND_BEFORE_QUIET: (find_before_quiet, (LATE_REQUEST,), lambda figures: figures.duplicates),
 }
 # Nothing is restored in these jobs: tests/rewind sees what is wrong without the rules of a restore.

@@ -29,7 +29,7 @@ from holdfast.errors import (
     ToolRaised,
 )
 from holdfast.journal.sqlite.host.page import SessionPage
-from holdfast.journal.sqlite.host.page_reader import is_alive
+from holdfast.journal.sqlite.host.page_reader import DeadPage, is_alive, read_dead_page
 from holdfast.runtime.tool.blocking import ChildPool
 from holdfast.runtime.tool.child import Target, Unkept, locate
 
@@ -52,7 +52,8 @@ class Tool:
     def __init__(self, function):
         self.function = function
 
-def pid(): return os.getpid()
+def pid():  # as the worker sees it: a tool may have a namespace of its own
+    return int(os.readlink("/proc/self")) if sys.platform == "linux" else os.getpid()
 def add(a, b=1): return a + b
 def told(call, word):
     call.sending()
@@ -84,7 +85,7 @@ def garble():
         except OSError: pass
     time.sleep(600)
 def started(file):
-    with open(file, "a") as out: out.write(f"{os.getpid()}\\n")
+    with open(file, "a") as out: out.write(f"{pid()}\\n")
 def hang(file):
     started(file); time.sleep(600)
 def hang_deaf(file):
@@ -92,9 +93,16 @@ def hang_deaf(file):
     started(file); time.sleep(600)
 def stopped(file):
     started(file); os.kill(os.getpid(), signal.SIGSTOP)
-def with_helper(file):
-    helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    with open(file, "a") as out: out.write(f"{helper.pid}\\n")
+def with_helper(file, detached):
+    code = f"import hf_tools; hf_tools.helper({file!r}, {detached})"
+    subprocess.run([sys.executable, "-c", code], cwd=os.path.dirname(__file__))
+    time.sleep(600)
+def helper(file, detached):
+    if detached and os.fork(): return
+    if detached:
+        os.setsid()
+        if os.fork(): return
+    started(file)
     time.sleep(600)
 def forked(file):
     if os.fork() == 0:
@@ -243,9 +251,12 @@ async def test_a_cancelled_call_has_ended_before_the_cancel_returns(
     assert not _exists(pid)
 
 
-async def test_helpers_of_a_killed_tool_are_killed_too(pool: ChildPool, tools: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("detached", [False, True], ids=["in its group", "with a session of its own"])
+async def test_processes_of_a_killed_tool_are_killed_too(
+    pool: ChildPool, tools: Any, tmp_path: Path, detached: bool
+) -> None:
     file = tmp_path / "pids"
-    call = asyncio.create_task(_run(pool, tools.with_helper, file=str(file)))
+    call = asyncio.create_task(_run(pool, tools.with_helper, file=str(file), detached=detached))
     watch = os.pidfd_open(await _wait_pid(file))
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -386,7 +397,7 @@ print("body of", __name__, flush=True)
 def here(x):
     return [x, os.getpid()]
 def hang(file):
-    with open(file, "w") as out: out.write(str(os.getpid()) + "\\n")
+    with open(file, "w") as out: out.write(os.readlink("/proc/self") + "\\n")
     time.sleep(600)
 CALL = {"task_id": "t", "ordinal": "1", "effect_key": "k", "fence": 1, "attempt": 1}
 async def main():
@@ -427,6 +438,63 @@ def test_a_killed_worker_takes_its_children_with_it(tmp_path: Path) -> None:
         pid = asyncio.run(_wait_pid(file))
         watch = os.pidfd_open(pid)
         worker.kill()
+    assert _ended(watch)
+
+
+OUTLIVED = """
+import asyncio, os, subprocess, sys, time
+from holdfast.host.hardening import prctl
+from holdfast.journal.sqlite.host.page import SessionPage
+from holdfast.runtime.tool.blocking import ChildPool
+from holdfast.runtime.tool.child import locate
+FOLDER, BARE = sys.argv[1], sys.argv[2] == "bare"
+CALL = {"task_id": "t", "ordinal": "1", "effect_key": "k", "fence": 1, "attempt": 1}
+def detach():
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            with open(f"{FOLDER}/pid", "w") as out: out.write(os.readlink("/proc/self") + "\\n")
+            time.sleep(600)
+        os._exit(0)
+    time.sleep(600)
+async def main():
+    if BARE and os.geteuid() == 0:
+        prctl(24, 21)  # PR_CAPBSET_DROP, CAP_SYS_ADMIN: from the next exec on
+    from pathlib import Path
+    page = SessionPage.create(Path(FOLDER, "instance"), "s", boot_id="boot", incarnation=1)
+    slot = page.take_slot(b"attempt1")
+    await ChildPool(page.lock_fd).run(locate(detach), CALL, {}, None, left_at=page.left_at(slot))
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a keeper needs Linux")
+@pytest.mark.parametrize("how", ["as it is", "bare"])
+@pytest.mark.parametrize("both", [False, True], ids=["worker", "worker and keeper"])
+def test_what_a_tool_started_ends_with_the_worker_or_is_known_to_be_left(tmp_path: Path, how: str, both: bool) -> None:
+    """In a namespace, or by a keeper; where there is no namespace and the keeper is killed too, the page says so."""
+    script, folder = tmp_path / "script.py", tmp_path / "instance"
+    script.write_text(OUTLIVED)
+    with subprocess.Popen([sys.executable, str(script), str(tmp_path), how], stdout=subprocess.DEVNULL) as worker:
+        watch = os.pidfd_open(pid := asyncio.run(_wait_pid(tmp_path / "pid")))
+        keepers = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
+        enclosed = os.readlink(f"/proc/{pid}/ns/pid") != os.readlink("/proc/self/ns/pid")
+        assert len(keepers) == 1
+        if both:
+            os.kill(int(keepers[0]), signal.SIGKILL)
+        worker.kill()
+    while is_alive(folder, "s"):
+        time.sleep(0.005)
+    dead = read_dead_page(folder, "s", boot_id="boot")
+    assert isinstance(dead, DeadPage)
+    if both and not enclosed:
+        assert dead.is_left(0, b"attempt1")
+        os.kill(pid, signal.SIGKILL)
+    else:
+        assert not dead.is_left(0, b"attempt1")
+        if not both:
+            assert not _exists(pid)  # the lock is released after it
     assert _ended(watch)
 
 

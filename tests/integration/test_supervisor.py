@@ -213,6 +213,34 @@ def test_a_killed_supervisor_takes_the_worker_with_it(started: list[Supervised])
     assert _ended(watch)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a subreaper")
+def test_what_a_dead_worker_left_is_killed_before_the_next_one_starts(started: list[Supervised]) -> None:
+    """Also what has left its group and its session."""
+    leaves = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.write(1, b"%d\\n" % os.getpid())
+        time.sleep(600)
+    os._exit(0)
+time.sleep(600)
+"""
+    supervised = Supervised(leaves)
+    started.append(supervised)
+    orphan = os.pidfd_open(int(supervised.line()))
+    parent = supervised.process.pid
+    (worker,) = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[:1]
+    os.kill(int(worker), signal.SIGKILL)
+    again = int(supervised.line())
+    poller = select.poll()
+    poller.register(orphan, select.POLLIN)
+    assert poller.poll(0)
+    os.close(orphan)
+    os.kill(parent, signal.SIGTERM)
+    assert again > 0
+
+
 def test_the_worker_is_in_a_group_of_its_own_with_default_signals(started: list[Supervised]) -> None:
     one = Supervised(
         f"{ENDS}\nimport os, signal\n"

@@ -25,6 +25,11 @@ ONCE = holdfast.Unrepeatable(max_delay_s=0)
 # Tools at the top level: a child process finds them by this file.
 
 
+def pid() -> int:
+    """As the worker sees it: a tool may have a namespace of its own."""
+    return int(os.readlink("/proc/self"))
+
+
 @holdfast.tool(effect=ONCE)
 def where(call: holdfast.Call) -> list[Any]:
     return [os.getpid(), call.effect_key, call.ordinal, call.attempt]
@@ -42,14 +47,14 @@ async def find_where(call: holdfast.Call) -> holdfast.Absent:
 
 @holdfast.tool(effect=ONCE, timeout_s=0.5)
 def stuck(folder: str) -> None:
-    Path(folder, f"{os.getpid()}.pid").touch()
+    Path(folder, f"{pid()}.pid").touch()
     time.sleep(60)
 
 
 @holdfast.tool(effect=QUERYABLE, timeout_s=0.5)
 def stuck_then_done(folder: str) -> str:
     if not list(Path(folder).glob("*.pid")):
-        Path(folder, f"{os.getpid()}.pid").touch()
+        Path(folder, f"{pid()}.pid").touch()
         time.sleep(60)
     return "sent"
 

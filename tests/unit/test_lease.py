@@ -34,6 +34,15 @@ class Session:
     def lock_fd(self) -> int | None:
         return None
 
+    def mark_left(self, slot: int) -> None:
+        """Not looked at here."""
+
+    def is_left(self, slot: int) -> bool:
+        return False
+
+    def left_at(self, slot: int) -> int | None:
+        return None
+
 
 def leased(*, ttl_ms: int = TTL_MS, left_ms: int = TTL_MS) -> tuple[SessionLease, ManualClock]:
     clock = ManualClock()

@@ -41,7 +41,7 @@ def moves(step: Step, f: Facts) -> Move:
         Lookup.OTHER: Move.FIND if suspect else Move.PARK,
         Lookup.ABSENT: Move.START if able and not f.key_reused else Move.PARK,
     }
-    asked = (asking[f.lookup] if f.quiet else Move.WAIT) if f.has_lookup else Move.PARK
+    asked = (asking[f.lookup] if f.quiet else Move.WAIT) if f.has_lookup and not f.left else Move.PARK
     send = Move.START if able else Move.PARK
     by_class: dict[str, Move] = {
         "R": send,
@@ -55,7 +55,7 @@ def moves(step: Step, f: Facts) -> Move:
     return by_class[step.letter]
 
 
-RESUMER = ("attempts_left", "approved", "key_reused", "quiet", "in_window", "has_lookup", "at_least_once")
+RESUMER = ("attempts_left", "approved", "key_reused", "quiet", "in_window", "has_lookup", "at_least_once", "left")
 
 
 @pytest.mark.parametrize("letter", LETTERS)
@@ -88,6 +88,8 @@ ASKS: list[tuple[str, Letter, dict[str, Any], bool]] = [
     ("other", "Q", {"lookup": Lookup.OTHER, "key_reused": True}, True),
     ("many", "Q", {"lookup": Lookup.MANY, "key_reused": True}, True),
     ("window", "K", {"lookup": Lookup.ABSENT}, False),
+    ("left", "N", {"left": True}, False),
+    ("left", "Q", {"left": True, "lookup": Lookup.MANY}, True),
 ]
 
 
@@ -95,7 +97,7 @@ ASKS: list[tuple[str, Letter, dict[str, Any], bool]] = [
 def test_a_parked_step_asks_the_nearest_question(
     name: str, letter: Letter, known: dict[str, Any], restored: bool
 ) -> None:
-    """What the lookup said comes first, then the key, the attempts, the restore, the class."""
+    """What still runs comes first, then what the lookup said, the key, the attempts, the restore, the class."""
     step = Step(letter=letter, state=S.UNKNOWN, attempts=1, maybe_sent=1)
     assert question(step, Facts(**known), restored=restored) == name
 

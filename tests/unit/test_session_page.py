@@ -18,6 +18,7 @@ from holdfast.journal.sqlite.host.page_reader import (
     SLOT_COUNT,
     SLOTS_AT,
     Begun,
+    DeadPage,
     NotBegun,
     Unreadable,
     blank,
@@ -97,6 +98,27 @@ def test_a_clear_slot_of_a_dead_session_proves_that_nothing_was_sent(folder: Pat
     page.close(delete=False)
     assert _read(folder, clear, TAG) == NotBegun()
     assert _read(folder, begun, OTHER) == Begun()
+
+
+def test_what_outlives_its_session_is_in_the_page(folder: Path) -> None:
+    page = _page(folder)
+    left, other = _taken(page, TAG), _taken(page, OTHER)
+    page.mark_left(left)
+    assert (page.is_left(left), page.is_left(other)) == (True, False)
+    os.pwrite(page.lock_fd, b"\x5a", page.left_at(other))  # as the process of a blocking tool does
+    assert page.is_left(other)
+    page.free_slot(other)
+    assert _taken(page, OTHER) == other
+    assert not page.is_left(other)
+    page.close(delete=False)
+    assert not page.is_left(left)
+    for boot_id, found in (("boot", True), ("next boot", False)):  # nothing outlives a restart of the machine
+        dead = read_dead_page(folder, "s1", boot_id=boot_id)
+        assert isinstance(dead, DeadPage)
+        assert dead.is_left(left, TAG) is found
+        assert not dead.is_left(left, OTHER)
+        assert not dead.is_left(other, OTHER)
+        assert not dead.is_left(-1, TAG)
 
 
 def test_after_a_reboot_a_clear_flag_proves_nothing_and_a_set_one_still_counts(folder: Path) -> None:

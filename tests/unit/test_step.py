@@ -28,6 +28,7 @@ NAMES = (
     "unsent",
     "evidence",
     "key_reused",
+    "left",
     "at_least_once",
     "refusals_stored",
 )
@@ -195,6 +196,7 @@ def test_a_queryable_step_is_sent_again_only_when_found_absent_in_quiet(walk: Wa
     for count, (_, event, facts) in zip(outstanding(walk), walk, strict=True):
         if event is Event.START and count:
             assert facts.quiet
+            assert not facts.left
             assert facts.lookup is Lookup.ABSENT
 
 
@@ -204,7 +206,7 @@ def test_a_keyed_step_is_sent_again_only_in_its_window_or_when_absent(walk: Walk
     for count, (_, event, facts) in zip(outstanding(walk), walk, strict=True):
         if event is Event.START and count:
             assert not facts.key_reused
-            assert facts.in_window or (facts.quiet and facts.lookup is Lookup.ABSENT)
+            assert facts.in_window or (facts.quiet and not facts.left and facts.lookup is Lookup.ABSENT)
 
 
 @ALL
@@ -510,6 +512,10 @@ def test_a_compensation_is_a_step_of_its_own(letter: Letter) -> None:
         ("K", {"in_window": True, "attempts_left": False, "has_lookup": True}, Move.WAIT),
         ("Q", {"has_lookup": True}, Move.WAIT),
         ("Q", {"has_lookup": True, "quiet": True}, Move.ASK),
+        ("Q", {"has_lookup": True, "quiet": True, "left": True}, Move.PARK),
+        ("Q", {"has_lookup": True, "quiet": True, "left": True, "lookup": Lookup.ABSENT}, Move.PARK),
+        ("K", {"has_lookup": True, "quiet": True, "left": True}, Move.PARK),
+        ("K", {"in_window": True, "left": True}, Move.START),
         ("Q", {"has_lookup": True, "quiet": True, "attempts_left": False}, Move.ASK),
         ("Q", {"has_lookup": True, "quiet": True, "lookup": Lookup.FOUND}, Move.FIND),
         ("Q", {"has_lookup": True, "quiet": True, "lookup": Lookup.ABSENT}, Move.START),

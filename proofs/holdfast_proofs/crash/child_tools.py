@@ -25,7 +25,7 @@ TRACE = "child-trace"
 DELAY_S = 5.0  # by when a request of a dead child has arrived, divided by the suite's pace
 
 
-def _post(call: Call, url: str, number: int) -> object:
+def post(call: Call, url: str, number: int) -> object:
     where = urlsplit(url)
     connection = http.client.HTTPConnection(cast(str, where.hostname), where.port, timeout=10)
     headers = {
@@ -43,12 +43,12 @@ def _post(call: Call, url: str, number: int) -> object:
 
 @holdfast.tool(effect=holdfast.Unrepeatable(max_delay_s=DELAY_S), timeout_s=TIMEOUT_S)
 def unrepeatable(call: Call, url: str, number: int) -> object:
-    return _post(call, url, number)
+    return post(call, url, number)
 
 
 @holdfast.tool(effect=holdfast.Queryable(max_delay_s=DELAY_S), timeout_s=TIMEOUT_S)
 def queryable(call: Call, url: str, number: int) -> object:
-    return _post(call, url, number)
+    return post(call, url, number)
 
 
 @queryable.find

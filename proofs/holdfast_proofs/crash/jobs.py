@@ -24,6 +24,7 @@ from holdfast.downstream.process import BlockingFarEnd, start_blocking
 from holdfast.errors import HoldfastError
 from holdfast.layout.engine_settings import Settings
 from holdfast_proofs.crash.disk_faults.disk_jobs import DiskJob
+from holdfast_proofs.crash.outliving.tools import Shape
 from holdfast_proofs.crash.report import Figures
 from holdfast_proofs.crash.subjects import STEPS, TIMEOUT_S, ClassName, make_subject
 from holdfast_proofs.shim import Mode, preloaded
@@ -106,6 +107,18 @@ class Children(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     timeout_s: float = TIMEOUT_S
 
 
+class Outliving(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Kill workers whose tools have started a process or a thread that has yet to send; see outliving/."""
+
+    name: ClassName
+    shape: Shape
+    count: int
+    seed: int = 1
+    weakness: Weakness | None = None
+    lanes: int = 6
+    timeout_s: float = TIMEOUT_S
+
+
 class Flips(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Turn over single bits of a journal's folder; see flips.py."""
 
@@ -118,7 +131,7 @@ class Flips(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     lanes: int = 4
 
 
-Job = Sweep | Pairs | Zombies | Races | Children | Flips | DiskJob
+Job = Sweep | Pairs | Zombies | Races | Children | Outliving | Flips | DiskJob
 
 
 def divided(by: float) -> Settings:

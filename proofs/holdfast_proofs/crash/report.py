@@ -16,6 +16,7 @@ class Figures(msgspec.Struct, kw_only=True):
     """What a sweep of one class came to."""
 
     name: str
+    shape: str = ""  # outliving: what the code that outlives its attempt is
     steps: int = 3
     points: int = 0  # kills
     distinct: int = 0  # different calls, by name, place, occurrence and side
@@ -30,6 +31,7 @@ class Figures(msgspec.Struct, kw_only=True):
     in_doubt: int = 0  # kills after a send had begun and before its result was recorded
     needless_parks: int = 0
     unreached: int = 0  # lives that passed to their end
+    decided: int = 0  # outliving: trials in which a person was asked
     killed: int = 0  # zombies that the dead-man timer killed
     dead_after_s_max: float = 0.0
     racers: int = 0  # programs that raced

@@ -28,6 +28,7 @@ from holdfast_proofs.crash.jobs import (
     Flips,
     Job,
     Order,
+    Outliving,
     Pairs,
     Place,
     Races,
@@ -37,6 +38,8 @@ from holdfast_proofs.crash.jobs import (
 )
 from holdfast_proofs.crash.judge import Books, Verdict, judge
 from holdfast_proofs.crash.lives import Life, work
+from holdfast_proofs.crash.outliving.tools import Shape, make_outliving_subject
+from holdfast_proofs.crash.outliving.trials import Outlived, OutlivingPlan, run_outliving
 from holdfast_proofs.crash.pairs import Kill, Nest, PairPlan, run_pairs
 from holdfast_proofs.crash.races import Race, RacePlan, owners, run_races
 from holdfast_proofs.crash.report import Figures
@@ -88,6 +91,8 @@ def _do(job: Job, place: Place) -> Figures:
         return run_flips(_flip_plan(job, place))
     if isinstance(job, Children):
         return _do_children(job, place)
+    if isinstance(job, Outliving):
+        return _do_outliving(job, place)
     subject = make_subject(job.name, steps=_steps(job), timeout_s=job.timeout_s)
     warm_up(subject, place)
     match job:
@@ -131,6 +136,24 @@ def _do_children(job: Children, place: Place) -> Figures:
     )
     killed = list(run_children(plan))
     figures = add_up_children(subject, killed, Books(read_books(subject, place)))
+    figures.steps = subject.steps
+    return figures
+
+
+def _do_outliving(job: Outliving, place: Place) -> Figures:
+    subject = make_outliving_subject(job.shape, job.name)
+    plan = OutlivingPlan(
+        subject=subject,
+        shape=job.shape,
+        far_end=FarEnd(kind=subject.far_end or "queryable", port=place.port, pid=place.pid),
+        folder=Path(place.folder),
+        count=job.count,
+        seed=job.seed,
+        weakness=job.weakness,
+        lanes=job.lanes,
+    )
+    outlived = list(run_outliving(plan))
+    figures = add_up_outliving(subject, job.shape, outlived, Books(read_books(subject, place)))
     figures.steps = subject.steps
     return figures
 
@@ -230,6 +253,22 @@ def add_up_children(subject: Subject, killed: list[Killed], books: Books) -> Fig
         figures.unreached += not one.hit
     figures.distinct = len({one.point for one in killed if one.point})
     figures.distinct += sum(one.hit and one.point is None for one in killed)
+    return figures
+
+
+def add_up_outliving(subject: Subject, shape: Shape, trials: list[Outlived], books: Books) -> Figures:
+    """Parks are for a person, who has decided by the end; only those are needless that nothing asked for."""
+    figures = Figures(name=subject.name, shape=shape)
+    for one in trials:
+        verdict = judge(subject, one.found, books)
+        if one.parked and subject.letter != "N" and not one.may_park:
+            figures.needless_parks += 1
+            verdict.findings.append("parked although everything was known to have ended")
+        figures.add(verdict, where=str(one), again=one.again)
+        figures.decided += one.parked
+        figures.points += one.hit
+        figures.unreached += not one.hit
+    figures.distinct = figures.points
     return figures
 
 

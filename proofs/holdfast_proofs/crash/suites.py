@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from holdfast_proofs.crash.disk_faults.disk_suites import full_jobs, power_jobs, sync_jobs
-from holdfast_proofs.crash.jobs import Children, Flips, Job, Pairs, Races, Sweep, Zombies
+from holdfast_proofs.crash.jobs import Children, Flips, Job, Outliving, Pairs, Races, Sweep, Zombies
+from holdfast_proofs.crash.outliving.tools import SHAPES
 from holdfast_proofs.crash.subjects import STEPS, ClassName
 from holdfast_proofs.crash.sweep import MODES
 from holdfast_proofs.shim import Mode
@@ -18,6 +19,7 @@ SECONDS = 3  # second kills for each first one
 FLIPS = 2_000
 BLOCKING: tuple[ClassName, ...] = ("queryable", "unrepeatable")  # whose tools run in children
 INSTANTS = 100  # at which children are killed, for each of them
+OUTLIVING = 500  # workers killed for each class and shape
 SAMPLE = 2  # of what takes long, in a sample
 
 Kills = tuple[tuple[Mode, int], ...]
@@ -99,6 +101,13 @@ def _children(options: Options) -> list[Job]:
     return jobs
 
 
+def _outliving(options: Options) -> list[Job]:
+    """The classes whose code must not outlive its attempt, in each way in which it might."""
+    count = OUTLIVING if options.points is None else options.points
+    names: list[ClassName] = [name for name in BLOCKING if name in options.classes]
+    return [Outliving(name=name, shape=shape, count=count, seed=options.seed) for shape in SHAPES for name in names]
+
+
 def _flips(options: Options) -> list[Job]:
     count = FLIPS if options.points is None else max(50, options.points)
     halves = 1 if options.flip else 2  # one for each core
@@ -150,6 +159,7 @@ SUITES: dict[str, Suite] = {
     "zombies": Suite(title="Stopped, overtaken, woken (with and without the dead-man timer)", jobs=_zombies),
     "races": Suite(title="Two to sixteen resumers of one orphan", jobs=_races),
     "children": Suite(title="The children of blocking tools killed, their worker lives on", jobs=_children),
+    "outliving": Suite(title="Killed while a process or thread of a tool has yet to send", jobs=_outliving),
     "flips": Suite(title="One bit of the journal's folder turned over", jobs=_flips),
     "power": Suite(title="Power lost after every call: undone, by coin, torn", jobs=_power),
     "syncs": Suite(title="One sync fails, then the power goes", jobs=_syncs),

@@ -99,6 +99,7 @@ class SessionCell:
         self.ended = False
         self.locked = True
         self.slots: dict[int, tuple[bytes, bool]] = {}  # tag, begun
+        self.left: set[int] = set()
 
     def dead(self, clock: Clock) -> bool:
         return rules.session_dead(
@@ -129,6 +130,7 @@ class MemorySession:
         slot = next((number for number in range(SLOTS_MAX) if number not in slots), -1)
         if slot >= 0:
             slots[slot] = (tag, False)
+            self._cell.left.discard(slot)
         return slot
 
     def mark_begun(self, slot: int) -> None:
@@ -139,6 +141,16 @@ class MemorySession:
         self._cell.slots.pop(slot, None)
 
     def lock_fd(self) -> int | None:
+        return None
+
+    def mark_left(self, slot: int) -> None:
+        if slot >= 0:
+            self._cell.left.add(slot)
+
+    def is_left(self, slot: int) -> bool:
+        return slot in self._cell.left
+
+    def left_at(self, slot: int) -> int | None:
         return None
 
 

@@ -349,6 +349,14 @@ class MemoryJournal(MemoryUpkeep):
             return True  # the page did not outlive the machine's restart
         return cell.slots.get(slot) != (tag, False)
 
+    def is_left(self, *, session_id: str, boot_id: str, slot: int, tag: bytes, in_child: bool) -> bool:
+        cell = self._store.sessions.get(session_id)
+        if cell is None or boot_id != self._clock.boot_id:
+            return False
+        if cell.locked:
+            return in_child
+        return slot in cell.left and cell.slots.get(slot, (b"",))[0] == tag
+
     # reading
 
     async def find_task(self, task_id: TaskId) -> TaskRow | None:

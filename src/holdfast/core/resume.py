@@ -65,6 +65,8 @@ def _keyed(step: Step, facts: Facts, *, may_start: bool) -> Move:
 
 
 def _queried(step: Step, facts: Facts) -> Move:
+    if facts.left:
+        return Move.PARK  # an answer of now says nothing about what may still be sent
     if not facts.quiet:
         return Move.WAIT
     match facts.lookup:
@@ -91,12 +93,16 @@ QUESTIONS: dict[str, str] = {
     "unsure": "was it done? The lookup could not find out",
     "key-reused": "what was done with this effect key? The far end has it with another body",
     "attempts": "why does it keep failing? All attempts are used up, and none had an outcome",
+    "left": "has it ended, and was it done? Something that the tool started may still run and send: {left}. "
+    "Holdfast cannot see when it ends, so it neither asks the lookup nor repeats the call",
     "restored": "was it done before the restore? The restored journal is an older copy and may not show it",
 }
 
 
 def question(step: Step, facts: Facts, *, restored: bool) -> str:
     """Which of QUESTIONS a parked step asks."""
+    if facts.left:
+        return "left"
     if facts.lookup is Lookup.MANY:
         return "many"
     if facts.lookup is Lookup.OTHER:

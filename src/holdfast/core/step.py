@@ -13,6 +13,7 @@ What holds at all times (numbers as in docs/formats/effect-protocol.md):
   reset, a cancelled or dead attempt is `unknown`, never failed (T5);
 * `unknown` is left by evidence, by a lookup in quiet, by a re-send the class allows, or by
   parking (T6 to T8); `parked` only by late evidence or a person's decision in quiet (T9, T10);
+* what an attempt has started may outlive it. While that is so there is no quiet, and no lookup counts;
 * only the owner of the task's epoch writes (I8); others leave evidence in the inbox.
 
 `maybe_sent` counts the attempts that may have reached the far end. An attempt that provably was
@@ -99,6 +100,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attempts_left: bool = True
     lookup: Lookup = Lookup.NONE
     has_lookup: bool = False
+    left: bool = False  # something that an attempt started may still run, and nothing shows when it ends
     unsent: bool = False  # the newest attempt provably handed no byte to the kernel
     evidence: bool = False
     key_reused: bool = False
@@ -286,7 +288,7 @@ def _start_objection(step: Step, facts: Facts, *, mine: bool) -> str | None:
         return None
     if facts.key_reused and not CLASSES[step.letter].changes_nothing:
         return "the far end knows this key with another body"
-    absent = facts.quiet and facts.lookup is Lookup.ABSENT
+    absent = facts.quiet and not facts.left and facts.lookup is Lookup.ABSENT
     match step.letter:
         case "R" | "T" | "F" | "I":
             return None
@@ -326,7 +328,7 @@ def _retry_objection(step: Step, facts: Facts, *, mine: bool) -> str | None:
 def _find_objection(step: Step, facts: Facts, *, mine: bool) -> str | None:
     if mine:
         return "the attempt is still under way in this run"
-    if not facts.quiet:
+    if not facts.quiet or facts.left:
         return "a request may still be under way"
     if facts.lookup is Lookup.OTHER and is_suspect(step):
         return None
@@ -347,10 +349,9 @@ def _park_objection(step: Step, facts: Facts, *, mine: bool) -> str | None:
         case "F" | "I":
             return None if held or facts.key_reused else "it can simply run again"
         case "K":
-            if facts.has_lookup:
-                return _asked_objection(facts, held=held)
-            blocked = held or facts.key_reused or not facts.in_window
-            return None if blocked else "it can be sent again"
+            if facts.in_window and not facts.key_reused and not held:
+                return "it can be sent again"
+            return _asked_objection(facts, held=held) if facts.has_lookup else None
         case "Q":
             return _asked_objection(facts, held=held) if facts.has_lookup else None
         case "N":
@@ -361,8 +362,8 @@ def _park_objection(step: Step, facts: Facts, *, mine: bool) -> str | None:
 
 
 def _asked_objection(facts: Facts, *, held: bool) -> str | None:
-    """A step with a lookup is parked only when the lookup was asked and leaves no way on."""
-    if facts.lookup in _UNCLEAR:
+    """A step with a lookup is parked only when the lookup was asked and leaves no way on, or must not be asked."""
+    if facts.left or facts.lookup in _UNCLEAR:
         return None
     if facts.lookup is Lookup.ABSENT and (facts.key_reused or held):
         return None

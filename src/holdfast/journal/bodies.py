@@ -50,6 +50,7 @@ class StepFailure(msgspec.Struct, frozen=True, gc=False):
     text: str | None = None
     proof: Any | UnsetType = UNSET  # Any: JSON of the far end; UNSET where it proved nothing
     retry_after_s: float | None = None
+    left: str = ""  # what the attempt started and left running
 
     @property
     def proven(self) -> bool:

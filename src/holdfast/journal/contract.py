@@ -216,6 +216,15 @@ class Session(Protocol):
         """Descriptor of the lock whose release proves this process dead, for its children."""
         ...
 
+    def mark_left(self, slot: int) -> None:
+        """Something of this attempt may still send when the session has ended. Raises OSError."""
+
+    def is_left(self, slot: int) -> bool: ...
+
+    def left_at(self, slot: int) -> int | None:
+        """Where in the lock's file a process of the attempt sets the byte (5A) that `mark_left` sets."""
+        ...
+
 
 class Journal(Protocol):
     capabilities: Capabilities
@@ -312,6 +321,11 @@ class Journal(Protocol):
 
     def send_begun(self, *, session_id: str, boot_id: str, slot: int, tag: bytes) -> bool:
         """Whether that attempt may have handed a byte to the kernel. True when in doubt."""
+        ...
+
+    def is_left(self, *, session_id: str, boot_id: str, slot: int, tag: bytes, in_child: bool) -> bool:
+        """Whether something of that attempt may have outlived its session: it was marked so (`Session.mark_left`); or
+        it ran in a child that shares the session's lock, and the lock is held though the lease is over."""
         ...
 
     # reading

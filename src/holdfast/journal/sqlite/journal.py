@@ -210,6 +210,10 @@ class SqliteJournal:
             return True
         return self._instance.send_begun(session_id, slot, tag)
 
+    def is_left(self, *, session_id: str, boot_id: str, slot: int, tag: bytes, in_child: bool) -> bool:
+        same_boot = boot_id == self._clock.boot_id
+        return same_boot and self._instance.is_left(session_id, slot, tag, in_child=in_child)
+
     # reading
 
     async def find_task(self, task_id: TaskId) -> contract.TaskRow | None:

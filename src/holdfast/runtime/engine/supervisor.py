@@ -12,7 +12,11 @@ tool, or a C library in it, may end the process with any code at any time (`os._
 A first SIGTERM or SIGINT is passed on, and the worker has `grace_s` to finish; a second one, or the end of that time,
 kills it, which loses nothing. The worker is in a process group of its own, so Ctrl-C reaches it once, from here. A
 signal that comes when all is over finds a process that ends with the worker's exit code and nothing else: from there on
-both are ignored. As process 1 of a container it also reaps orphans.
+both are ignored.
+
+Processes that a tool started may outlive the worker. The keepers of blocking tools end theirs (runtime/tool/keeper.py);
+whatever is left becomes a child of this process, which kills it before it starts the next worker. As process 1 of a
+container it also reaps orphans.
 
 Where it is given a `Warm`, a worker is forked from the code that is loaded here: loading takes most of a worker's
 start, and a worker that was killed should resume its tasks at once. This process has the code loaded, runs none of it,
@@ -37,7 +41,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from holdfast.errors import EXIT_CONFLICT, EXIT_JOURNAL, EXIT_NOT_FOUND, EXIT_PLACE, EXIT_USAGE
-from holdfast.host.hardening import die_with_parent
+from holdfast.host.hardening import IS_LINUX, PR_SET_CHILD_SUBREAPER, die_with_parent, kill_children, prctl
 
 FIRST_DELAY_S = 0.1
 DELAY_S_MAX = 5.0
@@ -83,6 +87,8 @@ def exit_code(status: int) -> int:
 
 
 GRACE_S = 30.0
+KEEPERS_S = 1.0
+_LOOK_S = 0.01
 _DOUBLE_S = 1.0  # two signals closer than this are one wish, sent by two senders
 _POLITE = (signal.SIGTERM, signal.SIGINT)
 _HANDLED = (*_POLITE, signal.SIGCHLD)
@@ -149,6 +155,8 @@ def supervise(
     """Keep a worker running until it ends on purpose or we are asked to stop; its exit code. Runs in the main thread of
     a process of its own, which has no other children and ends when this returns: SIGTERM and SIGINT are ignored from
     then on. `say` gets one line per start, end and decision."""
+    if IS_LINUX:
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
     with _signals() as wake:
         return _Supervisor(argv=argv, grace_s=grace_s, terminal=terminal, say=say, wake=wake, warm=warm).run()
 
@@ -196,7 +204,16 @@ class _Supervisor:
                     worker.send(signal.SIGKILL)
         finally:
             self._worker = None
+        self._end_orphans()
         return worker.returncode, worker.read_word()
+
+    def _end_orphans(self) -> None:
+        """What the dead worker left: its keepers get a moment to end all they keep, and the rest is killed."""
+        until = time.monotonic() + KEEPERS_S
+        while _has_children() and time.monotonic() < until:
+            self._wait(_LOOK_S)
+        if IS_LINUX:
+            kill_children()
 
     def _start(self) -> _Worker:
         reader, writer = os.pipe()
@@ -268,6 +285,16 @@ def _reap(worker: _Worker) -> None:
             return
         if pid == worker.pid:
             worker.returncode = os.waitstatus_to_exitcode(status)
+
+
+def _has_children() -> bool:
+    """Reap what has ended; whether any child is left."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            continue
+    except ChildProcessError:
+        return False
+    return True
 
 
 @contextmanager

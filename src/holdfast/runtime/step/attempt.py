@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -27,10 +28,12 @@ from holdfast.runtime.session.deadlines import Deadlines
 from holdfast.runtime.session.lease import SessionLease
 from holdfast.runtime.tool.blocking import ChildPool, Threads
 from holdfast.runtime.tool.child import CALL_FIELDS, Unkept
+from holdfast.runtime.tool.started import A_PROCESS, Started, watched
 from holdfast.runtime.tool.tool import Absent, Apply, Call, FindAnswer, Found, Many, Tool, Unsure
 
 TEXT_CHARS_MAX = 2_000  # of an error's message that is kept
 FIND_TIMEOUT_S = 30.0
+_NO_WORD = frozenset(("timeout", "raised"))  # doubts in which the tool itself said nothing about the effect
 
 Args = dict[str, Any]  # Any: JSON values, checked before they are planned
 
@@ -55,6 +58,7 @@ class Doubtful(msgspec.Struct):
     kind: str = ""
     text: str = ""
     retry_after_s: float = 0.0
+    left: str = ""  # what it started and what still runs
 
 
 class Raised(msgspec.Struct):
@@ -74,17 +78,25 @@ class Send:
     lease: SessionLease
     slot: int
     begun: bool = False
+    left: str = ""  # what the attempt started and what still ran when it was given up
+    over: bool = False
 
     def mark(self) -> None:
-        """The next byte may leave now. Raises RunFenced where the lease is over. Raises NotSent where the mark cannot
-        be kept, as on a full disk that copies on write."""
+        """The next byte may leave now. Raises RunFenced where the lease is over. Raises NotSent where the attempt has
+        been given up, or where the mark cannot be kept, as on a full disk that copies on write."""
         if not self.begun:
+            if self.over:
+                raise errors.NotSent("this attempt has been given up")
             self.lease.check()
             try:
                 self.lease.session.mark_begun(self.slot)
             except (errors.JournalFull, errors.ReadOnly, OSError) as error:
                 raise errors.NotSent(f"could not record the start of the send: {errors.text_of(error)}") from error
             self.begun = True
+
+    def mark_left(self) -> None:
+        """Something that outlives this process is about to start, or still runs."""
+        self.lease.session.mark_left(self.slot)
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
@@ -108,33 +120,59 @@ class Caller:
             call.give_scratch(folder)
         if self.memory is not None:
             call.give_memory(self.memory, tool=tool.name)
+        started = Started(send.mark_left) if tool.watched else None
         try:
             own = _own(args)
             if "secrets" in step.body:  # not `planned`: every call passes here
                 own = self.secrets.resolve(tool, step, own)
             if tool.blocking:
-                value = await self._invoke(tool, call, own, send.mark)
+                value = await self._invoke(tool, call, own, send)
             else:
                 if tool.marks_itself:
                     self.lease.check()
                 else:
                     send.mark()
-                value = await self.deadlines.run(tool.bound(call, own), tool.timeout_s, task_id, step.ordinal)
+                bound = tool.bound(call, own)
+                with nullcontext() if started is None else watched(started):
+                    value = await self.deadlines.run(bound, tool.timeout_s, task_id, step.ordinal)
         except asyncio.CancelledError as error:
             if _is_cancelled():
+                send.left = self._left(tool, send, started)
                 raise
-            return _judged(tool, error, begun=send.begun, secrets=self.secrets)
+            return await self._given_up(tool, error, send, started)
         except TimeoutError:
             # One of the tool's own says the same: no outcome in time.
             late = errors.AttemptTimedOut(tool=tool.name, timeout_s=tool.timeout_s)
-            return _judged(tool, late, begun=send.begun, secrets=self.secrets)
+            return await self._given_up(tool, late, send, started)
         except Unkept as error:
             return Returned(None, unkept=str(error))
         except BaseException as error:  # a tool may raise anything, an exit too: it is the attempt's outcome
             if self._is_fenced(error) or is_closed_from_outside(error):
+                if self._left(tool, send, started):
+                    send.mark_left()
                 raise
-            return _judged(tool, error, begun=send.begun, secrets=self.secrets)
+            return await self._given_up(tool, error, send, started)
+        finally:
+            send.over = True
         return _returned(tool, value, self.secrets)
+
+    async def _given_up(
+        self, tool: Tool[..., Any], error: BaseException, send: Send, started: Started | None
+    ) -> AttemptOutcome:
+        """What an attempt without a result means, once what it started had a while to end."""
+        outcome = _judged(tool, error, begun=send.begun, secrets=self.secrets)
+        if isinstance(outcome, Doubtful) and outcome.reason in _NO_WORD:
+            send.left = self._left(tool, send, started)
+            if send.left and started is not None:
+                send.left = await started.left_in_the_end()
+            outcome.left = send.left
+        return outcome
+
+    def _left(self, tool: Tool[..., Any], send: Send, started: Started | None) -> str:
+        """What of the attempt still runs, or may; empty where all of it has ended."""
+        if started is not None:
+            return started.left()
+        return A_PROCESS if tool.needs_child and self.lease.session.is_left(send.slot) else ""
 
     async def find(
         self, tool: Tool[..., Any], step: StepView, args: Args, *, task_id: str, sent_ago_s: float | None = None
@@ -163,13 +201,16 @@ class Caller:
         """Whether it is our own signal; one that a tool raises is an error like any other."""
         return isinstance(error, errors.RunFenced) and self.lease.lost
 
-    async def _invoke(self, tool: Tool[..., Any], call: Call, args: Args, mark: Callable[[], None]) -> object:
+    async def _invoke(self, tool: Tool[..., Any], call: Call, args: Args, send: Send) -> object:
         """Call a blocking tool, in a child process or in a thread."""
         self.lease.check()
         if tool.needs_child:
             fields = {name: getattr(call, name) for name in (*CALL_FIELDS, "folder")}
-            return await self.children.run(tool.target, fields, args, tool.timeout_s, before_send=mark)
-        mark()
+            left_at = self.lease.session.left_at(send.slot)
+            return await self.children.run(
+                tool.target, fields, args, tool.timeout_s, before_send=send.mark, left_at=left_at
+            )
+        send.mark()
         return await self.deadlines.run(
             lambda: self._in_thread(tool.bound(call, args)), tool.timeout_s, call.task_id, call.ordinal
         )

@@ -22,6 +22,7 @@ from holdfast.core.values import copied
 from holdfast.journal.bodies import DecisionGiven
 from holdfast.journal.contract import InboxItem, InboxKind, Journal
 from holdfast.journal.records import Attempt, Body, Claim, StepView, TaskView
+from holdfast.runtime.tool.started import A_PROCESS
 from holdfast.runtime.tool.tool import Tool
 
 CLOCK_TOLERANCE_MS = 5_000
@@ -106,6 +107,22 @@ def proven_unsent(view: TaskView, step: StepView, journal: Journal) -> bool:
         return False
     tag = slot_tag(step.effect_key, step.step.attempts)
     return not journal.send_begun(session_id=claim.session_id, boot_id=claim.boot_id, slot=attempt.slot, tag=tag)
+
+
+def left_behind(view: TaskView, step: StepView, journal: Journal, *, in_child: bool) -> str:
+    """What the newest attempt started and what may still run, in words; empty where nothing may. By the record of its
+    end, or by the session page of a worker that died in it."""
+    if step.step is None or not step.attempts:
+        return ""
+    if step.ended is not None:
+        return step.failure.left
+    attempt = step.attempts[-1]
+    claim = view.claims.get(attempt.epoch)
+    if claim is None or attempt.epoch >= view.epoch:
+        return ""
+    tag = slot_tag(step.effect_key, step.step.attempts)
+    page = {"session_id": claim.session_id, "boot_id": claim.boot_id}
+    return A_PROCESS if journal.is_left(**page, slot=attempt.slot, tag=tag, in_child=in_child) else ""
 
 
 def slot_tag(effect_key: bytes, attempt: int) -> bytes:

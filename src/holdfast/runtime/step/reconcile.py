@@ -36,6 +36,7 @@ from holdfast.runtime.step.facts import (
     evidence_of,
     in_window,
     is_answer,
+    left_behind,
     needs_approval,
     proven_unsent,
     quiet_in_ms,
@@ -231,12 +232,17 @@ class Reconciler:
             attempts_left=attempts_left(step, tool) and not self.writer.secrets.missing(tool, step),
             lookup=lookup,
             has_lookup=tool.finder is not None,
+            left=bool(self._left(tool, step)),
             unsent=older and proven_unsent(view, step, self.writer.journal),
             evidence=self._evidence(step) is not None,
             key_reused=step.doubt == "key-reused",
             at_least_once=isinstance(effect, Unrepeatable) and effect.policy == "at_least_once",
             refusals_stored=isinstance(effect, Keyed) and effect.refusals_stored,
         )
+
+    def _left(self, tool: Tool[..., Any], step: StepView) -> str:
+        repeatable = tool.effect.repeatable
+        return "" if repeatable else left_behind(self.writer.view, step, self.writer.journal, in_child=tool.needs_child)
 
     def _in_window(self, tool: Tool[..., Any], step: StepView) -> bool:
         return in_window(
@@ -395,7 +401,7 @@ class Reconciler:
 
     async def _park(self, tool: Tool[..., Any], step: StepView, facts: Facts, found: object) -> None:
         name = question(_row(step), facts, restored=bool(step.restored_ms))
-        text = QUESTIONS[name]
+        text = QUESTIONS[name].format(left=self._left(tool, step))
         if isinstance(tool, MissingTool):
             name, text = "tool", tool.question
         elif name == "attempts" and (gone := self.writer.secrets.missing(tool, step)):

@@ -189,6 +189,8 @@ class Sender:
                 await self.record(step, Event.UNSENT, facts, body, slot=slot)
             case Doubtful():
                 body = msgspec.structs.asdict(outcome)
+                if not outcome.left:
+                    del body["left"]
                 # A Read changes nothing: it waits for its turn as planned, where a cancel ends it.
                 waits = tool.letter == "R" and outcome.reason == "busy"
                 event = Event.RETRY if waits else Event.DOUBT
@@ -230,8 +232,12 @@ class Sender:
     async def _record_stop(self, step: StepView, send: Send) -> None:
         """Say that the attempt was broken off, if we still may; else the next claim says so."""
         if self._writer.fenced or self._lease.lost:
+            if send.left:
+                send.mark_left()  # this process may go on without its lease
             return
         body: Body = {"reason": "stopped", "text": "the call was broken off"}
+        if send.left:
+            body["left"] = send.left
         event = Event.DOUBT if send.begun else Event.UNSENT
         if CLASSES[step.letter].changes_nothing:
             event = Event.RETRY

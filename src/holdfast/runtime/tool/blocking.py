@@ -2,8 +2,9 @@
 
 Tools of class Queryable and Unrepeatable run in children. The promise of `ChildPool.run`: when it returns or raises, in
 whatever way, the attempt has ended. Either the tool's function returned or refused by contract, or its child
-has been killed and reaped, with every process of its group. Nothing of the attempt runs on in the background, so the
-quiet time may start to count.
+has been killed and reaped, with every process that the tool started (keeper.py). Nothing of the attempt runs on in the
+background, so the quiet time may start to count. Where that cannot be proven (no Linux; no namespace and a keeper that
+was killed), a byte in the session's page says so, at `left_at`.
 
 What is proven about the send:
 
@@ -13,8 +14,8 @@ What is proven about the send:
   `before_send` is called between the two, and if it raises, nothing was sent.
 
 A child that gave its word is kept for the next call; one whose tool raised is not, because a
-thread it left behind might still be sending. Children hold the session's lock, are in a process
-group of their own and die with this process (child.py).
+thread it left behind might still be sending. Children hold the session's lock and die with this
+process (child.py).
 
 A thread cannot be killed: the thread of a cancelled call runs on, and counts against the limit until it ends. Threads
 are daemons, so a tool that hangs does not keep the process from ending.
@@ -25,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -37,8 +39,22 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from holdfast.errors import AttemptTimedOut, ChildDied, Misuse, NotSent, ToolNotImportable
-from holdfast.runtime.tool.child import CALL_FIELDS, Message, Target, frame, in_child, opened, outcome_of, read_message
+from holdfast.host.hardening import IS_LINUX
+from holdfast.runtime.tool.child import (
+    CALL_FIELDS,
+    RAISED,
+    Message,
+    Target,
+    frame,
+    in_child,
+    opened,
+    outcome_of,
+    read_message,
+)
+from holdfast.runtime.tool.keeper import END, SIGNAL_EXIT
+from holdfast.runtime.tool.started import KEEPERS
 
+PROGRAM = "holdfast.runtime.tool.child"
 CHILDREN_MAX = 4
 IDLE_S = 30.0
 READY_S = 30.0  # to start a child and import the tool's module
@@ -79,10 +95,12 @@ class ChildPool:
         timeout_s: float | None,
         *,
         before_send: Callable[[], None] | None = None,
+        left_at: int | None = None,
     ) -> object:
         """Run the tool once in a child and return its value.
 
-        `call_fields` holds task_id, ordinal, effect_key, fence, attempt. The time counts from the moment the function
+        `call_fields` holds task_id, ordinal, effect_key, fence, attempt. `left_at`: where in the lock's file a byte
+        says that a process which the tool started may live on. The time counts from the moment the function
         is entered: a child that is slow to start, or no room for it, says nothing about the tool.
 
         Raises:
@@ -96,7 +114,7 @@ class ChildPool:
         """
         call = {name: call_fields[name] for name in CALL_FIELDS}
         call["folder"] = call_fields.get("folder", "")
-        request: Message = {"target": asdict(target), "call": call, "args": dict(args)}
+        request: Message = {"target": asdict(target), "call": call, "args": dict(args), "left_at": left_at}
         attempt = _Attempt(target, frame(request, what="arguments"), before_send, timeout_s)
         async with self._room:
             try:
@@ -117,6 +135,7 @@ class ChildPool:
 
     async def _attempt(self, attempt: _Attempt) -> Message:
         child = await self._ready_child()
+        was_idle = child.is_greeted
         outcome: Message | None = None
         try:
             outcome = await attempt.on(child)
@@ -125,13 +144,15 @@ class ChildPool:
             status = await self._end(child)
             if attempt.sent:
                 raise ChildDied(f"{attempt.target.name}: its process {status} during the call") from error
-            raise NotSent(f"{attempt.target.name}: its process {status} before the call") from error
+            if not was_idle:
+                raise NotSent(f"{attempt.target.name}: its process {status} before the call") from error
         finally:
-            if outcome is not None and outcome["kind"] != "raised":
+            if outcome is not None and outcome["kind"] != RAISED:
                 child.rest(self._idle_s)
                 self._idle.append(child)
             else:
                 await self._end(child)
+        return await self._attempt(attempt)  # it died while it was idle: take another one
 
     async def _ready_child(self) -> _Child:
         while self._idle:
@@ -147,6 +168,7 @@ class ChildPool:
         except OSError as error:
             raise NotSent(f"cannot start a process for the tool: {error}") from error
         self._all.add(child)
+        KEEPERS.add(child.pid)
         return child
 
     async def _end(self, child: _Child) -> str:
@@ -154,7 +176,10 @@ class ChildPool:
         if child in self._idle:
             self._idle.remove(child)
         self._all.discard(child)
-        return await child.end()
+        try:
+            return await child.end()
+        finally:
+            KEEPERS.discard(child.pid)
 
 
 @dataclass(slots=True)
@@ -192,6 +217,8 @@ class _Child:
         self._writer = writer
         self._resting: asyncio.TimerHandle | None = None
         self._watch: int | None = None
+        self.is_greeted = False
+        self._first: int | None = None  # a descriptor of the first process of its namespace
         self._watch_end()
 
     @classmethod
@@ -205,9 +232,13 @@ class _Child:
                 writer.transport.abort()
                 raise
         path = [os.getcwd() if entry == "" else entry for entry in sys.path]
-        hello = {"parent": os.getpid(), "path": path, "pythonpath": os.environ.get("PYTHONPATH")}
+        hello = {"parent": os.getpid(), "path": path, "pythonpath": os.environ.get("PYTHONPATH"), "lock": lock_fd}
         writer.write(frame(hello, what="hello"))
         return cls(process, reader, writer)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def is_running(self) -> bool:
@@ -216,6 +247,12 @@ class _Child:
     async def ask(self, request: bytes) -> Message:
         self._writer.write(request)
         await self._writer.drain()
+        if not self.is_greeted:
+            greeting = await read_message(self._reader)
+            self.is_greeted = True
+            if greeting.get("enclosed"):
+                with suppress(ProcessLookupError):  # it has ended already
+                    self._first = os.pidfd_open(greeting["first"])
         return await read_message(self._reader)
 
     def rest(self, idle_s: float) -> None:
@@ -228,8 +265,13 @@ class _Child:
             self._resting = None
 
     def kill(self) -> None:
-        """Kill the child's whole group. Only before it is reaped: its number is ours till then."""
-        if self._process.returncode is None:
+        """End the child and what it started. Only before it is reaped: its number is ours till then."""
+        if self._process.poll() is not None:
+            return
+        if IS_LINUX:
+            for number in (END, signal.SIGCONT):
+                os.kill(self._process.pid, number)
+        else:
             with suppress(ProcessLookupError, PermissionError):  # macOS: all of it is dead already
                 os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -237,7 +279,7 @@ class _Child:
         self.wake()
         self.kill()
         cancelled: asyncio.CancelledError | None = None
-        while self._process.poll() is None:
+        while self._process.poll() is None or self._is_enclosed_alive():
             try:
                 await asyncio.sleep(_ENDED_POLL_S)
             except asyncio.CancelledError as error:
@@ -250,9 +292,21 @@ class _Child:
             await self._writer.wait_closed()
         return _status(self._process.returncode)
 
+    def _is_enclosed_alive(self) -> bool:
+        """Whether its namespace still has processes: the keeper waits for them, but it may have been killed itself."""
+        if self._first is None:
+            return False
+        look = select.poll()
+        look.register(self._first, select.POLLIN)
+        if not look.poll(0):
+            return True
+        os.close(self._first)
+        self._first = None
+        return False
+
     def _watch_end(self) -> None:
         """Notice the child's end even where a process it forked keeps the socket open."""
-        if sys.platform != "linux":
+        if not IS_LINUX:
             return
         loop = asyncio.get_running_loop()
         self._watch = os.pidfd_open(self._process.pid)
@@ -260,7 +314,6 @@ class _Child:
 
     def _ended(self) -> None:
         self._unwatch_end()
-        self.kill()  # what it left in its group
         self._process.poll()
         asyncio.get_running_loop().call_later(_LAST_WORDS_S, self._writer.transport.abort)
 
@@ -275,7 +328,7 @@ def _spawned(channel: socket.socket, lock_fd: int | None) -> subprocess.Popen[by
     source = str(Path(__file__).parents[3])  # where this Holdfast is imported from
     path = os.environ.get("PYTHONPATH")
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "holdfast.runtime.tool.child"],
+        [sys.executable, "-P", "-m", PROGRAM],
         stdin=channel.fileno(),
         stdout=_standard_error(),
         pass_fds=() if lock_fd is None else (lock_fd,),
@@ -293,8 +346,9 @@ def _standard_error() -> int:
 
 
 def _status(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"was killed by signal {-code} ({signal.strsignal(-code)})"
+    if code is not None and (code < 0 or code > SIGNAL_EXIT):
+        number = -code if code < 0 else code - SIGNAL_EXIT
+        return f"was killed by signal {number} ({signal.strsignal(number)})"
     return f"ended with exit code {code}"
 
 

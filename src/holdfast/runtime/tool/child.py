@@ -2,8 +2,9 @@
 
 Started as `python -m holdfast.runtime.tool.child` with one socket as its standard input and the session's lock among
 its descriptors; it runs one call at a time until the socket closes. It has no descriptor of the journal or the keys and
-opens neither. It dies with the worker (by the kernel on Linux; elsewhere when it next reads), and as long as it lives
-the session's lock is held, so a worker's death is proven only when its tools have ended too.
+opens neither. It dies with the worker (on Linux at once, with every process that the tool started: keeper.py; elsewhere
+when it next reads), and as long as it lives the session's lock is held, so a worker's death is proven only when its
+tools have ended too.
 
 What the tool prints goes to standard error. A polite signal to the process group (Ctrl-C, a service manager's SIGTERM)
 is left to the worker, which lets the call end or kills it.
@@ -38,7 +39,8 @@ from typing import Any, cast
 
 from holdfast import errors
 from holdfast.core import values
-from holdfast.host.hardening import die_with_parent, harden
+from holdfast.host.hardening import harden
+from holdfast.runtime.tool.keeper import STARTS_A_PROCESS, start_kept
 
 Function = Callable[..., Any]  # Any: a tool takes and returns whatever JSON its author chose
 
@@ -187,9 +189,14 @@ def main() -> None:
     hello = receive(channel)
     if hello is None:
         return
-    die_with_parent(hello["parent"])
     harden()
+
+    def tell(enclosed: bool, first: int) -> None:
+        channel.sendall(frame({"enclosed": enclosed, "first": first}, what="hello"))
+
+    kept = start_kept(hello["parent"], hello["lock"], tell)
     _take_over(hello)
+    sys.addaudithook(lambda event, _args: kept.before_start() if event in STARTS_A_PROCESS else None)
     while (request := receive(channel)) is not None:
         try:
             function = resolve(Target(**request["target"]))
@@ -199,23 +206,28 @@ def main() -> None:
         channel.sendall(frame({"ready": True}, what="answer"))
         if receive(channel) is None:
             return
-        outcome = _outcome(function, request)
+        kept.at = request["left_at"]
+        outcome, is_word = _outcome(function, request)
+        if is_word:
+            kept.gave_its_word()
         with suppress(OSError, ValueError):  # its words first: the worker may end this process once it has the outcome
             sys.stdout.flush()
         channel.sendall(outcome)
 
 
-def _outcome(function: Function, request: Message) -> bytes:
+def _outcome(function: Function, request: Message) -> tuple[bytes, bool]:
+    """The outcome as it travels, and whether the tool said what came of the call."""
     try:
         value = _called(function, request)
     except BaseException as error:  # noqa: BLE001 - a tool's exit or interrupt is an outcome
-        return frame(raised(error), what="outcome")
+        told = raised(error)
+        return frame(told, what="outcome"), told["kind"] != RAISED
     try:
-        return frame(returned(value), what="result")
+        return frame(returned(value), what="result"), True
     except errors.HoldfastError as error:  # the effect took place; only its result cannot be kept
-        return frame(unkept(error.message), what="outcome")
+        return frame(unkept(error.message), what="outcome"), True
     except RecursionError:
-        return frame(unkept("the result is nested too deeply"), what="outcome")
+        return frame(unkept("the result is nested too deeply"), what="outcome"), True
 
 
 def _called(function: Function, request: Message) -> object:
@@ -263,6 +275,8 @@ _PROOF_BYTES_MAX = 64 * 1024
 
 Message = dict[str, Any]  # Any: JSON; the fields are written and read in this file and child.py
 
+RAISED = "raised"  # says nothing about the effect; every other kind does
+
 # What each kind of outcome says, and of which type that is.
 _FIELDS: dict[Any, dict[str, type | tuple[type, ...]]] = {
     "returned": {"value": object},
@@ -271,7 +285,7 @@ _FIELDS: dict[Any, dict[str, type | tuple[type, ...]]] = {
     "key-reused": {"proof": object},
     "not-sent": {"reason": str},
     "busy": {"retry_after_s": (int, float)},
-    "raised": {"type": str, "text": str, "code": str},
+    RAISED: {"type": str, "text": str, "code": str},
 }
 
 
@@ -336,7 +350,7 @@ def raised(error: BaseException) -> Message:
         case _:
             code = error.code if isinstance(error, errors.HoldfastError) else ""
             kind, text = type(error).__name__, errors.text_of(error)
-            return {"kind": "raised", "type": kind, "text": text, "code": code}
+            return {"kind": RAISED, "type": kind, "text": text, "code": code}
 
 
 def opened(outcome: Message, *, tool: str) -> object:

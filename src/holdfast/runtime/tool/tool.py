@@ -254,6 +254,8 @@ class Tool(Generic[P, T]):
         self.delay_ms = int(effect.delay_s(http_only=http_only) * 1000)
         # A plain wrapper around an async function gives a coroutine: that is no blocking tool.
         self.blocking = not inspect.iscoroutinefunction(inspect.unwrap(function))
+        # Whether what it starts in this process is watched: it may run on after the attempt (started.py).
+        self.watched = not (self.blocking or effect.repeatable or http_only)
         self.finder: Finder | None = None
         self._target: Target | None = None
         self.__doc__ = function.__doc__

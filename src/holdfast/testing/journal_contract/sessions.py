@@ -126,6 +126,21 @@ class Sessions:
         assert begun(other.journal, worker.session, slot)
         assert not begun(other.journal, worker.session, clear, tag=b"attempt0")
 
+    async def test_what_outlives_its_session_is_known(self, world: World) -> None:
+        worker, other = await world.process(), await world.process()
+        slot, plain = worker.session.take_slot(TAG), worker.session.take_slot(b"attempt0")
+        worker.session.mark_left(slot)
+        worker.session.mark_left(-1)
+        assert (worker.session.is_left(slot), worker.session.is_left(plain)) == (True, False)
+        assert not left(other.journal, worker.session, slot)  # alive: its own process knows
+        assert left(other.journal, worker.session, slot, in_child=True)
+        await worker.die()
+        assert left(other.journal, worker.session, slot)
+        assert not left(other.journal, worker.session, plain, tag=b"attempt0", in_child=True)
+        assert not left(other.journal, worker.session, slot, tag=b"attempt9")
+        world.clock.reboot(boot_id="boot-2")
+        assert not left((await world.process()).journal, worker.session, slot)
+
     async def test_a_living_session_may_begin_at_any_moment(self, world: World) -> None:
         worker, other = await world.process(), await world.process(ttl_ms=10 * TTL_MS)
         slot = worker.session.take_slot(TAG)
@@ -171,6 +186,12 @@ class Sessions:
         session.free_slot(-1)
         session.free_slot(taken[0])
         assert session.take_slot(TAG) == taken[0]
+
+
+def left(journal: Journal, session: Session, slot: int, *, tag: bytes = TAG, in_child: bool = False) -> bool:
+    return journal.is_left(
+        session_id=session.session_id, boot_id=session.boot_id, slot=slot, tag=tag, in_child=in_child
+    )
 
 
 def begun(journal: Journal, session: Session, slot: int, *, tag: bytes = TAG) -> bool:

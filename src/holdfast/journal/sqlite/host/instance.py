@@ -58,12 +58,22 @@ class Instance:
         return is_alive(self.folder, session_id)
 
     def send_begun(self, session_id: str, slot: int, tag: bytes) -> bool:
+        page = self._dead_page(session_id)
+        return isinstance(page, Unreadable) or not isinstance(page.slot(slot, tag), NotBegun)
+
+    def is_left(self, session_id: str, slot: int, tag: bytes, *, in_child: bool) -> bool:
+        if in_child and self.is_alive(session_id):
+            return True
+        page = self._dead_page(session_id)
+        return isinstance(page, DeadPage) and page.is_left(slot, tag)
+
+    def _dead_page(self, session_id: str) -> DeadPage | Unreadable:
         page = self._dead_pages.get(session_id)
         if page is None:
             page = read_dead_page(self.folder, session_id, boot_id=self.clock.boot_id)
             if isinstance(page, DeadPage):
                 self._dead_pages[session_id] = page
-        return isinstance(page, Unreadable) or not isinstance(page.slot(slot, tag), NotBegun)
+        return page
 
     def fold_marks(self, keep: set[str]) -> None:
         for gone in fold_marks(self.folder, keep, at_ms=self.clock.wall_ms()):

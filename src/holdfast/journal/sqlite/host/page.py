@@ -11,6 +11,7 @@ begins and holds an exclusive lock on it until it ends. Three things hang on thi
   commit of the start record that names the slot; `mark_begun` comes before the first byte is
   handed to the kernel; `free_slot` comes after the step is closed or its doubt is recorded.
   Killed between any two: a start record exists and its flag is clear only if nothing was sent.
+  `mark_left` comes before something starts that may outlive the session and still send.
 * **The mark says how far the journal was.** `raise_mark` comes after the commit has returned, so
   the mark is never ahead of the durable journal (high_water.py).
 
@@ -115,7 +116,7 @@ class SessionPage:
         slot = self._free[-1]
         try:
             # One write: a reader finds the old tag or the new one with its flag, never a mixture.
-            os.pwrite(self._fd, tag + _CLEAR, _slot_at(slot))
+            os.pwrite(self._fd, tag + _CLEAR + _CLEAR, _slot_at(slot))
         except OSError:
             return None
         self._free.pop()
@@ -129,6 +130,19 @@ class SessionPage:
             os.pwrite(self._fd, _SET, _slot_at(slot) + pages.TAG_BYTES)
         except OSError as error:
             raise explained(error, pages.page_path(self._folder, self.session_id)) from error
+
+    def left_at(self, slot: int) -> int:
+        """Where in this file the byte is that says what `mark_left` says."""
+        self._check_taken(slot)
+        return _slot_at(slot) + pages.LEFT_AT
+
+    def mark_left(self, slot: int) -> None:
+        """Note that something of this attempt may still send when the session has ended."""
+        if self._fd >= 0:
+            os.pwrite(self._fd, _SET, self.left_at(slot))
+
+    def is_left(self, slot: int) -> bool:
+        return self._fd >= 0 and os.pread(self._fd, 1, self.left_at(slot)) == _SET
 
     def free_slot(self, slot: int) -> None:
         """Give the slot back once the attempt's outcome, or its doubt, is durable."""

@@ -13,10 +13,12 @@ Numbers are little endian.
        256      8  mark: the highest record number whose commit has returned
        264      8  the mark again, XORed with a number made from the session id
        272      1  stop: 0xA5 while writes are trusted, 0x5A after a failed sync
-       512  992 x 16  slots: tag (8 bytes), flag (1), unused (7)
+       512  992 x 16  slots: tag (8 bytes), flag (1), left (1), unused (6)
 
 A slot's flag is 0xA5 (clear: nothing was sent) or 0x5A (the send had begun). Any other value, also the zeros of a slot
-never taken, proves nothing. Mark, stop and each slot are inside one 512-byte sector.
+never taken, proves nothing. Left is 0x5A where something that the attempt started may outlive the session and still
+send (a process, a thread of a process that goes on); any other value says nothing. Mark, stop and each slot are inside
+one 512-byte sector.
 
 A page is evidence, and only NOT_BEGUN lets an Unrepeatable step run again, so every doubt counts as begun. NOT_BEGUN
 needs all of:
@@ -53,6 +55,7 @@ STOP_AT = 272
 SLOTS_AT = 512
 SLOT_BYTES = 16
 TAG_BYTES = 8
+LEFT_AT = TAG_BYTES + 1  # in a slot
 CLEAR = 0xA5
 SET = 0x5A
 
@@ -173,6 +176,12 @@ class DeadPage:
 
     image: PageImage
     same_boot: bool
+
+    def is_left(self, slot: int, tag: bytes) -> bool:
+        """Whether something of that attempt may have outlived the session and still send. Nothing outlives a restart of
+        the machine."""
+        is_there = self.same_boot and 0 <= slot < SLOT_COUNT and self.image.slot(slot)[0] == tag
+        return is_there and self.image.raw[SLOTS_AT + slot * SLOT_BYTES + LEFT_AT] == SET
 
     def slot(self, slot: int, tag: bytes) -> Begun | NotBegun | Unreadable:
         if not 0 <= slot < SLOT_COUNT:

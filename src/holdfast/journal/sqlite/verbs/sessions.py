@@ -37,6 +37,16 @@ class SqliteSession:
         if slot >= 0:
             self.page.free_slot(slot)
 
+    def left_at(self, slot: int) -> int | None:
+        return self.page.left_at(slot) if slot >= 0 else None
+
+    def mark_left(self, slot: int) -> None:
+        if slot >= 0:
+            self.page.mark_left(slot)
+
+    def is_left(self, slot: int) -> bool:
+        return slot >= 0 and self.page.is_left(slot)
+
     def lock_fd(self) -> int | None:
         return self.page.lock_fd
 

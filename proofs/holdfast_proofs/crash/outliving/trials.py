@@ -1,0 +1,161 @@
+"""Trials of code that outlives its attempt: a worker is killed while a slow attempt has yet to send.
+
+The kills fall at random between the start of the slow attempt and the moment at which its request would leave. Every
+second trial of a blocking tool runs without the right to make namespaces; in every fourth the keepers of the tool are
+killed together with the worker. Threads die with their worker, but they outlive a timeout: theirs is far shorter than
+the slow attempt.
+
+Then another program resumes. Where it parks the step, a person decides as the question says: once a decision is allowed
+(and, where the question says that something may still run, once that is over) they look at the far end, and let it run
+where nothing is there. A second effect that arrives later is a duplicate that nobody was told about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import holdfast
+from holdfast.downstream.process import FarEnd
+from holdfast.errors import NotNow
+from holdfast.host.hardening import prctl
+from holdfast.journal.records import TaskState
+from holdfast.runtime.tool import started
+from holdfast_proofs.crash.board import Board
+from holdfast_proofs.crash.forks import Child, Trial, fork, run_trials
+from holdfast_proofs.crash.found import Found
+from holdfast_proofs.crash.lives import JOURNAL, Life, work
+from holdfast_proofs.crash.outliving.tools import BEGAN, LATE_S, Shape
+from holdfast_proofs.crash.subjects import Subject
+from holdfast_proofs.crash.sweep import SETTINGS
+from holdfast_proofs.weakened import Weakness, weaken
+
+GRACE_S = 0.1  # instead of the user's five seconds: the suite wants to see what is left running
+OVER_S = 0.5  # beyond LATE_S, and everything that was started has sent
+_PR_CAPBSET_DROP, _CAP_SYS_ADMIN = 24, 21
+DECISIONS_MAX = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutlivingPlan:
+    subject: Subject
+    shape: Shape
+    far_end: FarEnd
+    folder: Path
+    count: int
+    seed: int
+    weakness: Weakness | None
+    lanes: int = 4
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.far_end.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlived:
+    """One trial."""
+
+    what: str
+    again: str
+    hit: bool  # whether the worker was killed
+    may_park: bool  # nobody can know that everything has ended
+    parked: bool
+    found: Found
+
+    def __str__(self) -> str:
+        return self.what
+
+
+def run_outliving(plan: OutlivingPlan) -> Iterator[Outlived]:
+    chance = random.Random(plan.seed)
+    trials = [_trial(plan, number, chance.uniform(0, LATE_S)) for number in range(plan.count)]
+    yield from run_trials(iter(trials), lanes=plan.lanes)
+
+
+def _trial(plan: OutlivingPlan, number: int, after_s: float) -> Trial[Outlived]:
+    folder = plan.folder / f"trial-{number}"
+    folder.mkdir(mode=0o700)
+    began = folder / "began"
+    bare, both = number % 2 == 1, number % 4 >= 2
+    life = Life(subject=plan.subject, folder=folder, url=plan.url, settings=SETTINGS)
+    board = Board()
+
+    def begin() -> None:
+        os.environ[BEGAN] = str(began)
+        started.GRACE_S = GRACE_S
+        weaken(plan.weakness)
+        if bare and os.geteuid() == 0:
+            prctl(_PR_CAPBSET_DROP, _CAP_SYS_ADMIN)  # counts from the next exec on: in the tool's process
+
+    worker = fork(lambda: work(life, board), before=begin)
+    yield lambda: worker.ended() or began.exists()
+    sends = time.monotonic() + LATE_S
+    due = sends - LATE_S + after_s
+    yield lambda: worker.ended() or time.monotonic() >= due
+    hit = _kill(worker, both=both and plan.shape == "subprocess")
+    yield worker.ended
+    resumed = Board.like(board)
+    resumer = fork(lambda: _resume(plan, life, resumed, sends), before=begin)
+    yield resumer.ended
+    yield lambda: time.monotonic() >= sends + OVER_S
+    parked, found = (folder / "parked").exists(), resumed.found
+    if resumer.code != 0 or found is None:
+        hung = ", it hung" if resumer.overdue else ""
+        found = Found(error=f"the resumer ended with {resumer.code}{hung}", task_id=board.accepted)
+    shutil.rmtree(folder)
+    return Outlived(
+        what=f"{plan.shape} {number}, killed after {after_s * 1_000:.0f} ms{', bare' * bare}{', with keepers' * both}",
+        again=f"--seed {plan.seed}",
+        hit=hit,
+        may_park=plan.shape == "thread" or (bare and both),
+        parked=parked,
+        found=found,
+    )
+
+
+def _kill(worker: Child, *, both: bool) -> bool:
+    if worker.ended():
+        return False
+    pids = [worker.pid]
+    if both:
+        with suppress(OSError):
+            pids += map(int, Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split())
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return True
+
+
+async def _resume(plan: OutlivingPlan, life: Life, board: Board, sends: float) -> None:
+    for _ in range(DECISIONS_MAX):
+        await work(life, board)
+        found = board.found
+        if found is None or found.state != TaskState.PARKED:
+            return
+        (life.folder / "parked").touch()
+        await _decide(plan, life, found, sends)
+
+
+async def _decide(plan: OutlivingPlan, life: Life, found: Found, sends: float) -> None:
+    """What a careful person does."""
+    (ordinal, step), *_ = [(at, one) for at, one in found.steps.items() if one.state == TaskState.PARKED]
+    if "may still run" in step.question:
+        await asyncio.sleep(max(0.0, sends + OVER_S - time.monotonic()))
+    async with holdfast.open(life.folder / JOURNAL, tasks=[life.subject.task], serve=False) as hf:
+        while True:
+            effects = (await plan.far_end.ledger()).effects
+            done = [one.id for one in effects if one.task == found.task_id and one.base == ordinal]
+            try:
+                await hf.settle(found.task_id, ordinal, "done" if done else "run", result=(done or [None])[0])
+                return
+            except NotNow:
+                await asyncio.sleep(0.02)
