@@ -154,6 +154,8 @@ class Caller:
             return await self._given_up(tool, error, send, started)
         finally:
             send.over = True
+            if started is not None:
+                started.close()
         return _returned(tool, value, self.secrets)
 
     async def _given_up(

@@ -50,21 +50,28 @@ _Running = asyncio.Task[Any] | Future[Any] | threading.Thread
 class Started:
     """What one attempt has started so far."""
 
-    __slots__ = ("_before", "_before_process", "_running")
+    __slots__ = ("_before", "_before_process", "_is_over", "_running")
 
     def __init__(self, before_process: Callable[[], None]) -> None:
         self._before_process = before_process
+        self._is_over = False
         self._running: list[_Running] = []
         self._before: frozenset[int] | None = None  # children of ours when it started its first process
 
     def add(self, one: _Running) -> None:
-        self._running.append(one)
+        if not self._is_over:
+            self._running.append(one)
 
     def add_process(self) -> None:
         """Raises OSError where it cannot be noted: then it does not start."""
-        if self._before is None:
+        if self._before is None and not self._is_over:
             self._before_process()
             self._before = frozenset(own_children() or ())
+
+    def close(self) -> None:
+        """The attempt is over: what its code starts from now on belongs to no attempt."""
+        self._is_over = True
+        self._running.clear()
 
     def left(self) -> str:
         """What of it still runs, in words; empty where nothing does."""
