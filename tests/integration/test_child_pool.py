@@ -447,7 +447,7 @@ from holdfast.host.hardening import prctl
 from holdfast.journal.sqlite.host.page import SessionPage
 from holdfast.runtime.tool.blocking import ChildPool
 from holdfast.runtime.tool.child import locate
-FOLDER, BARE = sys.argv[1], sys.argv[2] == "bare"
+FOLDER = os.path.dirname(os.path.abspath(__file__))
 CALL = {"task_id": "t", "ordinal": "1", "effect_key": "k", "fence": 1, "attempt": 1}
 def detach():
     if os.fork() == 0:
@@ -458,9 +458,9 @@ def detach():
         os._exit(0)
     time.sleep(600)
 async def main():
-    if BARE and os.geteuid() == 0:
-        prctl(24, 21)  # PR_CAPBSET_DROP, CAP_SYS_ADMIN: from the next exec on
     from pathlib import Path
+    if sys.argv[1] == "bare" and os.geteuid() == 0:
+        prctl(24, 21)  # PR_CAPBSET_DROP, CAP_SYS_ADMIN: from the next exec on
     page = SessionPage.create(Path(FOLDER, "instance"), "s", boot_id="boot", incarnation=1)
     slot = page.take_slot(b"attempt1")
     await ChildPool(page.lock_fd).run(locate(detach), CALL, {}, None, left_at=page.left_at(slot))
@@ -476,7 +476,7 @@ def test_what_a_tool_started_ends_with_the_worker_or_is_known_to_be_left(tmp_pat
     """In a namespace, or by a keeper; where there is no namespace and the keeper is killed too, the page says so."""
     script, folder = tmp_path / "script.py", tmp_path / "instance"
     script.write_text(OUTLIVED)
-    with subprocess.Popen([sys.executable, str(script), str(tmp_path), how], stdout=subprocess.DEVNULL) as worker:
+    with subprocess.Popen([sys.executable, str(script), how], stdout=subprocess.DEVNULL) as worker:
         watch = os.pidfd_open(pid := asyncio.run(_wait_pid(tmp_path / "pid")))
         keepers = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
         enclosed = os.readlink(f"/proc/{pid}/ns/pid") != os.readlink("/proc/self/ns/pid")

@@ -28,11 +28,12 @@ from holdfast.runtime.session.deadlines import Deadlines
 from holdfast.runtime.session.lease import SessionLease
 from holdfast.runtime.tool.blocking import ChildPool, Threads
 from holdfast.runtime.tool.child import CALL_FIELDS, Unkept
-from holdfast.runtime.tool.started import A_PROCESS, Started, watched
+from holdfast.runtime.tool.started import A_PROCESS, Started
 from holdfast.runtime.tool.tool import Absent, Apply, Call, FindAnswer, Found, Many, Tool, Unsure
 
 TEXT_CHARS_MAX = 2_000  # of an error's message that is kept
 FIND_TIMEOUT_S = 30.0
+_UNWATCHED = nullcontext()
 _NO_WORD = frozenset(("timeout", "raised"))  # doubts in which the tool itself said nothing about the effect
 
 Args = dict[str, Any]  # Any: JSON values, checked before they are planned
@@ -133,7 +134,7 @@ class Caller:
                 else:
                     send.mark()
                 bound = tool.bound(call, own)
-                with nullcontext() if started is None else watched(started):
+                with started or _UNWATCHED:
                     value = await self.deadlines.run(bound, tool.timeout_s, task_id, step.ordinal)
         except asyncio.CancelledError as error:
             if _is_cancelled():

@@ -28,10 +28,9 @@ import functools
 import socket
 import sys
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.thread import _worker as _pool_thread  # pyright: ignore[reportPrivateUsage]
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -48,15 +47,22 @@ _Running = asyncio.Task[Any] | Future[Any] | threading.Thread
 
 
 class Started:
-    """What one attempt has started so far."""
+    """What one attempt has started so far; recorded while its block runs."""
 
-    __slots__ = ("_before", "_before_process", "_is_over", "_running")
+    __slots__ = ("_before", "_before_process", "_is_over", "_running", "_token")
 
     def __init__(self, before_process: Callable[[], None]) -> None:
         self._before_process = before_process
         self._is_over = False
         self._running: list[_Running] = []
         self._before: frozenset[int] | None = None  # children of ours when it started its first process
+
+    def __enter__(self) -> None:
+        _install(asyncio.get_running_loop())
+        self._token = _current.set(self)
+
+    def __exit__(self, *_error: object) -> None:
+        _current.reset(self._token)
 
     def add(self, one: _Running) -> None:
         if not self._is_over:
@@ -103,17 +109,6 @@ class Started:
 KEEPERS: set[int] = set()  # children of ours that belong to no attempt, or are ended with it
 _current: ContextVar[Started | None] = ContextVar("holdfast_started", default=None)
 _installed = False
-
-
-@contextmanager
-def watched(started: Started) -> Generator[None]:
-    """While the block runs, record in `started` what its code starts."""
-    _install(asyncio.get_running_loop())
-    token = _current.set(started)
-    try:
-        yield
-    finally:
-        _current.reset(token)
 
 
 def _install(loop: asyncio.AbstractEventLoop) -> None:
