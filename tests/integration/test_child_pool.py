@@ -453,6 +453,7 @@ def detach():
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
+            os.closerange(3, 100)  # as subprocess does: also the session's lock
             with open(f"{FOLDER}/pid", "w") as out: out.write(os.readlink("/proc/self") + "\\n")
             time.sleep(600)
         os._exit(0)

@@ -222,9 +222,9 @@ if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         os.write(1, b"%d\\n" % os.getpid())
-        time.sleep(600)
+        time.sleep(60)
     os._exit(0)
-time.sleep(600)
+time.sleep(60)
 """
     supervised = Supervised(leaves)
     started.append(supervised)
@@ -238,7 +238,8 @@ time.sleep(600)
     assert poller.poll(0)
     os.close(orphan)
     os.kill(parent, signal.SIGTERM)
-    assert again > 0
+    assert supervised.end() == 0
+    assert not Path(f"/proc/{again}").exists()
 
 
 def test_the_worker_is_in_a_group_of_its_own_with_default_signals(started: list[Supervised]) -> None:
