@@ -298,7 +298,7 @@ async def _deep(journal: Journal) -> AsyncIterator[Finding]:
     if sound:
         yield ok("records", "read every record, chain and seal, and their running total: all intact")
     yield note(
-        "records",
+        "limits",
         "this check cannot see: a deleted inbox item or notice, a changed due time or crash count, the newest lines "
         "for memory files put back, the journal and instance/ put back together, or what someone with the keys does",
     )
