@@ -46,7 +46,8 @@ K_EFFECT = bytes.fromhex(EFFECT["k_effect"])
 
 @pytest.mark.parametrize("one", EFFECT["tasks"], ids=lambda one: one["task_id"])
 def test_a_request_id_gives_the_published_task_id(one: dict[str, str]) -> None:
-    found = task_id_for_request(K_EFFECT, agent=one["agent"], name=one["name"], request_id=one["request_id"])
+    salt = bytes.fromhex(one.get("salt", ""))
+    found = task_id_for_request(K_EFFECT, agent=one["agent"], name=one["name"], request_id=one["request_id"], salt=salt)
     assert found == one["task_id"]
     assert task_id_bytes(found).hex() == one["raw"]
     assert task_id_from_bytes(bytes.fromhex(one["raw"])) == parse_task_id(one["task_id"].lower())

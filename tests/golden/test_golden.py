@@ -243,6 +243,25 @@ def test_the_same_request_finds_the_old_task(journal: Path) -> None:
     assert found["task_id"] == task_of("mails", to="old@example.org")
 
 
+def test_a_new_journal_beside_the_old_one_has_tasks_of_its_own(tmp_path: Path) -> None:
+    """The old ring lists no journals: the old one goes on under its old ids, also after the ring has changed."""
+    unpack(HERE / "journal.tar.gz", tmp_path)
+    old, new = tmp_path / "ada" / "journal.db", tmp_path / "ada" / "new.db"
+
+    def submit(journal: Path) -> Any:
+        hf = Commands(journal.parent, HOLDFAST_JOURNAL=str(journal))
+        words = ("submit", f"{APP}:tasks", '{"to": "old@example.org"}', "--task", "mails", "--no-follow")
+        return hf.json(*words, "--request-id", "restored")
+
+    other = submit(new)
+    assert other["created"] is True
+    assert other["task_id"] != task_of("mails", to="old@example.org")
+    for _ in range(2):
+        found = submit(old)
+        assert (found["task_id"], found["created"]) == (task_of("mails", to="old@example.org"), False)
+    assert submit(new) == {**other, "created": False}
+
+
 # the agent
 
 

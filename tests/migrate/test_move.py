@@ -57,6 +57,24 @@ def test_a_task_under_way_finishes_on_the_other_host(pair: Pair, tmp_path: Path)
     assert "handoff.md" in {path.name for path in there.home.iterdir()}
 
 
+def test_a_further_journal_keeps_its_ids_on_the_other_host(alone: Pair, tmp_path: Path) -> None:
+    """The vault was carried over before there was a salt: the journal brings it, and the ring there learns it."""
+    here, there = alone
+
+    async def opened(journal: Path) -> None:
+        async with holdfast.open(journal, serve=False):
+            pass
+
+    asyncio.run(opened(here.home / "first.db"))
+    task_id = here.submit()
+    here.export(tmp_path / "ada.move")
+    there.take(tmp_path / "ada.move")
+    assert there.submit() == task_id
+    there.journal.unlink()
+    there.run("recover", "--journal", str(there.journal), "--begin-anew", "--yes")
+    assert there.submit() == task_id
+
+
 def test_a_package_is_taken_once(pair: Pair, tmp_path: Path) -> None:
     here, there = pair
     here.submit()

@@ -59,6 +59,8 @@ def live_and_die(root: Path, far_end: BlockingFarEnd) -> Lost:
     shop = load_app(APP)
 
     async def live() -> Lost:
+        async with holdfast.open(home_folder / "first.db", serve=False):
+            pass  # so the agent's own journal is a further one: a recovery must keep its salt
         async with holdfast.open(home_folder / "journal.db", tasks=list(shop.tasks.values()), serve=False) as hf:
             task = await hf.submit("buy", cents=700, request_id="order-1")
         machine = Machine(root / "machine")

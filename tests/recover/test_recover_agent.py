@@ -90,6 +90,19 @@ def _finished(machine: BareMachine, task_id: str, far_end: BlockingFarEnd) -> di
         worker.communicate(timeout=30)
 
 
+def test_the_recovered_keys_know_the_ids_of_a_journal_that_is_lost_too(lost: Lost, machine: BareMachine) -> None:
+    """Its salt is in the escrow: begun anew, the same request is the same task with the same effect keys."""
+    done = machine.recover(lost, "--place", str(lost.place))
+    assert done.returncode == 0, done.stderr
+    journal = machine.home / "journal.db"
+    for path in machine.home.glob("journal.db*"):
+        path.unlink()
+    words = ("submit", APP, '{"cents": 700}', "--task", "buy", "--request-id", "order-1", "--no-follow")
+    anew = machine.json("recover", "--journal", str(journal), "--begin-anew", "--yes")
+    assert anew["done"]
+    assert machine.json(*words, "--journal", str(journal))["task_id"] == lost.task_id
+
+
 def test_a_look_changes_nothing_and_tells_what_is_there(lost: Lost, machine: BareMachine) -> None:
     done = machine.recover(lost, "--place", str(lost.place), "--dry-run", keys=False)
     assert done.returncode == 0, done.stderr

@@ -68,7 +68,10 @@ async def test_a_journal_that_is_gone_is_not_silently_replaced(tmp_path: Path) -
             pass
     assert "--begin-anew" in refused.value.hint
     assert not journal.exists()
-    async with holdfast.open(tmp_path / "other.db", tasks=TASKS) as hf:
+    with pytest.raises(JournalGone):
+        async with holdfast.open(tmp_path / "other.db", tasks=TASKS):
+            pass
+    async with holdfast.open(tmp_path / "other.db", tasks=TASKS, new_journal=True) as hf:
         assert await (await hf.submit(plain)).result(10) == "fine"
 
 

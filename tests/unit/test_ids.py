@@ -121,6 +121,15 @@ def test_a_request_id_always_stands_for_the_same_task() -> None:
     assert made() != task_id_for_request(b"x" * 32, agent="ada", name="trip", request_id="o-77")
 
 
+def test_a_salt_gives_a_request_id_another_task() -> None:
+    def made(salt: bytes, agent: str = "ada") -> TaskId:
+        return task_id_for_request(K_EFFECT, agent=agent, name="trip", request_id="o-77", salt=salt)
+
+    assert made(b"") == task_id_for_request(K_EFFECT, agent="ada", name="trip", request_id="o-77")
+    assert len({made(b""), made(bytes(16)), made(b"x" * 16)}) == 3
+    assert made(b"x" * 16, agent="bob") != made(b"x" * 16)
+
+
 @given(st.text(max_size=8), st.binary(max_size=8), st.text(max_size=8), st.binary(max_size=8))
 def test_fingerprints_tell_calls_apart(tool: str, args: bytes, tool2: str, args2: bytes) -> None:
     tool, tool2 = tool.replace("\0", "_"), tool2.replace("\0", "_")

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.clock import SystemEntropy
-from holdfast.errors import KeysMissing, KeysWrong
+from holdfast.core.served import ServedJournal, with_journal
+from holdfast.errors import KeysMissing, KeysWrong, NotNow
 from holdfast.host.private_files import create_durably
 from holdfast.identity.journal_keys import keyfile
 from holdfast.identity.journal_keys.keyfile import load_or_create, parse
@@ -79,6 +80,20 @@ def test_a_journal_without_keys_gets_no_new_ones(tmp_path: Path) -> None:
         {"journal_keys": [{"id": 0, "key": KEY}]},
         {"journal_keys": [{"id": 1}]},
         {"journal_keys": 7},
+        {"format": 4},
+        {"journals": 7},
+        {"journals": [7]},
+        {"journals": [{"id": "ab" * 8}]},
+        {"journals": [{"id": "ab" * 7, "name": "journal.db"}]},
+        {"journals": [{"id": "ab" * 8, "name": "../journal.db"}]},
+        {"journals": [{"id": "ab" * 8, "name": ".."}]},
+        {"journals": [{"id": "ab" * 8, "name": ""}]},
+        {"journals": [{"id": "ab" * 8, "name": "journal.db", "more": 1}]},
+        {"journals": [{"id": "ab" * 8, "name": "journal.db", "was": ["ab"]}]},
+        {"journals": [{"id": "ab" * 8, "name": name} for name in ("a.db", "b.db")]},
+        {"journals": [{"id": "ab" * 8, "name": "journal.db", "salt": "ab" * 16}]},
+        {"format": 3, "journals": [{"id": "ab" * 8, "name": "journal.db", "salt": "ab" * 15}]},
+        {"format": 3, "journals": [{"id": "ab" * 8, "name": "journal.db"}] * 1_001},
     ],
 )
 def test_malformed_keys_are_refused_without_showing_them(change: dict[str, object]) -> None:
@@ -98,3 +113,21 @@ def test_keys_that_cannot_be_read_say_so(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(KeysMissing, match=r"cannot read .*keys\.json: Permission denied") as caught:
         load_or_create(path, journal_exists=True, entropy=SystemEntropy())
     assert "chmod 600" in caught.value.hint
+
+
+def test_a_ring_reads_back_which_journals_it_serves(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    made = load_or_create(path, journal_exists=False, entropy=SystemEntropy())
+    first = ServedJournal(id="ab" * 8, name="berlin.db", was=("cd" * 8,))
+    made.change_journals(lambda served: with_journal(served, first))
+    assert json.loads(path.read_text())["format"] == 1
+    second = ServedJournal(id="ef" * 8, name="lisbon.db", salt=bytes(range(16)))
+    made.change_journals(lambda served: with_journal(served, second))
+    assert json.loads(path.read_text())["format"] == 3
+    found = load_or_create(path, journal_exists=True, entropy=SystemEntropy())
+    assert found.journals == made.journals == (first, second)
+    assert (found.k_effect, found.journal_key(1)) == (made.k_effect, made.journal_key(1))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert second.salt.hex() not in repr(found.journals)
+    with pytest.raises(NotNow):
+        parse(path.read_bytes(), where="a copy").change_journals(lambda served: served)

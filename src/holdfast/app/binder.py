@@ -16,9 +16,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.app.serving_keys import check_may_begin, serve_journal
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.core.notices import Notices, quarantined_notice, second_instance_notice
 from holdfast.core.ports import KeyRing, Memory
+from holdfast.core.served import ServingRing
 from holdfast.errors import AgentElsewhere, AgentQuarantined, HoldfastError, KeysMissing, NotAJournal
 from holdfast.host.log import Log
 from holdfast.host.private_files import check_place
@@ -97,8 +99,10 @@ async def open_file_journal(
     network_fs: bool = False,
     synchronous: str = "FULL",
     moving: bool = False,
-) -> tuple[Journal, KeyRing]:
+    new_journal: bool = False,
+) -> tuple[Journal, ServingRing]:
     """The journal at this path with its keys; makes both if there are none.
+    Raises JournalGone if the keys serve a journal that is missing, unless `new_journal` asks for a further one.
     Raises MovedAway if the agent was moved to another host; `moving` is for the move itself."""
     instance = path.parent / INSTANCE
     if not moving:
@@ -106,12 +110,13 @@ async def open_file_journal(
     clock = clock or SystemClock()
     entropy = entropy or SystemEntropy()
     exists, admin = os.path.lexists(path), journal_at(path)
-    if not exists and not create:
+    if not exists:
         admin.check_not_lost()
-        raise NotAJournal(
-            f"there is no journal at {path}",
-            hint="run `holdfast worker APP` or `holdfast submit APP REQUEST` to create one",
-        )
+        if not create:
+            raise NotAJournal(
+                f"there is no journal at {path}",
+                hint="run `holdfast worker APP` or `holdfast submit APP REQUEST` to create one",
+            )
     if not path.parent.is_dir():
         raise NotAJournal(f"the folder {path.parent} does not exist", hint="make the folder first")
     check_place(path, allow_network_fs=network_fs)
@@ -120,16 +125,19 @@ async def open_file_journal(
     except KeysMissing:
         admin.peek()  # a file that is no journal has no keys: say that instead
         raise
+    if not exists and not new_journal:
+        check_may_begin(path, keys)
     journal = await admin.open(
         keys=keys, clock=clock, entropy=entropy, create=create, allow_network_fs=network_fs, synchronous=synchronous
     )
-    await asyncio.sleep(0)
-    if not moving:
-        try:
+    try:
+        serve_journal(path, journal.journal_id, keys, entropy)
+        await asyncio.sleep(0)
+        if not moving:
             check_not_moved(instance)  # again, now that a move would find it in use
-        except BaseException:  # also a cancel: no journal stays open without an owner
-            await journal.close()
-            raise
+    except BaseException:  # also a cancel: no journal stays open without an owner
+        await journal.close()
+        raise
     return journal, keys
 
 
@@ -178,12 +186,21 @@ async def wait_held(lease: AgentLease, *, notices: Notices | None, log: Log, pat
 
 
 async def open_as(
-    lease: AgentLease | None, journal: Path, *, clock: Clock, entropy: Entropy, network_fs: bool, create: bool = True
-) -> tuple[Journal, KeyRing]:
+    lease: AgentLease | None,
+    journal: Path,
+    *,
+    clock: Clock,
+    entropy: Entropy,
+    network_fs: bool,
+    create: bool = True,
+    new_journal: bool = False,
+) -> tuple[Journal, ServingRing]:
     """The journal, under the incarnation of the lease."""
 
-    async def opened() -> tuple[Journal, KeyRing]:
-        return await open_file_journal(journal, clock=clock, entropy=entropy, create=create, network_fs=network_fs)
+    async def opened() -> tuple[Journal, ServingRing]:
+        return await open_file_journal(
+            journal, clock=clock, entropy=entropy, create=create, network_fs=network_fs, new_journal=new_journal
+        )
 
     found, keys = await opened()
     if lease is None:

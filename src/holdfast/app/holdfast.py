@@ -78,6 +78,7 @@ class Holdfast:
         secrets: Secrets = NO_SECRETS,
         memory: Memory | None = None,
         held: AgentLease | None = None,
+        task_salt: bytes = b"",
     ) -> None:
         self._held = held
         self.journal = journal
@@ -87,6 +88,7 @@ class Holdfast:
         self.tasks = _by_name(tasks, TaskType, "task")
         self.tools = _by_name(tools, Tool, "tool")
         self._k_effect = keys.k_effect
+        self._task_salt = task_salt  # empty for the first journal of a key ring
         self._fingerprint_key = ids.fingerprint_key(keys.k_effect)
         self._keys = keys
         self.secrets = secrets
@@ -145,7 +147,9 @@ class Holdfast:
     def _mint(self, name: str, request_id: str) -> ids.TaskId:
         if not request_id:
             return ids.task_id_from_bytes(self._entropy.bytes(16))
-        return ids.task_id_for_request(self._k_effect, agent=self.settings.agent, name=name, request_id=request_id)
+        return ids.task_id_for_request(
+            self._k_effect, agent=self.settings.agent, name=name, request_id=request_id, salt=self._task_salt
+        )
 
     # facts and decisions
 

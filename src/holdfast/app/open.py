@@ -19,6 +19,7 @@ from holdfast.app.notify import make_notices
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.errors import Misuse
 from holdfast.host.log import Log
+from holdfast.journal.bind import journal_at
 from holdfast.layout.engine_settings import Settings
 from holdfast.layout.journal_location import journal_path
 from holdfast.runtime.engine.engine import Engine
@@ -44,6 +45,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
     settings: Settings | None = None,
     serve: bool = True,
     create: bool = True,
+    new_journal: bool = False,
     clock: Clock | None = None,
     entropy: Entropy | None = None,
     log: Log | None = None,
@@ -55,6 +57,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
         tasks: task functions that this process runs, for new tasks and for tasks of dead processes.
         tools: tools of scopes, so that this process can finish the calls that a dead process left open.
         serve: False: run no tasks; only read, submit and decide.
+        new_journal: also make the journal if the keys in its folder serve another one that is missing there.
     """
     if in_child():
         raise Misuse(
@@ -77,7 +80,13 @@ async def open(  # noqa: A001 - the public name is holdfast.open
         for tool in known:
             check_registered(tool)
         opened, keys = await open_as(
-            lease, path, clock=clock, entropy=entropy, create=create, network_fs=settings.allow_network_fs
+            lease,
+            path,
+            clock=clock,
+            entropy=entropy,
+            create=create,
+            network_fs=settings.allow_network_fs,
+            new_journal=new_journal,
         )
         try:
             secrets = open_secrets(path, keys=keys, clock=clock, entropy=entropy)
@@ -99,6 +108,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
             secrets=secrets,
             memory=memory,
             held=lease,
+            task_salt=journal_at(path).task_salt() or b"",
         )
         engine: Engine | None = None
         if serve:

@@ -53,6 +53,7 @@ class Order:
     overrides: Mapping[str, object] = field(default_factory=dict[str, object])
     health_port: int | None = None
     backup_every: str = ""
+    new_journal: bool = False
 
 
 def run_worker(order: Order) -> int:
@@ -131,7 +132,14 @@ async def serve(order: Order, log: Log) -> None:
         lease = await stack.enter_async_context(
             acting(path, clock=clock, entropy=entropy, notices=notices, log=log, patient=True)
         )
-        journal, keys = await open_as(lease, path, clock=clock, entropy=entropy, network_fs=settings.allow_network_fs)
+        journal, keys = await open_as(
+            lease,
+            path,
+            clock=clock,
+            entropy=entropy,
+            network_fs=settings.allow_network_fs,
+            new_journal=order.new_journal,
+        )
         stack.push_async_callback(journal.close)
         secrets = open_secrets(path, keys=keys, clock=clock, entropy=entropy)
         memory = await stack.enter_async_context(memory_beside(path, journal, secrets=secrets, log=log))

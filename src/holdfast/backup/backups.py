@@ -334,7 +334,9 @@ async def open_backups(
 def ring_of(escrow: Escrow) -> KeyFile:
     """The keys of the journal as a ring, out of the escrow alone."""
     keys = escrow.keys
-    return KeyFile(k_effect=keys.k_effect, journal_keys=keys.journal_keys, current_journal_key=keys.current)
+    return KeyFile(
+        k_effect=keys.k_effect, journal_keys=keys.journal_keys, current_journal_key=keys.current, journals=keys.journals
+    )
 
 
 def _forks(chain: Chain) -> list[Warned]:

@@ -204,6 +204,11 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "default": "",
         "help": "settings file (default: holdfast.toml next to the journal)",
     },
+    "--new-journal": {
+        "action": "store_true",
+        "help": "create the journal, with tasks of its own, even if the keys in its folder serve another one that is "
+        "missing there",
+    },
     "--json": {"action": "store_true", "help": "print JSON (`holdfast explain json`) instead of a table"},
     "--yes": {"action": "store_true", "help": "do not ask for confirmation"},
     "--dry-run": {"action": "store_true", "help": "only say what would happen"},

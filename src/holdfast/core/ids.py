@@ -1,8 +1,9 @@
 """Names that only the orchestrator makes: task ids and effect keys.
 
-An effect key depends on the task id and the ordinal alone. The holder of `k_effect` can work it out again after the
-journal is lost; nothing a model, a worker, a clock or an attempt does can change it (I9). The secret makes it
-unguessable, because a downstream may show its stored answer for a key that is presented.
+An effect key depends on the task id and the ordinal alone; the task id on the request id and, in a further journal with
+the same keys, on that journal's salt. The holder of the keys can work it out again after the journal is lost; nothing a
+model, a worker, a clock or an attempt does can change it (I9). The secret makes it unguessable, because a downstream
+may show its stored answer for a key that is presented.
 """
 
 from __future__ import annotations
@@ -56,9 +57,10 @@ def parse_task_prefix(text: str) -> str:
     return tidy
 
 
-def task_id_for_request(k_effect: bytes, *, agent: str, name: str, request_id: str) -> TaskId:
-    """The task id of this request id, also in a journal that forgot it."""
-    return task_id_from_bytes(_mac(k_effect, "holdfast/task/1", agent, name, request_id)[:16])
+def task_id_for_request(k_effect: bytes, *, agent: str, name: str, request_id: str, salt: bytes = b"") -> TaskId:
+    """The task id of this request id, also in a journal that forgot it. `salt`: the journal's own, if any."""
+    label = ("holdfast/task/2", salt.hex()) if salt else ("holdfast/task/1",)
+    return task_id_from_bytes(_mac(k_effect, *label, agent, name, request_id)[:16])
 
 
 _UUID_MARKS = 0x8 << 76 | 0x2 << 62  # version 8 and the variant of RFC 9562

@@ -8,6 +8,8 @@ one (`Capabilities.administered`), with these promises, checked by the same suit
   `copy` work beside running sessions and leave the journal as it was.
 * **An incarnation only rises.** `raise_incarnation` and `restore` work alone: they raise JournalBusy
   while any session or other process has the journal open, and nothing is changed then.
+* **A journal keeps its salt.** What `keep_task_salt` has stored first is what `task_salt` says from then on, also in
+  a copy and after a restore.
 * **An older copy is never taken for the newest.** A journal that ends before its high-water mark
   cannot be opened or raised; `restore` alone makes it the journal again, and marks every open task.
 """
@@ -101,6 +103,15 @@ class JournalAdmin(Protocol):
         """Raises JournalGone where there is no journal but this machine knows of one: one that was
         lost is not the same as one that never was, because its effects have happened."""
 
+    def used_here(self) -> dict[str, str]:
+        """The id and the file's name of every journal that this machine has used in this folder."""
+        ...
+
+    def task_salt(self) -> bytes | None:
+        """What its task ids are made with besides the keys: nothing (empty), or a salt. None: not decided, and nothing
+        was ever submitted to it."""
+        ...
+
     def incarnation(self) -> int:
         """0 where there is no journal."""
         ...
@@ -136,6 +147,10 @@ class JournalAdmin(Protocol):
 
     # changing
 
+    def keep_task_salt(self, salt: bytes) -> bytes:
+        """Decide its salt, once and durably. Returns the salt that counts: another process may have been first."""
+        ...
+
     async def use_alone(self, *, wait_s: float = 0.0) -> AbstractContextManager[object]:
         """Keep everyone else from opening it until the block is left. Raises JournalBusy."""
         ...
@@ -156,9 +171,18 @@ class JournalAdmin(Protocol):
         ...
 
     async def start_empty(
-        self, *, keys: Callable[[], KeyRing], clock: Clock, entropy: Entropy, dry_run: bool = False, above: int = 0
+        self,
+        *,
+        keys: Callable[[], KeyRing],
+        clock: Clock,
+        entropy: Entropy,
+        dry_run: bool = False,
+        above: int = 0,
+        known: Callable[[], bool] = lambda: False,
+        heir: Callable[[str, list[str]], bytes] = lambda _heir, _lost: b"",
     ) -> Restored:
         """Put an empty journal where one is lost for good, as the oldest copy there can be.
-        `keys` is called once it is known that one was lost.
+        `keys` is called once it is known that one was lost; `known` says so where this machine does not. `heir` gets
+        the new journal's id and the lost ones', before the new one is at its place, and returns their salt.
         Raises NotNow where something of the old one is left, NotAJournal where there never was one."""
         ...

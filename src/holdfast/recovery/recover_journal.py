@@ -7,12 +7,15 @@ submitted again under their old ids count as lost ones, looked up or parked befo
 
 from __future__ import annotations
 
+import contextlib
+import os
+from functools import cache, partial
 from pathlib import Path
 
 from holdfast.app.binder import INSTANCE, KEYS
 from holdfast.core.clock import SystemClock, SystemEntropy
-from holdfast.core.ports import KeyRing
-from holdfast.errors import NotAJournal
+from holdfast.core.served import ServingRing, find_heir, salt_of, with_heir
+from holdfast.errors import HoldfastError, NotAJournal
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.journal.admin import Restored
 from holdfast.journal.bind import journal_at
@@ -26,9 +29,12 @@ async def recover_journal(path: Path, *, dry_run: bool = False) -> Restored:
     if not path.is_file():
         raise NotAJournal(f"there is no journal at {path}")
     keys = load_or_create(path.parent / KEYS, journal_exists=True, entropy=SystemEntropy())
-    return await journal_at(path).restore(
+    done = await journal_at(path).restore(
         keys=keys, clock=SystemClock(), dry_run=dry_run, above=granted_to(path.parent)
     )
+    if not dry_run and find_heir(keys.journals, done.journal_id) is not None:  # it was given up, and came back
+        keys.change_journals(partial(with_heir, heir=done.journal_id, lost=[done.journal_id], name=path.name))
+    return done
 
 
 async def begin_anew(path: Path, *, dry_run: bool = False) -> Restored:
@@ -36,12 +42,29 @@ async def begin_anew(path: Path, *, dry_run: bool = False) -> Restored:
     Raises NotNow where a file is left, NotAJournal where there never was one, KeysMissing without the keys: lookups
     would ask with others, and find nothing that was done."""
 
-    def keys() -> KeyRing:
+    @cache
+    def keys() -> ServingRing:
         check_not_moved(path.parent / INSTANCE)
         return load_or_create(path.parent / KEYS, journal_exists=True, entropy=SystemEntropy())
 
+    def known() -> bool:
+        return os.path.lexists(path.parent / KEYS) and any(one.name == path.name for one in keys().journals)
+
+    def heir(journal_id: str, lost: list[str]) -> bytes:
+        decide = partial(with_heir, heir=journal_id, lost=lost, name=path.name)
+        salt = salt_of(decide(keys().journals), journal_id)
+        with contextlib.suppress(*(() if salt else (HoldfastError, OSError))):  # without a salt the ids are the same
+            keys().change_journals(decide)
+        return salt
+
     return await journal_at(path).start_empty(
-        keys=keys, clock=SystemClock(), entropy=SystemEntropy(), dry_run=dry_run, above=granted_to(path.parent)
+        keys=keys,
+        clock=SystemClock(),
+        entropy=SystemEntropy(),
+        dry_run=dry_run,
+        above=granted_to(path.parent),
+        known=known,
+        heir=heir,
     )
 
 

@@ -308,3 +308,14 @@ def test_a_reader_that_leaves_early_is_no_error(hf: Commands) -> None:
     with process.stderr:
         error = process.stderr.read()
     assert (process.wait(60), error) == (141, b"")
+
+
+def test_a_new_journal_where_the_keys_serve_a_missing_one_is_asked_for(hf: Commands) -> None:
+    accept(hf, "hello", "ada")
+    for path in hf.folder.glob("journal.db*"):
+        path.rename(path.with_name(f"{path.name}.away"))
+    words = ("submit", "app.py:tasks", "ada", "--task", "hello", "--no-follow", "--journal", "rome.db")
+    refused = hf(*words, code=6)
+    assert "--new-journal" in refused.err
+    assert "--begin-anew" in refused.err
+    assert hf(*words, "--new-journal").out.strip()

@@ -45,7 +45,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--run", action="store_true", dest="run_here", help="also run a worker in this process")
     add_flag(parser, "--no-follow", "print the task id and do not wait")
     parser.add_argument("--timeout", type=float, metavar="S", help="stop following after S seconds; the task continues")
-    add_options(parser, "--config", "--journal", "--home", "--json")
+    add_options(parser, "--config", "--journal", "--home", "--new-journal", "--json")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -102,6 +102,7 @@ async def _submit(path: Path, app: App, task: TaskType, values: dict[str, Any], 
         tools=app.tools.values(),
         settings=settings,
         serve=args.run_here,
+        new_journal=args.new_journal,
         log=Log(None if args.json else RunWarnings()),
     ) as hf:
         handle = await hf.submit(task, request_id=args.request_id, **values)

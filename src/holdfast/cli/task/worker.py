@@ -21,7 +21,7 @@ def add_parser(commands: Commands) -> None:
           holdfast worker orders.app:app --journal /var/lib/orders --health-port 9471
         """)
     parser.add_argument("app", metavar="APP", help="tasks to run: module:attribute or path/file.py:attribute")
-    add_options(parser, "--journal", "--home", "--config")
+    add_options(parser, "--journal", "--home", "--config", "--new-journal")
     parser.add_argument("--name", help="a name for this worker (default: host:pid)")
     parser.add_argument("--concurrency", type=int, metavar="N", help="tasks that run at the same time (default: 200)")
     parser.add_argument(
@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
         overrides={name: value for name, value in given.items() if value is not None},
         health_port=args.health_port,
         backup_every=args.backup_every,
+        new_journal=args.new_journal,
     )
     return run_worker(order)
 

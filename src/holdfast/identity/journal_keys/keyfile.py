@@ -3,7 +3,8 @@
 Once the keys were moved into a vault the file only says where that is (vault_keys.py).
 
 Written before the journal is first made, so that there is never a journal without its keys.
-0600, ours, no link; parsed strictly. Losing this file loses every sealed payload, and with it
+0600, ours, no link; parsed strictly. It is written again when a journal comes to use it
+(core/served.py), under the lock of all who write beside it. Losing this file loses every sealed payload, and with it
 the effect keys: keep a copy apart from the journal.
 """
 
@@ -11,28 +12,30 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from holdfast.core.clock import Entropy
-from holdfast.core.ports import KeyRing
-from holdfast.errors import KeysMissing, KeysWrong, ReadOnly
-from holdfast.host.private_files import check_place, check_private_file, create_durably, read_private
+from holdfast.core.served import PLAIN, Served, ServingRing, format_of, listed, parse_served
+from holdfast.errors import KeysMissing, KeysWrong, NotNow, ReadOnly
+from holdfast.host.private_files import check_place, check_private_file, create_durably, read_private, write_atomically
 
-FORMAT = 1
 POINTER = 2
 KEY_BYTES = 32
 FILE_BYTES_MAX = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class KeyFile:
-    """core.ports.KeyRing from keys.json."""
+    """core.served.ServingRing from keys.json."""
 
     k_effect: bytes = field(repr=False)
     journal_keys: dict[int, bytes] = field(repr=False)
     current_journal_key: int
+    journals: Served = ()
+    path: Path | None = None  # None: in memory alone
 
     def journal_key(self, key_id: int) -> bytes:
         key = self.journal_keys.get(key_id)
@@ -40,8 +43,24 @@ class KeyFile:
             raise KeysWrong(f"the key file has no journal key {key_id}")
         return key
 
+    def change_journals(self, decide: Callable[[Served], Served]) -> None:
+        from holdfast.identity.journal_keys.secret_file import lock_keys
 
-def load_or_create(path: Path, *, journal_exists: bool, entropy: Entropy) -> KeyRing:
+        if self.path is None:
+            raise NotNow("these keys were read from a copy: no journal can be added to them")
+        with lock_keys(self.path):
+            raw = read(self.path)
+            if is_pointer(raw):
+                raise NotNow(f"the keys of {self.path} were moved into a vault just now", hint="try again")
+            found = parse(raw, where=str(self.path)).journals
+            changed = decide(found)
+            if changed != found:
+                fields = json.loads(raw) | {"format": format_of(changed), "journals": listed(changed)}
+                write_atomically(self.path, json.dumps(fields, indent=1).encode() + b"\n")
+        self.journals = changed
+
+
+def load_or_create(path: Path, *, journal_exists: bool, entropy: Entropy) -> ServingRing:
     """The ring at this path, in its vault or with its signer; a new one where nothing exists yet. Raises KeysMissing
     where the journal exists without its keys, and what opening a vault does."""
     check_place(path)
@@ -62,7 +81,9 @@ def load_or_create(path: Path, *, journal_exists: bool, entropy: Entropy) -> Key
         from holdfast.identity.journal_keys.vault_keys import open_ring
 
         return open_ring(raw, where=path)
-    return parse(raw, where=str(path))
+    ring = parse(raw, where=str(path))
+    ring.path = path
+    return ring
 
 
 def find_signer(folder: Path) -> Path | None:
@@ -98,14 +119,15 @@ def parse(raw: bytes, *, where: str) -> KeyFile:
 
 
 def _parsed(fields: Any) -> KeyFile:  # Any: JSON not yet checked
-    if fields["format"] != FORMAT:
-        raise ValueError("unknown format")
+    journals = parse_served(fields.get("journals", []), ring_format=fields["format"])
     listed = cast("list[dict[str, Any]]", fields["journal_keys"])
     journal_keys = {_number(one["id"]): _key(one["key"]) for one in listed}
     current = _number(fields["current"])
     if current not in journal_keys:
         raise ValueError("the list of keys does not have the current key")
-    return KeyFile(k_effect=_key(fields["k_effect"]), journal_keys=journal_keys, current_journal_key=current)
+    return KeyFile(
+        k_effect=_key(fields["k_effect"]), journal_keys=journal_keys, current_journal_key=current, journals=journals
+    )
 
 
 def _key(text: object) -> bytes:
@@ -125,7 +147,7 @@ def _number(value: object) -> int:
 
 def _create(path: Path, entropy: Entropy) -> None:
     fields = {
-        "format": FORMAT,
+        "format": PLAIN,
         "k_effect": entropy.bytes(KEY_BYTES).hex(),
         "current": 1,
         "journal_keys": [{"id": 1, "key": entropy.bytes(KEY_BYTES).hex()}],

@@ -21,7 +21,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from holdfast.core.clock import Clock
-from holdfast.core.ports import KeyRing
+from holdfast.core.served import ServingRing, listed
 from holdfast.errors import BadInput, BadRecord, HoldfastError
 from holdfast.identity.records.canonical import Json, encode, parse
 from holdfast.identity.records.fields import Fields, inner, several, texts
@@ -41,7 +41,7 @@ JOURNAL_KEYS_MAX = 4_096
 Said = dict[str, Any]  # Any: JSON for the one who asked
 
 
-class ListedRing(KeyRing, Protocol):
+class ListedRing(ServingRing, Protocol):
     """A ring that says which journal keys it has."""
 
     def key_ids(self) -> list[int]: ...
@@ -111,6 +111,7 @@ class SignerService:
             "k_effect": ring.k_effect.hex(),
             "current": ring.current_journal_key,
             "journal_keys": [{"id": one, "key": ring.journal_key(one).hex()} for one in ids],
+            "journals": listed(ring.journals),
         }
 
     def _certify(self, fields: Fields) -> Signed[Certificate]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack, cast
 
 from holdfast import errors
+from holdfast.core.served import Served, parse_served
 from holdfast.errors import BadInput, BadRecord, HoldfastError, KeysWrong, SignerRefused, SignerUnavailable
 from holdfast.identity.log.log import replay
 from holdfast.identity.log.log_state import KeyLog
@@ -159,11 +160,18 @@ class SignerSpeaker:
 
 
 class SignerRing:
-    """core.ports.KeyRing whose keys a signer hands out; they are kept in memory alone."""
+    """core.served.ServingRing whose keys a signer hands out; they are kept in memory alone."""
 
     def __init__(self, client: SignerClient) -> None:
         self._client = client
+        self.journals: Served = ()
         self.k_effect, self.current_journal_key, self._keys = self._ask()
+
+    def change_journals(self, decide: Callable[[Served], Served]) -> None:
+        raise BadInput(
+            "the signer has the keys of this folder, and a signer adds no journal to them",
+            hint="put the new journal into a folder of its own",
+        )
 
     def journal_key(self, key_id: int) -> bytes:
         if key_id not in self._keys:
@@ -183,6 +191,7 @@ class SignerRing:
             current = int(said["current"])
             if current not in keys:
                 raise ValueError("the list of keys does not have the current key")
+            self.journals = parse_served(said.get("journals", []))
             return key_of_hex(said["k_effect"]), current, keys
         except (KeyError, TypeError, ValueError, AttributeError):
             raise SignerRefused("the signer did not send valid keys") from None

@@ -2,7 +2,7 @@
 
     vault_key    the vault's own age identity, so that op.age opens too
     vault_root   32 random bytes; the passphrase of each backup place is derived from it
-    ring         k_effect and the journal keys, as keys.json had them
+    ring         k_effect and the journal keys, as keys.json had them; the journals they serve (core/served.py)
     places       folders that get a copy of escrow.age whenever it changes
     others       further secrets by name: mail keys, logins of relays
 
@@ -26,7 +26,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from holdfast.core.clock import Entropy
-from holdfast.errors import BadInput, KeysWrong, VaultDamaged
+from holdfast.core.served import Served, format_of, listed, parse_served
+from holdfast.errors import BadInput, KeysWrong, PlaceMissing, VaultDamaged
 from holdfast.host.private_files import check_place, check_private_folder
 from holdfast.identity.records.secret_bytes import SecretBytes
 from holdfast.identity.vault.age import AgeIdentity, open_sealed
@@ -46,6 +47,7 @@ class JournalKeys:
     k_effect: bytes = field(repr=False)
     current: int
     journal_keys: dict[int, bytes] = field(repr=False)
+    journals: Served = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ class Escrow:
 
 
 class VaultRing:
-    """core.ports.KeyRing from a vault."""
+    """core.served.ServingRing from a vault."""
 
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
@@ -82,6 +84,23 @@ class VaultRing:
     @property
     def current_journal_key(self) -> int:
         return self._escrow.keys.current
+
+    @property
+    def journals(self) -> Served:
+        return self._escrow.keys.journals
+
+    def change_journals(self, decide: Callable[[Served], Served]) -> None:
+        def changed(escrow: Escrow) -> Escrow:
+            return replace(escrow, keys=replace(escrow.keys, journals=decide(escrow.keys.journals)))
+
+        try:
+            self._escrow = change(self._vault, changed)
+        except FileNotFoundError as error:
+            raise PlaceMissing(
+                f"{error.filename} is missing. Holdfast adds a journal to the vault's keys only if it can also write "
+                "every copy of them",
+                hint="mount the disk of this file, or put the journal into a folder of its own",
+            ) from error
 
     def journal_key(self, key_id: int) -> bytes:
         if key_id not in self._escrow.keys.journal_keys:
@@ -154,11 +173,16 @@ def store(vault: Vault, escrow: Escrow, *, also: Sequence[Path] = ()) -> None:
 
 def contents_of(escrow: Escrow) -> Contents:
     keys = escrow.keys
-    listed = [{"id": number, "key": key.hex()} for number, key in keys.journal_keys.items()]
     return {
         "vault_key": escrow.vault_key,
         "vault_root": escrow.vault_root.hex(),
-        "ring": {"format": 1, "k_effect": keys.k_effect.hex(), "current": keys.current, "journal_keys": listed},
+        "ring": {
+            "format": format_of(keys.journals),
+            "k_effect": keys.k_effect.hex(),
+            "current": keys.current,
+            "journal_keys": [{"id": number, "key": key.hex()} for number, key in keys.journal_keys.items()],
+            **({"journals": listed(keys.journals)} if keys.journals else {}),
+        },
         "places": list(escrow.places),
         "others": dict(escrow.others),
     }
@@ -187,7 +211,7 @@ def _parsed(contents: Contents) -> Escrow:
 def _strict(contents: Contents) -> Escrow:
     wanted = {"vault_key", "vault_root", "ring", "places", "others"}
     ring = contents["ring"]
-    if contents.keys() != wanted or ring["format"] != 1:
+    if contents.keys() != wanted:
         raise ValueError("unknown fields")
     AgeIdentity.from_text(contents["vault_key"]).wipe()
     journal_keys = {key_number(one["id"]): key_of_hex(one["key"]) for one in ring["journal_keys"]}
@@ -197,7 +221,9 @@ def _strict(contents: Contents) -> Escrow:
     _check_texts(places, PLACES_MAX)
     _check_texts([*others, *others.values()], 2 * OTHERS_MAX)
     k_effect, root = key_of_hex(ring["k_effect"]), key_of_hex(contents["vault_root"])
-    keys = JournalKeys(k_effect=k_effect, current=key_number(ring["current"]), journal_keys=journal_keys)
+    journals = parse_served(ring.get("journals", []), ring_format=ring["format"])
+    current = key_number(ring["current"])
+    keys = JournalKeys(k_effect=k_effect, current=current, journal_keys=journal_keys, journals=journals)
     key = contents["vault_key"]
     return Escrow(vault_key=key, vault_root=root, keys=keys, places=tuple(places), others=dict(others))
 

@@ -56,6 +56,7 @@ from holdfast.journal.sqlite.opening.open import (
     connect,
     forget_name,
     get_meta,
+    journal_names,
     lost_journals,
     open_journal,
     peek,
@@ -67,6 +68,7 @@ from holdfast.journal.sqlite.sql_errors import in_our_words
 from holdfast.journal.sqlite.txn import Txn
 
 SINCE_EVER_MS = 1  # a copy without a record: not 0, which says that nothing is lost
+TASK_SALT = "task_salt"
 LEFT = ("-wal", "-journal")  # of SQLite: they may hold what the file did not yet
 
 
@@ -109,6 +111,17 @@ class SqliteAdmin:
     def check_not_lost(self) -> None:
         if not os.path.lexists(self._path):
             check_never_here(self._path, self._instance)
+
+    def used_here(self) -> dict[str, str]:
+        return {folder.name: os.fsdecode(name) for folder, name in journal_names(self._instance).items()}
+
+    def task_salt(self) -> bytes | None:
+        with in_our_words(), closing(open_existing(self._path, busy_ms=1_000)) as db:
+            found = _find_salt(db)
+            used = db.execute("SELECT 1 FROM task UNION ALL SELECT 1 FROM record LIMIT 1").fetchone()
+        if found is None and (used or self.high_water().sequence):
+            return b""  # made by a Holdfast that knew no salts
+        return found
 
     def incarnation(self) -> int:
         if not os.path.lexists(self._path):
@@ -153,6 +166,13 @@ class SqliteAdmin:
 
     # changing
 
+    def keep_task_salt(self, salt: bytes) -> bytes:
+        with in_our_words(), closing(connect(self._path)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("INSERT OR IGNORE INTO meta (key, value) VALUES (?, ?)", (TASK_SALT, salt))
+            db.execute("COMMIT")
+            return _find_salt(db) or b""
+
     async def use_alone(self, *, wait_s: float = 0.0) -> JournalUse:
         return await JournalUse.exclusive(self._folder, timeout_s=wait_s)
 
@@ -177,7 +197,15 @@ class SqliteAdmin:
             return _restore(self._path, folder, keys=keys, clock=clock, dry_run=dry_run, above=above)
 
     async def start_empty(
-        self, *, keys: Callable[[], KeyRing], clock: Clock, entropy: Entropy, dry_run: bool = False, above: int = 0
+        self,
+        *,
+        keys: Callable[[], KeyRing],
+        clock: Clock,
+        entropy: Entropy,
+        dry_run: bool = False,
+        above: int = 0,
+        known: Callable[[], bool] = lambda: False,
+        heir: Callable[[str, list[str]], bytes] = lambda _heir, _lost: b"",
     ) -> Restored:
         path, instance = self._path, self._instance
         for name in (path, *(path.with_name(path.name + end) for end in LEFT)):
@@ -189,7 +217,7 @@ class SqliteAdmin:
         lost = lost_journals(path, instance)
         seen = [high_water(folder) for folder in lost]
         above = max([above, *(mark.incarnation for mark in seen)])
-        if not lost and not above:
+        if not lost and not above and not known():
             raise NotAJournal(
                 f"this machine has never used a journal at {path}",
                 hint="run `holdfast worker APP` or `holdfast submit APP REQUEST` to create one",
@@ -207,6 +235,7 @@ class SqliteAdmin:
             forget_name(folder)
         made = SqliteAdmin(aside, instance)
         await (await made.open(keys=ring, clock=clock, entropy=entropy)).close()
+        made.keep_task_salt(heir(made.peek(), [folder.name for folder in lost]))
         done = await made.restore(keys=ring, clock=clock, above=above)
         for end in LEFT:
             if os.path.lexists(aside.with_name(aside.name + end)):
@@ -304,6 +333,13 @@ def _mark_suspect(txn: Txn, wraps: KeyWraps, *, lost_after_ms: int | None) -> in
 def _newest(db: Db) -> tuple[int, int]:
     row = db.execute("SELECT n, at_ms FROM record ORDER BY n DESC LIMIT 1").fetchone()
     return (0, SINCE_EVER_MS) if row is None else (cast(int, row[0]), cast(int, row[1]))
+
+
+def _find_salt(db: Db) -> bytes | None:
+    row = db.execute("SELECT value FROM meta WHERE key = ?", (TASK_SALT,)).fetchone()
+    if row is not None and not isinstance(row[0], bytes):
+        raise JournalDamaged(f"the journal's table `meta` has a malformed row {TASK_SALT!r}")
+    return None if row is None else row[0]
 
 
 def _set_meta(db: Db, key: str, value: int) -> None:

@@ -203,3 +203,40 @@ class Admin:
         assert journal.incarnation == 2
         again = await journal.submit(world.submission(request_id="order-1"))
         assert (await journal.read_task(again.task_id)).restored_ms > 0  # it may have run in what is lost
+
+    async def test_a_salt_is_decided_once_and_goes_with_every_copy(self, world: World) -> None:
+        if (port := await administered(world)) is None:
+            return
+        admin, salt = port.at_place, bytes(range(16))
+        journal = await world.connect()
+        assert admin.task_salt() is None
+        assert admin.used_here() == {journal.journal_id: port.place.name}
+        assert admin.keep_task_salt(salt) == salt
+        assert admin.keep_task_salt(b"") == admin.task_salt() == salt
+        await journal.close()
+        await grow(world)
+        await admin.restore(keys=port.keys, clock=world.clock)
+        assert admin.task_salt() == salt
+
+    async def test_a_used_journal_without_a_salt_has_none(self, world: World) -> None:
+        if (port := await administered(world)) is None:
+            return
+        await grow(world)
+        assert port.at_place.task_salt() == b""
+
+    async def test_an_empty_journal_takes_the_salt_of_the_lost_one(self, world: World) -> None:
+        if (port := await administered(world)) is None:
+            return
+        await grow(world)
+        lost, salt, told = port.at_place.peek(), bytes(range(16)), list[tuple[str, list[str]]]()
+        port.lose()
+
+        def heir(new: str, ids: list[str]) -> bytes:
+            told.append((new, ids))
+            return salt
+
+        done = await port.at_place.start_empty(
+            keys=lambda: port.keys, clock=world.clock, entropy=SystemEntropy(), heir=heir
+        )
+        assert told == [(done.journal_id, [lost])]
+        assert port.at_place.task_salt() == salt

@@ -186,8 +186,12 @@ def check_never_here(path: Path, instance_folder: Path) -> None:
 
 def lost_journals(path: Path, instance_folder: Path) -> list[Path]:
     """The folders of journals that had this name here."""
-    names = sorted(instance_folder.glob(f"*/{NAME}"))
-    return [one.parent for one in names if one.read_bytes().strip() == path.name.encode()]
+    return [folder for folder, name in journal_names(instance_folder).items() if name == os.fsencode(path.name)]
+
+
+def journal_names(instance_folder: Path) -> dict[Path, bytes]:
+    """The folder and the file's name of every journal that this machine has used here."""
+    return {one.parent: one.read_bytes().strip() for one in sorted(instance_folder.glob(f"*/{NAME}"))}
 
 
 def forget_name(folder: Path) -> None:

@@ -1,0 +1,81 @@
+"""A journal and the key ring beside it: is it the ring's first journal, a further one, or one that was given up?
+
+`core/served.py` says what the ring lists and why. Here it is decided, each time a journal is opened, before
+anything can be submitted to it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from holdfast.core.clock import Entropy
+from holdfast.core.served import (
+    SALT_BYTES,
+    Served,
+    ServedJournal,
+    ServingRing,
+    find_heir,
+    find_served,
+    salt_of,
+    with_journal,
+)
+from holdfast.errors import HoldfastError, JournalBusy, JournalGone, JournalOlderCopy, KeysWrong
+from holdfast.journal.bind import journal_at
+
+
+def check_may_begin(path: Path, keys: ServingRing) -> None:
+    """Raises JournalGone where these keys serve a journal that is not in this folder. A new one would either send its
+    effects again or, with a salt, not know that they happened: a person must say which journal is meant."""
+    names = journal_at(path).used_here()
+    for one in keys.journals:
+        name = names.get(one.id, one.name)
+        if not _is_here(path.with_name(name), one.id):
+            raise JournalGone(
+                f"the keys in {path.parent} also serve the journal {name} ({one.id}), and it is not in this folder; "
+                f"Holdfast did not create {path.name}",
+                hint=f"put {name} back, or, if no copy of it is left, run `holdfast recover --journal "
+                f"{path.with_name(name)} --begin-anew`. If {path.name} is to be a further journal with tasks of its "
+                "own, give `--new-journal`",
+            )
+
+
+def serve_journal(path: Path, journal_id: str, keys: ServingRing, entropy: Entropy) -> None:
+    """Have the ring list this journal, and decide its salt if it is new. From then on the journal itself says its salt.
+    Raises JournalOlderCopy where the ring gave the journal up; KeysWrong where it has another salt for it; and for a
+    new journal that needs a salt what a ring that cannot be written does."""
+    admin = journal_at(path)
+    kept, known = admin.task_salt(), find_served(keys.journals, journal_id)
+    if known is not None and known.salt == (kept or b""):
+        return
+    heir = find_heir(keys.journals, journal_id)
+    if heir is not None:
+        raise JournalOlderCopy(
+            f"{path} was given up as lost, and the journal {heir.name} ({heir.id}) took its place",
+            hint=f"if {path.name} is to be the journal again, take {heir.name} out of this folder and run `holdfast "
+            f"recover --journal {path}`",
+        )
+    others = admin.used_here().keys() - {journal_id}
+
+    def with_this(served: Served) -> Served:
+        salt = kept or (entropy.bytes(SALT_BYTES) if kept is None and (served or others) else b"")
+        return with_journal(served, ServedJournal(id=journal_id, name=path.name, salt=salt))
+
+    try:
+        keys.change_journals(with_this)
+        salt = salt_of(keys.journals, journal_id)
+    except (HoldfastError, OSError):
+        if kept is None and (keys.journals or others):
+            raise
+        salt = kept or b""  # its ids are the same, listed or not; the next process that opens it tries again
+    if kept is not None and kept != salt:
+        raise KeysWrong(f"the keys have another salt for {path} than the journal itself")
+    if kept is None and admin.keep_task_salt(salt) != salt:
+        raise JournalBusy(f"another process opened {path} for the first time at the same moment")
+
+
+def _is_here(path: Path, journal_id: str) -> bool:
+    try:
+        return os.path.lexists(path) and journal_at(path).peek() == journal_id
+    except HoldfastError:
+        return True  # the file is there, and says itself what is wrong with it when it is opened
