@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -414,3 +415,125 @@ def test_thousands_of_files_are_staged_in_little_memory(tmp_path: Path) -> None:
     files, grown_mib = done.stdout.split()[:2]
     assert int(files) == 3000
     assert float(grown_mib) < 12
+
+
+def again(folder: Path, staging: Path, *, boot: str = "one") -> tuple[Staged, set[str]]:
+    """A further snapshot into a folder that is kept, and which files were read for it."""
+    ensure_private_folder(staging)
+    read: set[str] = set()
+    pour = module._Stage._copied
+
+    def copied(self: module._Stage, fd: int, path: str, *, fresh: bool):
+        read.add(path)
+        return pour(self, fd, path, fresh=fresh)
+
+    subject = Subject(folder=folder, journal=None, id="hf1x", name="ada", incarnation=3, seq=7, at=1, holdfast="0")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module._Stage, "_copied", copied)
+        return stage(subject, staging, boot=boot), read
+
+
+def fresh(folder: Path, tmp_path: Path) -> tuple[dict[str, ManifestEntry], dict[str, bytes]]:
+    """What a first snapshot of the folder as it is now would be."""
+    made = staged(folder, tmp_path / f"fresh-{os.urandom(4).hex()}")
+    return entries(made.folder), contents(made.folder)
+
+
+def contents(staging: Path) -> dict[str, bytes]:
+    found = sorted((staging / "state").rglob("*"))
+    return {str(path.relative_to(staging)): path.read_bytes() if path.is_file() else b"folder" for path in found}
+
+
+def test_an_unchanged_file_is_neither_copied_nor_hashed_again(agent: Path, tmp_path: Path) -> None:
+    time.sleep(0.1)  # the times of what the fixture made lie behind
+    _, first = again(agent, tmp_path / "s")
+    assert first == {"MEMORY.md", "memory/2026-11-15.md", "tool.sh"}
+    before = os.lstat(tmp_path / "s" / "state" / "MEMORY.md")
+    made, second = again(agent, tmp_path / "s")
+    assert second == set()
+    assert os.lstat(tmp_path / "s" / "state" / "MEMORY.md") == before, "for Borg it is the same file"
+    assert (entries(made.folder), contents(made.folder)) == fresh(agent, tmp_path)
+    (agent / "MEMORY.md").write_text("changed\n")
+    made, third = again(agent, tmp_path / "s")
+    assert third == {"MEMORY.md"}
+    assert (entries(made.folder), contents(made.folder)) == fresh(agent, tmp_path)
+
+
+def test_whatever_happens_to_the_folder_the_snapshot_is_that_of_a_first_time(agent: Path, tmp_path: Path) -> None:
+    time.sleep(0.1)
+    again(agent, tmp_path / "s")
+    content = (agent / "tool.sh").read_bytes()
+    times = (agent / "tool.sh").stat()
+    (agent / "tool.sh").unlink()
+    (agent / "tool.sh").write_bytes(b"X" * len(content))  # same size, same time of change, another file
+    (agent / "tool.sh").chmod(0o755)
+    os.utime(agent / "tool.sh", ns=(times.st_atime_ns, times.st_mtime_ns))
+    (agent / "memory" / "2026-11-15.md").unlink()
+    (agent / "memory").rmdir()
+    (agent / "memory").write_text("a file now")
+    (agent / "empty").rmdir()
+    (agent / "MEMORY.md").rename(agent / "moved.md")
+    (agent / "MEMORY.md").mkdir()
+    (agent / "MEMORY.md" / "inner").write_text("a folder now")
+    time.sleep(0.1)
+    made, _ = again(agent, tmp_path / "s")
+    assert (entries(made.folder), contents(made.folder)) == fresh(agent, tmp_path)
+    (agent / "moved.md").chmod(0o640)
+    made, read = again(agent, tmp_path / "s")
+    assert read == {"moved.md"}
+    assert (entries(made.folder), contents(made.folder)) == fresh(agent, tmp_path)
+
+
+def test_a_database_is_copied_each_time(agent: Path, tmp_path: Path) -> None:
+    db: Any = apsw.Connection(str(agent / "notes.db"))
+    db.execute("create table t (a)")
+    time.sleep(0.1)
+    again(agent, tmp_path / "s")
+    db.execute("insert into t values (1)")
+    db.close()
+    made, _ = again(agent, tmp_path / "s")
+    assert entries(made.folder)["notes.db"] == fresh(agent, tmp_path)[0]["notes.db"]
+
+
+@pytest.mark.parametrize("harm", ["copy changed", "copy gone", "machine started again", "killed", "other folder"])
+def test_a_copy_that_may_not_be_the_same_is_made_again(agent: Path, tmp_path: Path, harm: str) -> None:
+    time.sleep(0.1)
+    _, first = again(agent, tmp_path / "s")
+    copy, boot = tmp_path / "s" / "state" / "MEMORY.md", "one"
+    match harm:
+        case "copy changed":
+            status = copy.stat()
+            copy.write_bytes(b"Y" * status.st_size)
+            os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+        case "copy gone":
+            copy.unlink()
+        case "machine started again":
+            boot = "two"
+        case "killed":
+            (tmp_path / "staged.index").unlink()
+        case _:
+            (tmp_path / "s").rename(tmp_path / "old")
+            ensure_private_folder(tmp_path / "s")
+    made, read = again(agent, tmp_path / "s", boot=boot)
+    assert read == ({"MEMORY.md"} if harm.startswith("copy") else first)
+    assert (entries(made.folder), contents(made.folder)) == fresh(agent, tmp_path)
+
+
+def test_a_kill_while_a_kept_folder_is_changed_leaves_none(
+    agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time.sleep(0.1)
+    _, first = again(agent, tmp_path / "s")
+    (agent / "MEMORY.md").write_text("changed\n")
+
+    def dies(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_pour", dies)
+        with pytest.raises(KeyboardInterrupt):
+            again(agent, tmp_path / "s")
+    assert not (tmp_path / "staged.index").exists()
+    made, read = again(agent, tmp_path / "s")
+    assert read == first
+    assert (entries(made.folder), contents(made.folder)) == fresh(agent, tmp_path)

@@ -30,6 +30,7 @@ from holdfast.host.log import Log
 from holdfast.journal.contract import Journal, Remark, RemarkTo
 from holdfast.journal.rules import check_remark, remark_to
 from holdfast.layout.agent_home import DAYS, MEMORY_FILE, AgentHome, MemoryPlace
+from holdfast.layout.covering import WORKSPACE
 from holdfast.memory import sidecar
 from holdfast.memory.lines import day_of, entry_id, one_line
 from holdfast.memory.projection import find_position, project_now, signature, write_straight
@@ -226,7 +227,19 @@ async def recall_with(journal: Journal, place: MemoryPlace, words: str, *, limit
 
 
 async def search(home: AgentHome, words: str, *, limit: int, since: str = "") -> Recollection:
-    """The same for a person, with or without a worker; without a journal, only the files."""
+    """The same for a person, with or without a worker; without a journal, only the files. Of an adopted agent its own
+    memory files are searched too."""
+    found = await _search(home, words, limit=limit, since=since)
+    for inner in () if home.state == home.folder else ("", WORKSPACE):
+        place = MemoryPlace(folder=home.state / inner)
+        more = await asyncio.to_thread(recall, place, words, limit=limit, since=since)
+        lines = [*found.lines, *(structs.replace(one, file=inner + one.file) for one in more.lines)]
+        lines.sort(key=lambda one: one.score, reverse=True)
+        found = structs.replace(found, lines=tuple(lines[:limit]), unread=(*found.unread, *more.unread))
+    return found
+
+
+async def _search(home: AgentHome, words: str, *, limit: int, since: str) -> Recollection:
     place = MemoryPlace(folder=home.folder)
     if not os.path.lexists(home.journal):
         return await asyncio.to_thread(recall, place, words, limit=limit, since=since)

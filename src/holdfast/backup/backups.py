@@ -37,7 +37,8 @@ from holdfast.backup.places.places import Place, check_there, get_place, place_e
 from holdfast.backup.places.published import check_not_replaced
 from holdfast.backup.record import Warned, find_missing, find_older, own_heads, record_listing, take_over
 from holdfast.backup.report import MadeSnapshot, NowReport, PlaceResult, VerifyReport, head_fields, result_of
-from holdfast.backup.snapshot.place_snapshots import SCRATCH, Check, PlaceSnapshots, projection_check
+from holdfast.backup.snapshot.kept import clear
+from holdfast.backup.snapshot.place_snapshots import SCRATCH, Check, PlaceSnapshots, projection_check, sealed_check
 from holdfast.backup.snapshot.staging import Staged, Subject, seal_staged, stage
 from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.ports import KeyRing
@@ -61,6 +62,7 @@ from holdfast.layout.witness_address import folders_of
 
 LOCK = "snapshot.lock"
 STAGING = "staging"
+ROOM_BYTES = 1 << 30  # the kept staging folder leaves at least so much of the disk free
 NAME_CHARS_MAX = 80
 WITNESS_S_MAX = 10.0
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
@@ -199,7 +201,7 @@ class Backups:
             self._progress.reached("staging", Amount(files=files, bytes=size))
 
         try:
-            return await asyncio.to_thread(stage, subject, folder, on_file=on_file)
+            return await asyncio.to_thread(stage, subject, folder, on_file=on_file, boot=self._clock.boot_id)
         finally:
             over.set()  # where this is a cancel, the thread need not copy on
 
@@ -208,7 +210,10 @@ class Backups:
         has_journal = os.path.lexists(journal)
         before = None if newest is None else newest.record
         places = (str(place.root) for place in self.places.read() if place.place_id)
-        rules = home.covering()
+        rules, seal_for = home.covering(), ""
+        if home.settings.adopted.seal_secrets:
+            with read_escrow(self.places.vault).secrets_identity() as identity:
+                seal_for = identity.recipient
         return Subject(
             folder=home.state,
             journal=journal if has_journal else None,
@@ -219,7 +224,8 @@ class Backups:
             at=self._clock.wall_ms() // 1000,
             holdfast=find_version(),
             engine=self.places.engine.label,
-            rules=replace(rules, apart=(*rules.apart, *places), entries_max=ENTRIES_MAX),
+            rules=replace(rules, apart=(*rules.apart, *places), entries_max=ENTRIES_MAX, seal=bool(seal_for)),
+            seal_for=seal_for,
         )
 
     async def _to_places(
@@ -300,8 +306,9 @@ class Backups:
                 self._clear()
 
     def _clear(self) -> None:
-        for path in (*self._folder.glob(f"{SCRATCH}*"), self._folder / STAGING):
+        for path in self._folder.glob(f"{SCRATCH}*"):
             remove_tree(path)
+        clear(self._folder / STAGING, room_bytes=ROOM_BYTES)
 
 
 @contextmanager
@@ -327,8 +334,9 @@ async def open_backups(
     places, clock = await open_places(home, ask=ask, vault=vault, progress=progress), SystemClock()
     signed = home.signer is not None and vault is None
     speaker = open_speaker(home, clock) if signed else home_speaker(home.folder, places.vault, clock)
-    keys = ring_of(read_escrow(places.vault))
-    return Backups(places, speaker, keys=keys, checks=(projection_check(keys),))
+    escrow = read_escrow(places.vault)
+    keys = ring_of(escrow)
+    return Backups(places, speaker, keys=keys, checks=(projection_check(keys), sealed_check(escrow)))
 
 
 def ring_of(escrow: Escrow) -> KeyFile:

@@ -28,6 +28,7 @@ from holdfast.host.tree import DEPTH_FOLLOWED, FileKind, FoundFile, open_folder,
 from holdfast.layout.covering import (
     CACHE_TAG,
     HEAD_BYTES,
+    KEYS_IN_SETTINGS,
     SQLITE_HEAD,
     VAULT_NAME,
     CoveredKind,
@@ -37,6 +38,7 @@ from holdfast.layout.covering import (
     find_database,
     judge_head,
     judge_name,
+    may_hold_keys,
 )
 
 __all__ = ["CoveredKind", "CoveringRules", "FolderEntry", "Reason", "covered_files", "look"]
@@ -105,7 +107,10 @@ class _Walk:
                 continue  # gone since: it is not part of what is there
             judged = self._judge(path, folder=found.kind is FileKind.FOLDER)
             if judged is not None:
-                yield FolderEntry(path, None, found.mark.size, judged)
+                if judged.sealable and self._rules.seal and found.kind is FileKind.FOLDER:
+                    yield from self._secrets(at, name, path, judged)
+                else:
+                    yield FolderEntry(path, None, found.mark.size, judged)
                 continue
             match found.kind:
                 case FileKind.FILE:
@@ -121,7 +126,26 @@ class _Walk:
         judged = judge_name(path, folder=folder, own=self._rules.own)
         if judged is None and os.path.join(self._root, path) in self._rules.apart:
             judged = LeftOut(reason=Reason.SECRET, text="kept apart: a vault, place or witness")
+        if judged is None and not folder and self._rules.seal and may_hold_keys(path):
+            judged = KEYS_IN_SETTINGS
         return judged
+
+    def _secrets(self, at: int, name: str, path: str, judged: LeftOut) -> Iterator[FolderEntry]:
+        """Each file in a folder of keys; what else is there is left out."""
+        try:
+            inner = open_folder(name, at=at)
+        except OSError as error:
+            yield _out(path, Reason.UNREADABLE, f"cannot be read: {error.strerror}")
+            return
+        try:
+            for below in sorted(os.listdir(inner)):
+                status = os.stat(below, dir_fd=inner, follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode) and _is_text(below):
+                    yield FolderEntry(f"{path}/{below}", None, status.st_size, judged)
+                else:
+                    yield _out(f"{path}/{ascii(below)[1:-1]}", Reason.SECRET, judged.text)
+        finally:
+            os.close(inner)
 
     def _folder(self, at: int, name: str, found: FoundFile, depth: int) -> Iterator[FolderEntry]:
         elsewhere = found.mark.device != self._device
@@ -162,7 +186,9 @@ class _Walk:
         if size > self._rules.file_bytes_max:
             text = f"{size:,} bytes; at most {self._rules.file_bytes_max:,} are kept"
             return _out(path, Reason.LARGE, text, size=size)
-        return FolderEntry(path, CoveredKind.DATABASE if head.startswith(SQLITE_HEAD) else CoveredKind.FILE, size)
+        kind = CoveredKind.DATABASE if head.startswith(SQLITE_HEAD) else CoveredKind.FILE
+        remark = f"{KEYS_IN_SETTINGS.text}; `holdfast adopt --seal-secrets` seals them" if may_hold_keys(path) else ""
+        return FolderEntry(path, kind, size, remark=remark)
 
     def _head(self, at: int, name: str) -> bytes:
         try:

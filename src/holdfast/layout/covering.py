@@ -50,22 +50,28 @@ class CoveringRules:
     own: str = ""
     file_bytes_max: int = FILE_BYTES_MAX
     entries_max: int = ENTRIES_MAX
+    seal: bool = False  # tell each file in a folder of keys: it is to be sealed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
     reason: Reason
     text: str
+    sealable: bool = False  # a secret of the agent's own, which `seal_secrets` seals into snapshots
 
+
+SEALED = "sealed-secrets.age"  # in snapshots alone
+SEALED_NOTE = f"sealed into {SEALED}"
 
 # Of Holdfast's own folder, by whole path.
 _OWN: dict[str, LeftOut] = {
     "instance": LeftOut(reason=Reason.HOST, text="this host's own keys and lease"),
     "keys.json": LeftOut(reason=Reason.SECRET, text="keys of the journal: in the vault"),
     "scratch": LeftOut(reason=Reason.MADE_AGAIN, text="made again from the journal"),
+    SEALED: LeftOut(reason=Reason.MADE_AGAIN, text="made again by each backup"),
 }
 _CUT_OFF = "what a write that was cut off left behind"
-_NO_LOSS = frozenset((_CUT_OFF, *(one.text for one in _OWN.values())))
+_NO_LOSS = frozenset((_CUT_OFF, SEALED_NOTE, *(one.text for one in _OWN.values())))
 # By name, in any folder.
 _SECRET_NAMES_TEXT = """
     .env .env.* *.env *.pem *.key *.p12 *.pfx *.jks *.keystore *.kdbx id_rsa id_dsa id_ecdsa id_ecdsa_sk id_ed25519
@@ -73,6 +79,9 @@ _SECRET_NAMES_TEXT = """
     auth-profiles.json secrets.json secrets.yaml secrets.yml secrets.toml service-account*.json
 """
 _SECRET_NAMES = tuple(_SECRET_NAMES_TEXT.split())
+# Settings that an agent needs and that may hold keys: sealed if anything is, else covered with a remark.
+KEYS_IN_SETTINGS = LeftOut(reason=Reason.SECRET, text="settings that may hold keys in the clear", sealable=True)
+_SETTINGS_WITH_KEYS = ("openclaw.json",)
 _SECRET_FOLDERS = (".ssh", ".gnupg", ".aws")
 _NOT_SECRET = ("*.example", "*.sample", "*.template", "*.pub", "*.dist")
 _CACHE_FOLDERS_TEXT = """
@@ -99,13 +108,13 @@ def judge_name(path: str, *, folder: bool, own: str = "") -> LeftOut | None:
         if name in _CACHE_FOLDERS:
             return LeftOut(reason=Reason.CACHE, text="a cache")
         if name in _SECRET_FOLDERS:
-            return LeftOut(reason=Reason.SECRET, text="a folder of keys")
+            return LeftOut(reason=Reason.SECRET, text="a folder of keys", sealable=True)
         return None
     if name.startswith(".") and name.endswith(".new") and name.count(".") >= 3:
         return LeftOut(reason=Reason.MADE_AGAIN, text=_CUT_OFF)
     low = name.lower()
     if _matches(low, _SECRET_NAMES) and not _matches(low, _NOT_SECRET):
-        return LeftOut(reason=Reason.SECRET, text="an unencrypted secret, by its name")
+        return LeftOut(reason=Reason.SECRET, text="an unencrypted secret, by its name", sealable=True)
     return None
 
 
@@ -117,8 +126,13 @@ def is_no_loss(text: str) -> bool:
 def judge_head(head: bytes) -> LeftOut | None:
     """Why a file that begins so is left out: a private key under a harmless name."""
     if head.startswith(_PRIVATE_KEY[0]) and _PRIVATE_KEY[1] in head:
-        return LeftOut(reason=Reason.SECRET, text="a private key in the clear")
+        return LeftOut(reason=Reason.SECRET, text="a private key in the clear", sealable=True)
     return None
+
+
+def may_hold_keys(path: str) -> bool:
+    """Whether the file is a program's settings in which people write their keys."""
+    return path.rpartition("/")[2] in _SETTINGS_WITH_KEYS
 
 
 def find_database(name: str) -> str | None:
@@ -168,15 +182,29 @@ class Part:
     files: int = 1
 
 
+WORKSPACE = "workspace/"  # OpenClaw keeps an agent's files in this folder of its own
+
+
+def workspace_in(paths: Iterable[str]) -> str:
+    """Where in the folder the agent's files are: "" for the folder itself, WORKSPACE where only that has known ones."""
+    known = {path for path in paths if path.removeprefix(WORKSPACE) in FILES}
+    return WORKSPACE if known and all(path.startswith(WORKSPACE) for path in known) else ""
+
+
 def known_parts(paths: Iterable[tuple[str, bool]]) -> list[Part]:
     """The known parts among these relative paths (and whether each is a folder), by path."""
     found: dict[str, Part] = {}
-    for path, folder in paths:
+    every = list(paths)
+    inner = workspace_in(path for path, folder in every if not folder)
+    for whole, folder in every:
+        if inner and not whole.startswith(inner):
+            continue
+        path = whole.removeprefix(inner)
         top, _, below = path.partition("/")
         if not below and not folder and path in FILES:
-            found[path] = Part(path=path, what=FILES[path])
+            found[whole] = Part(path=whole, what=FILES[path])
         elif top in FOLDERS and (below or folder):
-            known = found.get(f"{top}/", Part(path=f"{top}/", what=FOLDERS[top], files=0))
+            known = found.get(f"{inner}{top}/", Part(path=f"{inner}{top}/", what=FOLDERS[top], files=0))
             count = known.files + (0 if folder else 1)
             found[known.path] = Part(path=known.path, what=known.what, files=count)
     return [found[path] for path in sorted(found)]

@@ -194,6 +194,7 @@ AGENT_SECTIONS = ("adopted", "identity", "memory", "backup")
 
 class AdoptedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     folder: str = ""  # of an agent that existed before: Holdfast's files are in a folder inside it
+    seal_secrets: bool = False  # seal its plain-text secret files into each snapshot, instead of leaving them out
 
 
 class IdentitySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -26,6 +26,7 @@ from holdfast.errors import JournalDamaged, TaskNotFound
 from holdfast.journal.contract import Filter, InboxItem, Journal, TaskRow
 from holdfast.journal.records import ENDED, TaskState, TaskView
 from holdfast.layout.covered import CoveredKind, CoveringRules, look
+from holdfast.layout.covering import workspace_in
 from holdfast.memory.handoff import FILES, LINES_MAX, TASKS_MAX, Fact, Handoff, bounded, first_lines, moment, quoted
 from holdfast.memory.handoff_facts import RANK_DECIDE, TaskFacts, death_facts, ended_facts, facts_of
 
@@ -197,7 +198,8 @@ class SeenFile:
 def foreign_handoff(folder: Path, rules: CoveringRules, *, agent: str, agent_id: str, at_ms: int) -> Handoff:
     """What the files of the folder say now."""
     files = list(_files(folder, rules))
-    days = sorted((one for one in files if _DAY.fullmatch(one.path)), key=lambda one: one.path)
+    inner = workspace_in(one.path for one in files)
+    days = sorted((one for one in files if _DAY.fullmatch(one.path.removeprefix(inner))), key=lambda one: one.path)
     sessions = sorted((one for one in files if _SESSION.fullmatch(one.path)), key=lambda one: one.at_ms)
     newest = [*sessions[-1:], *days[-1:]]
     logs = [one.path for one in reversed(days[-LOGS_READ:])]
@@ -207,8 +209,8 @@ def foreign_handoff(folder: Path, rules: CoveringRules, *, agent: str, agent_id:
         at_ms=at_ms,
         basis=FILES,
         where=tuple(_where(folder, one) for one in newest),
-        pending=_lines(folder, (*TASK_FILES, *logs), _OPEN_BOX, "pending", files),
-        decided=_lines(folder, (*logs, "MEMORY.md"), _DECIDED, "decided", files),
+        pending=_lines(folder, (*(inner + name for name in TASK_FILES), *logs), _OPEN_BOX, "pending", files),
+        decided=_lines(folder, (*logs, f"{inner}MEMORY.md"), _DECIDED, "decided", files),
         changed=_changed(files),
     )
 
@@ -241,7 +243,7 @@ def _changed(files: list[SeenFile]) -> tuple[str, ...]:
 def _files(folder: Path, rules: CoveringRules) -> Iterable[SeenFile]:
     for entry in look(folder, rules):
         ours = rules.own and (entry.path == rules.own or entry.path.startswith(f"{rules.own}/"))
-        if entry.kind is CoveredKind.FILE and not ours and not entry.path.startswith(".git/"):
+        if entry.kind is CoveredKind.FILE and not ours and "/.git/" not in f"/{entry.path}":
             try:
                 at_ms = os.lstat(folder / entry.path).st_mtime_ns // 1_000_000
             except OSError:

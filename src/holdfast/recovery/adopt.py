@@ -25,7 +25,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.errors import AgentExists, BadInput, NotAnAgent, WrongKind, WrongOwner
+from holdfast.errors import AgentExists, BadInput, BadSettings, NotAnAgent, WrongKind, WrongOwner
 from holdfast.host.private_files import check_place, check_private_folder, ensure_private_folder, write_atomically
 from holdfast.identity.acts.make_agent import check_name
 from holdfast.layout.agent_home import ADOPTED, AgentHome, load_home
@@ -34,6 +34,7 @@ from holdfast.layout.covering import CoveringRules, Part, known_parts
 from holdfast.layout.settings import NAME
 
 _NOT_IN_A_NAME = re.compile(r"[^a-z0-9_-]+")
+_FOLDER_LINE = re.compile(r"^\[adopted\]\n", re.MULTILINE)
 SETTINGS = 'agent = "{name}"\n\n[adopted]\nfolder = ".."\n'
 
 
@@ -44,6 +45,7 @@ class FolderSurvey:
     folder: Path
     name: str
     adopted: bool  # an adoption was begun, or is whole
+    seal_secrets: bool
     mode: int
     parts: tuple[Part, ...]
     files: int
@@ -63,7 +65,7 @@ class FolderSurvey:
         return tuple(one for one in self.left_out if one.left_out and one.left_out.reason is Reason.SECRET)
 
 
-def survey_folder(folder: Path, *, name: str = "") -> FolderSurvey:
+def survey_folder(folder: Path, *, name: str = "", seal_secrets: bool = False) -> FolderSurvey:
     """Look at the folder of an agent. Changes nothing.
     Raises NotAnAgent: there is no such folder; AgentExists: it is an agent of Holdfast itself; OpenParent, WrongOwner,
     SymlinkRefused, NetworkFileSystem: it cannot be adopted as it is; TooLarge: it holds more files than a backup
@@ -71,15 +73,19 @@ def survey_folder(folder: Path, *, name: str = "") -> FolderSurvey:
     mode = _check_folder(folder)
     home = folder / ADOPTED
     adopted = _check_home(home)
-    known = load_home(home).name if adopted else ""
+    before = load_home(home) if adopted else None
+    known = "" if before is None else before.name
     if name and known and name != known:
         raise AgentExists(f"{folder} was already adopted as {known!r}", hint="leave --name out")
-    entries = [one for one in look(folder, CoveringRules(own=ADOPTED)) if one.path.partition("/")[0] != ADOPTED]
+    seal_secrets = seal_secrets or (before is not None and before.settings.adopted.seal_secrets)
+    rules = CoveringRules(own=ADOPTED, seal=seal_secrets)
+    entries = [one for one in look(folder, rules) if one.path.partition("/")[0] != ADOPTED]
     covered = [one for one in entries if one.kind is not None]
     return FolderSurvey(
         folder=folder,
         name=check_name(name or known or _name_of(folder)),
         adopted=adopted,
+        seal_secrets=seal_secrets,
         mode=mode,
         parts=tuple(known_parts((one.path, one.kind is CoveredKind.FOLDER) for one in covered)),
         files=_count(covered, CoveredKind.FILE),
@@ -92,12 +98,19 @@ def survey_folder(folder: Path, *, name: str = "") -> FolderSurvey:
     )
 
 
-def prepare(found: FolderSurvey) -> AgentHome:
+def prepare(found: FolderSurvey, *, seal_secrets: bool = False) -> AgentHome:
     """Make Holdfast's folder inside, with its settings. Safe to repeat."""
     ensure_private_folder(found.home)
     path = found.home / NAME
     if not os.path.lexists(path):
         write_atomically(path, SETTINGS.format(name=found.name).encode())
+    home = load_home(found.home)
+    if not seal_secrets or home.settings.adopted.seal_secrets:
+        return home
+    text, changed = _FOLDER_LINE.subn(r"\g<0>seal_secrets = true\n", path.read_text(), count=1)
+    if not changed or "seal_secrets" in path.read_text():
+        raise BadSettings(f"Holdfast cannot change {path}", hint="write `seal_secrets = true` under [adopted] in it")
+    write_atomically(path, text.encode())
     return load_home(found.home)
 
 

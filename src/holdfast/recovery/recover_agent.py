@@ -40,6 +40,7 @@ from holdfast.backup.report import NowReport
 from holdfast.backup.restore.restore_choice import Wish, none_to_restore
 from holdfast.backup.restore.restore_home import RestoredMark, RestoreReport, find_mark, restore_to, write_mark
 from holdfast.backup.snapshot.place_snapshots import JOURNAL
+from holdfast.backup.snapshot.sealed import put_back
 from holdfast.core.clock import Clock, Entropy
 from holdfast.errors import HoldfastError, KeysReplaced, LogMissing, NotNow, VaultLocked
 from holdfast.host.private_files import disk_error, remove_durably
@@ -102,6 +103,7 @@ class RecoveredAgent:
     journal: Rewound | None
     evicted: bool
     left: tuple[str, ...]  # places that were behind, and are not gone on with
+    unsealed: tuple[str, ...]  # secret files of an adopted agent that were sealed in the snapshot
     secrets: tuple[str, ...]  # of tools: anyone who had the old machine may know them
     told: tuple[str, ...]  # places beside which the recovery is published
     untold: dict[str, str]  # places beside which it is not, with the reason
@@ -135,13 +137,13 @@ async def recover_agent(
     if evidence.vault is None:
         _check_vaults(target)
     began = time.monotonic()
-    restored, rewound = None, None
+    restored, rewound, unsealed = None, None, ()
     if _is_there(survey, survey.chosen, target):
         tell("this snapshot is already restored: recovering the identity now")
     else:
         restoring = _Restoring(survey, clock, keep_keys=evidence.vault is not None)
         restored = await restore_to(target.folder, survey.means(port), Wish(at=survey.at), prepare=restoring.prepare)
-        rewound = restoring.rewound
+        rewound, unsealed = restoring.rewound, restoring.unsealed
     restored_at = time.monotonic()
     publish = Publisher(survey.engine, _places_to_tell(target, survey), port)
     if evidence.vault is not None:
@@ -162,6 +164,7 @@ async def recover_agent(
         journal=rewound,
         evicted=evidence.vault is None,
         left=left,
+        unsealed=unsealed,
         secrets=_secrets(home, survey.escrow, clock, entropy),
         told=tuple(publish.told),
         untold=publish.failed,
@@ -339,8 +342,11 @@ class _Restoring:
     clock: Clock
     keep_keys: bool
     rewound: Rewound | None = None
+    unsealed: tuple[str, ...] = ()
 
     async def prepare(self, folder: Path) -> None:
+        with self.survey.escrow.secrets_identity() as identity:
+            self.unsealed = put_back(folder, identity)
         folder = home_in(folder)
         if not self.keep_keys:
             # Of the folder that was there: the agent is whole again only with its new keys.

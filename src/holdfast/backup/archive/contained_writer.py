@@ -13,7 +13,7 @@ import ctypes
 import errno
 import os
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -52,6 +52,14 @@ class ContainedWriter:
         self._made.add(path)
         self.set_mode(path, FOLDER_MODE)  # in a folder with the set-group bit a new one has it too
         return True
+
+    def take_folders(self, paths: Iterable[str]) -> None:
+        """Folders that are there and ours: they count as made here."""
+        self._made.update(paths)
+
+    def forget_folders(self, paths: Iterable[str]) -> None:
+        """Folders that were removed."""
+        self._made.difference_update(paths)
 
     def new_file(self, path: str) -> int:
         """The descriptor of a new file, 0600. Raises FileExistsError."""

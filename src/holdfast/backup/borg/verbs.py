@@ -125,6 +125,8 @@ def check_version(version: Version, *, accept_old: bool) -> None:
 ENCRYPTION = "repokey-blake2"
 CHUNKER = "fixed,4096"  # the page of SQLite: a changed page is one new chunk
 COMPRESSION = "zstd,3"
+# Borg does not read again what it read before: a copy in the staging folder that changed is another file.
+FILES_CACHE = "ctime,size,inode"
 SEGMENT_BYTES = 16 << 20
 LOCK_WAIT_S = 60
 ANSWER_S = 60.0  # for a far host to list its snapshots, beside the wait for the lock
@@ -169,7 +171,7 @@ class Borg:
         on_progress: OnAmount | None = None,
         timeout_s: float = LONG_S,
     ) -> Created:
-        fixed = f"--json --chunker-params {CHUNKER} --compression {COMPRESSION} --files-cache disabled"
+        fixed = f"--json --chunker-params {CHUNKER} --compression {COMPRESSION} --files-cache {FILES_CACHE}"
         bare = "--numeric-ids --noflags --noacls --noxattrs"
         progress = ["--progress"] if on_progress else []
         arguments = [*fixed.split(), *bare.split(), *progress, _target(repository, archive), "."]

@@ -40,6 +40,7 @@ from holdfast.backup.places.place_state import OK
 from holdfast.backup.places.places import Place, place_error
 from holdfast.backup.record import find_missing, record_listing
 from holdfast.backup.report import PlaceResult, result_of
+from holdfast.backup.snapshot.sealed import find_sealed
 from holdfast.backup.snapshot.staging import Staged, read_mark
 from holdfast.core.clock import Clock, SystemClock, SystemEntropy
 from holdfast.core.ports import KeyRing
@@ -48,7 +49,7 @@ from holdfast.host.folder_swap import remove_tree
 from holdfast.host.private_files import disk_error, ensure_private_folder
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.statements import Head
-from holdfast.identity.vault.ring import ESCROW
+from holdfast.identity.vault.ring import ESCROW, Escrow
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import ADOPTED, MemoryPlace, home_in
 from holdfast.memory.projection import project_now
@@ -169,6 +170,16 @@ def projection_check(keys: KeyRing) -> Check:
     def check(snapshot: Snapshot) -> None:
         if snapshot.about.journal is not None:
             asyncio.run(_project(snapshot.state, keys))
+
+    return check
+
+
+def sealed_check(escrow: Escrow) -> Check:
+    """The sealed secrets open with what a recovery has."""
+
+    def check(snapshot: Snapshot) -> None:
+        with escrow.secrets_identity() as identity:
+            find_sealed(snapshot.state, identity)
 
     return check
 

@@ -21,7 +21,8 @@ are equal. Nothing is decided by whether a time lies in the past: a program may 
 may be set back. A file that never rests is kept as it was read last, and the manifest says so.
 
 Copies keep the times of change, so that an archive that is unpacked by hand has them too. A crash
-leaves a staging folder, which means nothing and is removed before the next one is made.
+leaves a staging folder, which means nothing and is removed before the next one is made. One that was
+finished is kept (kept.py): of a file that has not changed since, the copy is used again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Callable, Generator
+from bisect import insort
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +57,8 @@ from holdfast.backup.archive.manifest import (
     mtime_us_of,
 )
 from holdfast.backup.archive.reader import STATE
+from holdfast.backup.snapshot.kept import KeptFile, KeptStaging, find_mark, keep, mark_of, take_kept, trim
+from holdfast.backup.snapshot.sealed import read_secrets, seal_files
 from holdfast.errors import HoldfastError, SnapshotFailed
 from holdfast.host.manifest import PATH_BYTES_MAX
 from holdfast.host.private_files import FILE_MODE, FOLDER_MODE, disk_error, open_private, write_all
@@ -65,8 +69,8 @@ from holdfast.identity.records.signed import Signed
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.statements.statements import Head
 from holdfast.journal.bind import journal_at
-from holdfast.layout.covered import CoveringRules, look
-from holdfast.layout.covering import CoveredKind
+from holdfast.layout.covered import CoveringRules, FolderEntry, look
+from holdfast.layout.covering import SEALED, SEALED_NOTE, CoveredKind
 
 
 def copy_database(source: Path, copy: Path) -> None:
@@ -124,6 +128,7 @@ class Subject:
     holdfast: str
     engine: str = ""
     rules: CoveringRules = field(default_factory=CoveringRules)
+    seal_for: str = ""  # the recipient for whom secret files are sealed; empty: they are left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,16 +155,24 @@ class _Try:
         return (self.whole, self.mark, self.entry) == (True, before.mark, before.entry)
 
 
-def stage(subject: Subject, staging: Path, *, on_file: OnFile | None = None) -> Staged:
+def stage(subject: Subject, staging: Path, *, on_file: OnFile | None = None, boot: str = "") -> Staged:
     """Copy what is covered into the empty private folder `staging`, and write its manifest.
+    With `boot`, the id of this start of the machine, the folder is kept: it may hold what the last run left.
     Raises SnapshotFailed where a database cannot be copied whole; DiskFull, DiskFailed, ReadOnly."""
     try:
+        kept = take_kept(staging, subject.folder, boot=boot) if boot else KeptStaging()
         os.chmod(staging, FOLDER_MODE)  # without a set-group bit that it has from above
         root = open_folder(str(subject.folder))
         try:
             with ContainedWriter(staging) as contained:
+                if os.path.lexists(staging / STATE):  # of the last run
+                    contained.take_folders([STATE, *(f"{STATE}/{path}" for path in kept.folders)])
                 contained.make_folder(STATE)
-                return _Stage(subject, staging, contained, on_file, root).run()
+                run = _Stage(subject, staging, contained, on_file, root, kept)
+                done = run.run()
+                if boot:
+                    keep(run.left, staging, subject.folder, boot=boot)
+                return done
         finally:
             os.close(root)
     except OSError as error:
@@ -188,8 +201,11 @@ class _Stage:
     _contained: ContainedWriter
     _on_file: OnFile | None
     _root: int  # the subject's folder
+    _kept: KeptStaging  # by the last run
+    left: KeptStaging = field(default_factory=KeptStaging)  # for the next one
     _files: int = 0
     _bytes: int = 0
+    _sealed: set[str] = field(default_factory=set[str])
     _folders: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])  # with their times of before
 
     def run(self) -> Staged:
@@ -234,7 +250,18 @@ class _Stage:
     def _walk(self, writer: ManifestWriter, journal: ManifestEntry | None) -> None:
         above: list[str] = []  # folders that are left out for their depth
         wanted = journal is not None
-        for one in look(self._subject.folder, self._subject.rules):
+        entries = list(look(self._subject.folder, self._subject.rules))
+        kinds = (CoveredKind.FILE, CoveredKind.FOLDER)
+        files, folders = ({one.path for one in entries if one.kind is kind} for kind in kinds)
+        gone = trim(self._kept, self._staging / STATE, files=files, folders=folders)
+        self._contained.forget_folders(f"{STATE}/{path}" for path in gone)
+        sealed = self._seal(entries, writer) if self._subject.seal_for else None
+        if sealed is not None:
+            insort(entries, FolderEntry(sealed.path, CoveredKind.FILE), key=lambda one: one.path.split("/"))
+        made = {one.path: one for one in (journal, sealed) if one is not None}
+        for one in entries:
+            if one.path in self._sealed and one.kind is None:
+                continue
             if one.kind is None:
                 writer.note(one.path, "left out" if one.left_out is None else f"left out: {one.left_out.text}")
                 continue
@@ -246,8 +273,7 @@ class _Stage:
                 continue
             if one.remark:
                 writer.note(one.path, one.remark)
-            taken = journal is not None and one.path == journal.path
-            entry = journal if taken else self._copy(one.path, one.kind, writer)
+            entry = made.get(one.path) or self._copy(one.path, one.kind, writer)
             if entry is None:
                 self._forget(one.path)
                 continue  # gone since
@@ -264,6 +290,28 @@ class _Stage:
             raise SnapshotFailed(f"the journal in {self._subject.folder} was removed while Holdfast made the snapshot")
         for path, mtime_us in reversed(self._folders):
             self._contained.set_mtime(f"{STATE}/{path}", mtime_us * 1000)
+
+    def _seal(self, entries: Sequence[FolderEntry], writer: ManifestWriter) -> ManifestEntry | None:
+        """The secret files of the agent in one sealed file; None where there are none."""
+        files = read_secrets(entries, self._opened_above)
+        if not files:
+            return None
+        for one in files:
+            self._sealed.add(one.path)
+            writer.note(one.path, SEALED_NOTE)
+        path = f"{self._subject.rules.own}/{SEALED}".lstrip("/")
+        raw, mtime_us = seal_files(files, self._subject.seal_for), self._subject.at * 1_000_000
+        out = self._contained.new_file(f"{STATE}/{path}")
+        try:
+            write_all(out, raw)
+            os.utime(out, ns=(mtime_us * 1000, mtime_us * 1000))
+        finally:
+            os.close(out)
+        self.left.others.append(path)
+        digest = hashlib.sha256(raw).hexdigest()
+        return ManifestEntry(
+            kind=EntryKind.FILE, mode=FILE_MODE, mtime_us=mtime_us, path=path, sha256=digest, size=len(raw)
+        )
 
     def _forget(self, path: str) -> None:
         """What a try left before the file was gone: no manifest would name it."""
@@ -283,6 +331,7 @@ class _Stage:
                     self._contained.make_folder(f"{STATE}/{path}")
                     mode = self._usable(path, stat.S_IMODE(status.st_mode) & MODE_MAX, writer)
                     self._contained.set_mode(f"{STATE}/{path}", mode)
+                    self.left.folders.append(path)
                     self._folders.append((path, mtime_us_of(status.st_mtime_ns)))
                     return ManifestEntry(
                         kind=EntryKind.FOLDER, mode=mode, mtime_us=mtime_us_of(status.st_mtime_ns), path=path
@@ -310,6 +359,8 @@ class _Stage:
         return mode | 0o700
 
     def _file(self, path: str, writer: ManifestWriter) -> ManifestEntry | None:
+        if (same := self._unchanged(path)) is not None:
+            return self._without_odd_bits(same, writer)
         with self._opened_above(path) as (above, name):
             tried = self._tried(above, name, path, fresh=True)
             for attempt in range(1, TRIES):
@@ -325,7 +376,35 @@ class _Stage:
         if tried is None:
             writer.note(path, "left out: no file any more")
             return None
+        self._leave(path, tried)
         return self._without_odd_bits(tried.entry, writer)
+
+    def _unchanged(self, path: str) -> ManifestEntry | None:
+        """The entry of a file whose copy of the last run is good; a copy that is not is removed.
+        Marks have device and inode: whatever way leads to them, it is the same file."""
+        kept = self._kept.files.get(path)
+        if kept is None:
+            return None
+        copy = f"{self._staging}/{STATE}/{path}"
+        status = os.lstat(f"{self._subject.folder}/{path}")
+        same = (mark_of(status), stat.S_IMODE(status.st_mode)) == (kept.source, kept.mode)
+        if not same or find_mark(copy) != kept.copy:
+            with suppress(FileNotFoundError):
+                os.unlink(copy)
+            return None
+        self.left.files[path] = kept
+        changed_us = mtime_us_of(status.st_mtime_ns)
+        return ManifestEntry(
+            kind=EntryKind.FILE, mode=kept.mode, mtime_us=changed_us, path=path, sha256=kept.sha256, size=status.st_size
+        )
+
+    def _leave(self, path: str, tried: _Try) -> None:
+        if not tried.at_rest:
+            self.left.others.append(path)
+            return
+        copy = find_mark(f"{self._staging}/{STATE}/{path}")
+        if copy is not None:
+            self.left.files[path] = KeptFile(tried.mark, copy, tried.entry.mode, tried.entry.sha256)
 
     def _tried(self, above: int, name: str, path: str, *, fresh: bool) -> _Try | None:
         """One try; None where it is no file."""
@@ -368,6 +447,7 @@ class _Stage:
     def _database(self, path: str) -> ManifestEntry:
         """A database's copy by SQLite itself, whole and checked."""
         where = f"{STATE}/{path}"
+        self.left.others.append(path)
         os.close(self._contained.new_file(where))
         status = self._stat(path)
         mode, mtime_us = stat.S_IMODE(status.st_mode) & MODE_MAX, mtime_us_of(status.st_mtime_ns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.agent.init import add_identity_options
@@ -30,6 +31,12 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("folder", metavar="FOLDER", help="the agent's folder")
     parser.add_argument("--name", metavar="NAME", default="", help="the agent's name (default: the folder's name)")
     add_options(parser, "--dry-run", "--yes")
+    add_flag(
+        parser,
+        "--seal-secrets",
+        "seal its secret files (.env, credentials, keys) into each backup; `holdfast recover` puts them back. Without "
+        "it they are in no backup. You may run adopt again with this option",
+    )
     add_flag(parser, "--without-identity", "no keys yet: `holdfast init NAME --home FOLDER/.holdfast` makes them later")
     add_identity_options(parser)
     add_options(parser, "--json")
@@ -43,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from holdfast.layout.witness_address import folders_of
     from holdfast.recovery.adopt import check_apart, prepare, survey_folder
 
-    found = survey_folder(path_of(args.folder), name=args.name)
+    found = survey_folder(path_of(args.folder), name=args.name, seal_secrets=args.seal_secrets)
     given = paths_of([one for one in (args.vault, args.second, args.arbiter) if one])
     check_apart(found.folder, (*given, *folders_of(witnesses_of(args.witness))))
     if not args.json:
@@ -51,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     identity: dict[str, Any] | None = None
     if not args.dry_run:
         confirm(found.name, f"Holdfast makes {found.home} and changes nothing else", yes=args.yes)
-        home = prepare(found)
+        home = prepare(found, seal_secrets=args.seal_secrets)
         if not args.without_identity and not find_whole(found.home):
             identity = make(args, name=found.name, home=found.home)
         write_foreign(home)
@@ -65,14 +72,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _talk_done(found: FolderSurvey, identity: dict[str, Any] | None) -> None:
+    where = shlex.quote(str(found.folder))
     if identity is not None:
         print()
         print_fields([(key, value if isinstance(value, str) else "\n".join(value)) for key, value in identity.items()])
-        talk("next: `holdfast paper print --home FOLDER | lp`, then `holdfast place add`")
+        talk(f"next: `cd {where}`, `holdfast paper print | lp`, then `holdfast place add NAME ADDRESS`")
     talk(
         f"adopted: {found.folder} as {found.name}\n"
         "hint: let the agent read .holdfast/handoff.md first when it starts; "
-        "`holdfast handoff --home FOLDER` updates it"
+        f"`holdfast handoff --home {where}` updates it"
     )
     if any(part.path == ".git/" for part in found.parts):
         talk("hint: keep .holdfast out of git: `echo .holdfast >> .git/info/exclude`")
@@ -120,8 +128,11 @@ def _why(entry: FolderEntry) -> str:
 def _backup_words(found: FolderSurvey) -> str:
     words = f"yes: {found.files:,} files, {len(found.databases)} databases, {found.links} links"
     words += f", {found.bytes:,} bytes"
-    if found.secrets:
-        words += f"; {len(found.secrets)} files with plain-text secrets are left out: keep copies elsewhere"
+    if found.secrets and found.seal_secrets:
+        words += f"; {len(found.secrets)} files with plain-text secrets are sealed"
+    elif found.secrets:
+        words += f"; {len(found.secrets)} files with plain-text secrets are left out: keep copies elsewhere, or give "
+        words += "--seal-secrets"
     return words
 
 
@@ -131,6 +142,7 @@ def _shape(found: FolderSurvey) -> dict[str, Any]:
         "name": found.name,
         "home": str(found.home),
         "adopted_before": found.adopted,
+        "seal_secrets": found.seal_secrets,
         "mode": f"{found.mode:04o}",
         "found": [{"path": one.path, "what": one.what, "files": one.files} for one in found.parts],
         "covered": {

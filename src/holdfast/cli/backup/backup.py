@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.cli.backup.places import APPEND_ONLY, over_places, place_shape
 from holdfast.cli.command import Commands, Run, add_flag, add_options, home_of, new_noun, new_verb
-from holdfast.cli.screen.screen import clock_time, finish, print_json, print_table, talk
+from holdfast.cli.screen.screen import clock_time, finish, one_line, print_json, print_table, talk
 from holdfast.cli.signals import run_async
 from holdfast.errors import EXIT_PLACE, SnapshotsMissing, VaultLocked
 
 if TYPE_CHECKING:
+    from holdfast.backup.archive.manifest import SnapshotNote
     from holdfast.backup.backups import Backups
     from holdfast.backup.places.backup_places import BackupPlaces
     from holdfast.backup.report import ListReport, PlaceResult, PlaceShape
     from holdfast.backup.upkeep.prune import Pruned
 
 T = TypeVar("T")
+LEFT_SHOWN = 20  # files that are in no backup, named one by one
 
 
 def add_parser(commands: Commands) -> None:
@@ -137,9 +139,7 @@ async def _now(args: argparse.Namespace) -> int:
         return _exit_code(report.places)
     made = report.snapshot
     talk(f"{made.archive}: {made.files:,} files, {made.bytes:,} bytes in {report.seconds:g} s")
-    for note in made.notes:
-        if not note.text.startswith("left out"):
-            talk(f"note: {note.path}: {note.text}")
+    _print_notes(made.notes)
     rows = [
         (one.place, _yes(one.made), _yes(one.verified), f"{one.stored_bytes:,}", _result(one)) for one in report.places
     ]
@@ -148,6 +148,27 @@ async def _now(args: argparse.Namespace) -> int:
     for one in report.warnings:
         talk(f"WARNING: {one.message}\nhint: {one.hint}")
     return _exit_code(report.places)
+
+
+def _print_notes(notes: Sequence[SnapshotNote]) -> None:
+    """What a person should know of single files: first what is in no backup."""
+    from holdfast.layout.covering import SEALED_NOTE, is_no_loss
+
+    texts = [(one.path, one.text.removeprefix("left out: "), one.text.startswith("left out")) for one in notes]
+    out = [(path, text) for path, text, left in texts if left and not is_no_loss(text)]
+    for path, text in out[:LEFT_SHOWN]:
+        talk(f"not backed up: {one_line(path)}: {text}")
+    if len(out) > LEFT_SHOWN:
+        talk(f"not backed up: {len(out) - LEFT_SHOWN:,} more files and folders (--json lists them)")
+    if any("secret" in text or "key" in text for _, text in out):
+        talk(
+            "hint: for an adopted agent, `holdfast adopt FOLDER --seal-secrets` seals its secret files into each backup"
+        )
+    if sealed := sum(text == SEALED_NOTE for _, text, _ in texts):
+        talk(f"sealed: {sealed} secret files; `holdfast recover` puts them back")
+    for path, text, left in texts:
+        if not left and text != SEALED_NOTE:
+            talk(f"note: {one_line(path)}: {text}")
 
 
 async def _tell_warning(backups: Backups) -> None:

@@ -35,7 +35,7 @@ from holdfast.cli.input.input_slots import new_slots, open_existing
 from holdfast.cli.input.terminal import confirm
 from holdfast.cli.recover.show import PlannedRecovery, plan_json, show_loss, show_plan, show_survey, survey_json
 from holdfast.cli.screen.progress import Progress
-from holdfast.cli.screen.screen import print_fields, print_json, talk
+from holdfast.cli.screen.screen import one_line, print_fields, print_json, talk
 from holdfast.cli.signals import run_async
 from holdfast.core.clock import SystemClock, SystemEntropy, iso
 from holdfast.errors import BackupDamaged, BadInput, HoldfastError, NotNow
@@ -294,6 +294,7 @@ def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, s
         "published_at": list(done.told),
         "not_published_at": done.untold,
         "backup": _backup_json(done.backup),
+        "secret_files": list(done.unsealed),
         "restore_s": round(done.restore_s, 3),
         "identity_s": round(done.identity_s, 3),
         "backup_s": round(done.backup_s, 3),
@@ -327,6 +328,8 @@ def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, s
         talk(f"the old folder is now {restored.kept}")
     if restored is not None:
         show_loss(restored, said=True)
+    if done.unsealed:
+        talk(f"secret files put back: {', '.join(map(one_line, done.unsealed))}")
     if done.secrets:
         talk("a thief of the old machine may know these secrets; replace their values: " + ", ".join(done.secrets))
     if done.evicted:

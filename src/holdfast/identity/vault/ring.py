@@ -66,8 +66,14 @@ class Escrow:
         info = b"holdfast/backup/1\0" + place.encode()
         if epoch != 1:
             info += b"\0" + str(epoch).encode()
-        hkdf = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info)
-        return SecretBytes(hkdf.derive(self.vault_root).hex().encode())
+        return SecretBytes(self._derived(info).hex().encode())
+
+    def secrets_identity(self) -> AgeIdentity:
+        """For whom the secret files of an adopted agent are sealed in its snapshots; as lasting as the root."""
+        return AgeIdentity.from_secret(SecretBytes(self._derived(b"holdfast/sealed-secrets/1")))
+
+    def _derived(self, info: bytes) -> bytes:
+        return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(self.vault_root)
 
 
 class VaultRing:
