@@ -27,6 +27,7 @@ GOLDEN = Path(__file__).with_name("record_bytes.txt")
 _VARYING = (
     (rb'"(value|session|boot|digest|id|head|route|body_sha256|binding|manifest)":("[^"]*"|[0-9.e-]+)', rb'"\1":*'),
     (rb'"(question|worker|reply|request)":"[^"]*"', rb'"\1":*'),
+    (rb'"trace":"(\\.|[^"\\])*"', b'"trace":*'),
     (rb"[0-9a-f]{12,}", b"H"),
     (rb"\b\d{10,}\b", b"N"),
     (rb'"(quiet_in_ms|cached_tokens|cold_tokens)":\d+', rb'"\1":N'),  # tokens: the model may know the prefix

@@ -12,6 +12,7 @@ from holdfast.core.step import StepState
 from holdfast.errors import TaskParked
 from holdfast.journal.records import TaskState
 from holdfast.testing.lab import Lab, Scripted, wait_state, wait_until
+from holdfast.views.tasks import task_shape
 
 KEYED = holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=True)
 
@@ -110,6 +111,48 @@ async def test_changed_code_parks_the_task_until_it_is_put_right(
         await hf.retry(handle.id)
         await wait_state(handle, TaskState.SUCCEEDED)
     assert (len(pay.calls), len(refund.calls)) == called
+
+
+async def _asks_more(run: holdfast.Run) -> Any:
+    return bool(await run.approve("pay more?", cents=2))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "detail"),
+    [
+        (_pays, _pays_more, "cents: recorded 1, now 2"),
+        (_pays, _pays_by_name, 'note: recorded nothing, now "x"'),
+        (_asks, _asks_more, 'question: recorded "pay?", now "pay more?"\ndetails: recorded {}, now {"cents": 2}'),
+        (_pays, _refunds, ""),
+    ],
+)
+async def test_both_values_and_the_ways_out_are_shown(lab: Lab, before: Version, after: Version, detail: str) -> None:
+    """In the record, which is sealed; a notice is sent outside, and names neither."""
+    version = [before]
+
+    @holdfast.task
+    async def order(run: holdfast.Run) -> Any:
+        await version[0](run)
+        await run.sleep(3_600)
+
+    async with lab.open(order) as hf:
+        handle = await hf.submit(order)
+        if before is _asks:
+            await wait_state(handle, TaskState.WAITING)
+            await hf.approve(handle.id, "1", granted=True)
+        await wait_state(handle, TaskState.SLEEPING)
+    version[0] = after
+    async with lab.open(order) as hf:
+        handle = hf.task(handle.id)
+        await hf.retry(handle.id)
+        await wait_state(handle, TaskState.PARKED)
+        row, view = await handle.row(), await handle.view()
+        parked = task_shape(row, view, {})["parked"]
+        (notice,) = [one for one in await hf.journal.pending_notices(limit=10) if one.kind == "parked"]
+    assert parked["detail"] == detail
+    ways = "\n".join(parked["ways"])
+    assert all(word in ways for word in ("put the code back", "run.version", "run.random()"))
+    assert "recorded 1" not in notice.text
 
 
 async def test_an_open_step_whose_class_has_changed_parks_the_task(lab: Lab) -> None:

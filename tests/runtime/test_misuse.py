@@ -315,6 +315,7 @@ async def test_what_is_no_tool_or_no_fit_call_is_refused(lab: Lab) -> None:
     async def plain() -> None: ...
 
     unfit: Any = plain
+    hidden = {"tools": [blind]}  # where nothing looks before the task runs
     refused: list[str] = []
 
     @holdfast.task
@@ -324,7 +325,7 @@ async def test_what_is_no_tool_or_no_fit_call_is_refused(lab: Lab) -> None:
             lambda: run.call(charge, kard="x"),
             lambda: run.call(charge),
             lambda: run.call(charge, card="x", call="y"),
-            lambda: run.call(blind),
+            lambda: run.call(hidden["tools"][0]),
         ]
         for call in calls:
             try:

@@ -425,3 +425,21 @@ async def _settle(hf: holdfast.Holdfast, task_id: str) -> None:
             if error.code != "too-early":
                 raise
             await asyncio.sleep(0.02)
+
+
+async def test_a_traceback_holds_the_handle_of_a_secret(lab: Lab, store: SecretFile) -> None:
+    """Of the task's own code and of a tool: a message and a line of source may quote the value."""
+
+    @holdfast.task
+    async def task_raises(run: holdfast.Run) -> None:
+        raise ValueError(OLD)
+
+    pay = scripted(ONCE, ValueError(OLD))
+    step_raises = calls(pay.tool, token=HANDLE)
+    async with lab.open(task_raises, step_raises) as hf:
+        failed, parked = await hf.submit(task_raises), await hf.submit(step_raises)
+        await wait_state(failed, TaskState.FAILED)
+        await wait_state(parked, TaskState.PARKED)
+        end, failure = (await failed.view()).end, (await parked.view()).steps["1"].failure
+    for trace in (end.trace, failure.trace):
+        assert (OLD in trace, HANDLE in trace) == (False, True)

@@ -135,6 +135,8 @@ def test_a_new_step_knows_nothing() -> None:
         "effect_key": b"",
         "fingerprint": b"",
         "attempts": (),
+        "earlier": (),
+        "failures": (),
         "ended": None,
         "doubt": "",
         "result": None,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.ids import TaskId
 from holdfast.errors import ResultErased, TaskCancelled, TaskFailed, TaskNotFound, TaskParked, TaskUnfinished
+from holdfast.host.who import user_at_host
 from holdfast.journal.contract import InboxItem, InboxKind, Journal, TaskRow
 from holdfast.journal.records import ENDED, TaskState, TaskView
 
@@ -146,7 +147,8 @@ class TaskHandle:
 
     async def cancel(self, *, by: str = "") -> None:
         """Ask the task to stop. Its calls in flight finish first."""
-        await self._journal.drop(InboxItem(task_id=self.id, ordinal="", kind=InboxKind.CANCEL, body={"by": by}))
+        body = {"by": by or user_at_host()}
+        await self._journal.drop(InboxItem(task_id=self.id, ordinal="", kind=InboxKind.CANCEL, body=body))
 
     async def _outcome(self, row: TaskRow) -> Any:  # Any: the task's JSON result
         newest = await self._journal.read_newest(self.id)

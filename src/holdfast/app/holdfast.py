@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -30,6 +30,7 @@ from holdfast.errors import (
     TaskNotFound,
 )
 from holdfast.host.log import Log
+from holdfast.host.who import user_at_host
 from holdfast.journal.bodies import ApprovalGiven, DecisionGiven, EvidenceGiven
 from holdfast.journal.contract import Claimed, DropCheck, InboxItem, InboxKind, Journal, Submission
 from holdfast.journal.records import Body, StepView, TaskState, TaskView
@@ -116,6 +117,8 @@ class Holdfast:
             known.check_args(args)
         kept = checked(args, what=f"arguments of {name}")
         encode(kept, what=f"arguments of {name}")
+        if known is not None:
+            known.check_values(cast("dict[str, Any]", kept))
         if request_id is None:
             request_id = ""
         elif not str(request_id).strip():
@@ -248,6 +251,8 @@ class Holdfast:
     async def _drop(
         self, task: ids.TaskId, ordinal: str, kind: InboxKind, body: Body, *, check: DropCheck | None = None
     ) -> None:
+        if body.get("by") == "":
+            body["by"] = user_at_host()
         await self.drop(InboxItem(task_id=task, ordinal=ordinal, kind=kind, body=body), check=check)
 
     async def drop(self, item: InboxItem, *, check: DropCheck | None = None) -> None:

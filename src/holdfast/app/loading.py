@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+from holdfast.app.declared import check_tools
 from holdfast.errors import BadApp
 from holdfast.runtime.task.task import TaskType
 from holdfast.runtime.tool.tool import Tool, check_registered
@@ -57,7 +58,9 @@ def load_app(spec: str) -> App:
                 hint=f"it has: {', '.join(sorted(n for n in names if not n.startswith('_')))}" if names else "",
             )
         value = getattr(value, name)
-    return _as_app(value, spec, module)
+    app = _as_app(value, spec, module)
+    check_tools(app.tasks.values(), app.tools.values())
+    return app
 
 
 def _as_app(value: object, spec: str, module: ModuleType) -> App:

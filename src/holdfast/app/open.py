@@ -8,11 +8,13 @@ says what is weaker than in `holdfast worker`.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol, runtime_checkable
 
 from holdfast.app.binder import acting, memory_beside, open_as, open_secrets, scratch_root, watching
+from holdfast.app.declared import check_tools, check_windows
 from holdfast.app.handoff import kept_handoff, refresh_handoff
 from holdfast.app.holdfast import Holdfast
 from holdfast.app.notify import make_notices
@@ -25,7 +27,7 @@ from holdfast.layout.journal_location import journal_path
 from holdfast.runtime.engine.engine import Engine
 from holdfast.runtime.task.task import TaskType
 from holdfast.runtime.tool.child import in_child
-from holdfast.runtime.tool.tool import Tool, check_registered
+from holdfast.runtime.tool.tool import Tool
 
 
 @runtime_checkable
@@ -64,6 +66,8 @@ async def open(  # noqa: A001 - the public name is holdfast.open
             "this is the process of a blocking tool: it cannot open a journal",
             hint='put the code that starts your program under `if __name__ == "__main__":`',
         )
+    tasks, known = list(tasks), list(tools)
+    used = check_tools(tasks, known)
     settings = settings or Settings()
     clock = clock or SystemClock()
     entropy = entropy or SystemEntropy()
@@ -76,9 +80,6 @@ async def open(  # noqa: A001 - the public name is holdfast.open
             lease = await stack.enter_async_context(
                 acting(path, clock=clock, entropy=entropy, notices=notices, log=log, patient=False)
             )
-        known = list(tools)
-        for tool in known:
-            check_registered(tool)
         opened, keys = await open_as(
             lease,
             path,
@@ -92,6 +93,9 @@ async def open(  # noqa: A001 - the public name is holdfast.open
             secrets = open_secrets(path, keys=keys, clock=clock, entropy=entropy)
             memory = None
             if serve:
+                for text in await check_windows(used, opened, lease_s=settings.lease_ttl_s):
+                    log.event("short-window", text=text)
+                    warnings.warn(text, stacklevel=3)
                 memory = await files.enter_async_context(memory_beside(path, opened, secrets=secrets, log=log))
         except BaseException:  # also a cancel: no journal stays open without an owner
             await opened.close()
@@ -101,7 +105,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
             keys=keys,
             clock=clock,
             entropy=entropy,
-            tasks=list(tasks),
+            tasks=tasks,
             tools=known,
             settings=settings,
             log=log,

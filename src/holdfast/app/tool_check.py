@@ -91,6 +91,7 @@ class Verdict(msgspec.Struct, kw_only=True):
     refusals_stored: bool | None = None
     declared: str = ""
     ok: bool = False  # the declared class promises nothing that was disproved or not proven
+    refuted: bool = False  # an answer speaks against the declared class
 
 
 RANK = {"Unrepeatable": 0, "Queryable": 1, "Keyed": 2}
@@ -117,7 +118,15 @@ def judge(seen: Seen, effect: Effect) -> Verdict:
         declared=effect.name,
     )
     verdict.ok = RANK[effect.name] <= RANK[proved] and not _contradicts(verdict, effect)
+    verdict.refuted = not verdict.ok and not _is_open(verdict, effect)
     return verdict
+
+
+def _is_open(verdict: Verdict, effect: Effect) -> bool:
+    """Whether nothing speaks against Keyed; another body was not tried."""
+    tried = {one.name: one.ok for one in verdict.checks}
+    agrees = isinstance(effect, Keyed) and verdict.refusals_stored in (None, effect.refusals_stored)
+    return agrees and tried["other body"] is None and all(tried[name] for name in ("repeat", "apart", "crowd"))
 
 
 def _contradicts(verdict: Verdict, effect: Effect) -> bool:

@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from holdfast.app.binder import INSTANCE, acting, memory_beside, open_as, open_secrets, scratch_root, watching
+from holdfast.app.declared import check_tools, check_windows
 from holdfast.app.handoff import kept_handoff
 from holdfast.app.loading import load_app
 from holdfast.app.notify import make_notices
@@ -77,7 +78,8 @@ def run_worker(order: Order) -> int:
     return supervise(
         [sys.executable, "-P", "-m", "holdfast.app.worker", text],
         warm=Warm(work),
-        grace_s=settings.grace_s + CLOSE_S,
+        grace_s=settings.grace_s,
+        close_s=CLOSE_S,
         say=lambda line: log.event("supervisor", text=line),
     )
 
@@ -141,6 +143,9 @@ async def serve(order: Order, log: Log) -> None:
             new_journal=order.new_journal,
         )
         stack.push_async_callback(journal.close)
+        used = check_tools(app.tasks.values(), app.tools.values())
+        for trouble in await check_windows(used, journal, lease_s=settings.lease_ttl_s):
+            log.event("short-window", text=trouble)
         secrets = open_secrets(path, keys=keys, clock=clock, entropy=entropy)
         memory = await stack.enter_async_context(memory_beside(path, journal, secrets=secrets, log=log))
         engine = Engine(

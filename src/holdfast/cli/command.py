@@ -212,7 +212,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "--json": {"action": "store_true", "help": "print JSON (`holdfast explain json`) instead of a table"},
     "--yes": {"action": "store_true", "help": "do not ask for confirmation"},
     "--dry-run": {"action": "store_true", "help": "only say what would happen"},
-    "--by": {"default": "", "help": "your name, for the record"},
+    "--by": {"default": "", "metavar": "NAME", "help": "who decides, for the record (default: user@host)"},
     "--note": {"default": "", "help": "why, for the record"},
     "--vault": {"metavar": "DIR", "help": "default: ~/.config/holdfast/vault/NAME"},
     "--second": {"metavar": "DIR", "help": "where the next key is kept: another disk, or another user's folder"},

@@ -138,6 +138,23 @@ CLASSES: dict[Letter, type[Effect]] = {
 }
 
 
+_WRITTEN = {"Keyed": 'holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=True)'}
+
+
+def check_effect(effect: object, *, tool: str) -> Effect:
+    """The effect class of a tool. Raises Misuse, with what to write, for a class without brackets, a name, anything."""
+    if isinstance(effect, Effect):
+        return effect
+    said = effect.__name__ if isinstance(effect, type) else str(effect)
+    names = [one.name for one in CLASSES.values()]
+    name = next((one for one in names if one.casefold() == said.strip().casefold()), "")
+    given = f"the class {said}" if isinstance(effect, type) else repr(effect)
+    raise Misuse(
+        f"tool {tool}: effect must be an object of an effect class, not {given}",
+        hint=f"write effect={_WRITTEN.get(name, f'holdfast.{name}()')}" if name else f"use one of: {', '.join(names)}",
+    )
+
+
 def _check_seconds(name: str, value: float | None, *, low: float, high: float) -> None:
     if value is not None and not low <= value <= high:
         raise Misuse(f"{name} must be between {low:g} and {high:g} seconds, not {value!r}")

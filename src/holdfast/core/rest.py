@@ -50,9 +50,11 @@ class Stopping(msgspec.Struct, frozen=True):
 
 
 class Diverged(msgspec.Struct, frozen=True):
-    """The code asks for something else than is recorded."""
+    """The code asks for something else than is recorded. `detail` names both values: the record keeps it beside the
+    text, because the text is told outside."""
 
     why: str
+    detail: str = ""
 
     @property
     def text(self) -> str:

@@ -93,6 +93,8 @@ class HoldfastError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint or self.default_hint
+        if self.hint:
+            self.add_note(f"hint: {self.hint}")  # a program that does not catch it shows it too
 
     @property
     def page(self) -> str:

@@ -192,7 +192,9 @@ class TaskFailed(Terminal):
     default_hint = "`holdfast task show TASK` shows the step and the reason"
 
     def __init__(self, *, task_id: str, kind: str, text: str) -> None:
-        super().__init__(f"task {task_id} failed: {kind}: {text}")
+        shown = f"`holdfast task show {task_id}`"
+        hint = f"{shown} shows the step and the line that raised; with --trace the whole traceback"
+        super().__init__(f"task {task_id} failed: {kind}: {text}", hint=hint)
         self.task_id = task_id
         self.kind = kind
         self.text = text
@@ -218,13 +220,11 @@ class TaskParked(Unresolved):
     def __init__(self, *, task_id: str, ordinal: str, question: str) -> None:
         where = f"task {task_id}" + (f" step {ordinal}" if ordinal else "")
         if ordinal:
-            look, act = f"effect show {task_id}/{ordinal}", f"effect settle {task_id}/{ordinal}"
+            place = f"{task_id}/{ordinal}"
+            hint = f"`holdfast effect show {place}` shows the evidence, `holdfast effect settle {place}` decides"
         else:
-            look, act = f"task show {task_id}", f"task retry {task_id}"
-        super().__init__(
-            f"{where} is parked: {question}",
-            hint=f"`holdfast {look}` shows the evidence, `holdfast {act}` resumes the task",
-        )
+            hint = f"`holdfast task show {task_id}` says what to do; then `holdfast task retry {task_id}` runs it again"
+        super().__init__(f"{where} is parked: {question}", hint=hint)
         self.task_id = task_id
         self.ordinal = ordinal
         self.question = question

@@ -191,12 +191,15 @@ class ToolRaised(Unresolved):
 
     code = "tool-raised"
 
-    def __init__(self, *, tool: str, kind: str, text: str, error_code: str = "") -> None:
+    def __init__(
+        self, *, tool: str, kind: str, text: str, error_code: str = "", trace: tuple[str, str] = ("", "")
+    ) -> None:
         super().__init__(f"{tool} raised {kind}: {_shown(text)}")
         self.tool = tool
         self.kind = kind
         self.text = text
         self.error_code = error_code
+        self.trace = trace  # where it arose, and the traceback, both of the tool's own process
 
 
 _SHOWN_CHARS_MAX = 300

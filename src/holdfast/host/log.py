@@ -1,4 +1,8 @@
-"""Logs are events with fields, one JSON line each, on standard error; no payloads, no secrets."""
+"""Logs are events with fields, one JSON line each, on standard error.
+
+No arguments, no results, no proofs, no secrets. Of an exception its class, its line and the start of its message, with
+known secrets swapped: without them a log does not say why anything failed. The whole is sealed in the journal.
+"""
 
 from __future__ import annotations
 

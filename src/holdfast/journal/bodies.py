@@ -48,13 +48,24 @@ class StepFailure(msgspec.Struct, frozen=True, gc=False):
 
     kind: str | None = None
     text: str | None = None
+    reason: str = ""
     proof: Any | UnsetType = UNSET  # Any: JSON of the far end; UNSET where it proved nothing
     retry_after_s: float | None = None
     left: str = ""  # what the attempt started and left running
+    where: str = ""  # the line of the user's code that raised
+    trace: str = ""
+    again_ms: int = 0  # when it is tried again; 0 where that is not by a clock
 
     @property
     def proven(self) -> bool:
         return self.proof is not UNSET
+
+    @property
+    def said(self) -> str:
+        """The reason in a few words; a proof is not quoted."""
+        words = "refused" if self.proven else self.kind or self.reason
+        text = self.text or ""
+        return text if not words or text.startswith(words) else f"{words}: {text}".rstrip(": ")
 
 
 class FoundAt(msgspec.Struct, frozen=True, gc=False):
@@ -76,6 +87,7 @@ class Rested(msgspec.Struct, frozen=True, gc=False):
     why: str = ""
     ordinal: str = ""  # the step that a person is asked about
     question: str = ""
+    detail: str = ""  # of a divergence: what is recorded, and what the code asks for now
 
 
 class TaskEnd(msgspec.Struct, frozen=True, gc=False):
@@ -85,6 +97,8 @@ class TaskEnd(msgspec.Struct, frozen=True, gc=False):
     kind: str = ""
     text: str = ""
     code: str = ""
+    where: str = ""  # the line of the user's code that raised
+    trace: str = ""
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):

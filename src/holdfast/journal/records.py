@@ -23,6 +23,7 @@ from holdfast.journal.bodies import Body, FoundAt, PlanItem, Planned, Rested, St
 
 FORMAT = 1
 REMARK = "remark"  # what a note in the view is that came from a record of that kind
+FAILURES_MAX = 20  # of a step that are shown
 RECORDS_MAX = 1_000_000  # per task; below the 2^20 rows that one data key may seal
 
 
@@ -134,6 +135,14 @@ class Attempt(NamedTuple):
     fence: int
 
 
+class Failure(NamedTuple):
+    """How an attempt ended without a result."""
+
+    number: int  # of the attempt
+    at_ms: int
+    body: Body
+
+
 class StepView(msgspec.Struct, gc=False, eq=False):
     """One step with everything the journal knows of it. JSON has no cycles: the garbage collector may skip it."""
 
@@ -146,6 +155,8 @@ class StepView(msgspec.Struct, gc=False, eq=False):
     effect_key: bytes = b""
     fingerprint: bytes = b""
     attempts: tuple[Attempt, ...] = ()
+    earlier: tuple[Attempt, ...] = ()  # before a person's decision; shown, and of no weight for what may follow
+    failures: tuple[Failure, ...] = ()  # the newest ones
     ended: tuple[int, int] | None = None  # (epoch, boot ms) at which the newest ended
     doubt: str = ""
     result: object = None
@@ -410,23 +421,27 @@ def _take_success(step: StepView, record: Record) -> None:
 
 
 def _take_failure(step: StepView, record: Record) -> None:
-    step.error = record.body
-    step.ended = (record.epoch, record.boot_ms)
+    _take_end(step, record)
     step.doubt = record.body.get("reason", "")
 
 
-def _take_doubt(step: StepView, record: Record) -> None:
-    step.ended = (record.epoch, record.boot_ms)
-    step.doubt = record.body["reason"]
+def _take_end(step: StepView, record: Record) -> None:
     step.error = record.body
+    step.ended = (record.epoch, record.boot_ms)
+    number = step.attempts[-1].number if step.attempts else 0
+    step.failures = (*step.failures[1 - FAILURES_MAX :], Failure(number, record.at_ms, record.body))
+
+
+def _take_doubt(step: StepView, record: Record) -> None:
+    _take_end(step, record)
+    step.doubt = record.body["reason"]
     if step.doubt == "busy":
         step.spared += 1
 
 
 def _take_unsent(step: StepView, record: Record) -> None:
-    step.ended = (record.epoch, record.boot_ms)
+    _take_end(step, record)
     step.doubt = record.body.get("reason", "not sent")
-    step.error = record.body
     if Event.UNSENT in record.events or step.doubt == "busy":
         step.spared += 1
 
@@ -444,6 +459,7 @@ def _take_settlement(step: StepView, record: Record) -> None:
     step.by = record.body.get("by", "")
     if "result" in record.body:
         step.result = record.body["result"]
+    step.earlier += step.attempts
     step.attempts, step.spared = (), 0
 
 

@@ -6,7 +6,8 @@ from the child step, the row itself is never rewritten (T12).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -15,16 +16,18 @@ from holdfast.core.clock import iso
 from holdfast.core.effect import CLASSES
 from holdfast.core.ids import effect_key_from_bytes
 from holdfast.core.ordinal import sort_key
-from holdfast.core.step import CLOSED, StepState
+from holdfast.core.rest import Diverged, read_rest
+from holdfast.core.step import CLOSED, Event, StepState
 from holdfast.host.manifest import Manifest
-from holdfast.journal.bodies import HeadsNote, MarksNote, QuestionNote, ToldNote
-from holdfast.journal.contract import InboxItem, SessionRow, TaskRow
-from holdfast.journal.records import Note, StepView, TaskState, TaskView
+from holdfast.journal.bodies import Body, HeadsNote, MarksNote, QuestionNote, Rested, StepFailure, ToldNote
+from holdfast.journal.contract import InboxItem, InboxKind, SessionRow, TaskRow
+from holdfast.journal.records import Failure, Note, StepView, TaskState, TaskView
 from holdfast.journal.rules import COUNTER_BITS, NEVER_MS
 from holdfast.runtime.task.talk import ASK, asked_of, spent_of
 
 MARKS = "@marks"
 ASKED = "@asked"
+ERROR_FIELDS = ("kind", "text", "code", "where", "trace")
 Shape = dict[str, Any]  # Any: JSON for printing
 
 
@@ -78,11 +81,12 @@ def task_shape(row: TaskRow, view: TaskView, sessions: Mapping[str, SessionRow])
     """A task with everything the journal knows of it."""
     return {
         **task_line(row, sessions),
+        "conversation": conversation_of(view),
         "request_id": view.request_id,
         "args": view.args,
         "ended": iso(view.ended_ms) if view.finished else "",
         "result": view.end.result,
-        "error": {key: view.outcome[key] for key in ("kind", "text", "code") if view.outcome.get(key)},
+        "error": {key: view.outcome[key] for key in ERROR_FIELDS if view.outcome.get(key)},
         "parked": _parked(row, view),
         "scratch": None,
         "spent": _spent(view),
@@ -104,6 +108,12 @@ def task_shape(row: TaskRow, view: TaskView, sessions: Mapping[str, SessionRow])
             for ordinal, note in sorted(view.notes.items(), key=lambda pair: sort_key(pair[0]))
         ],
     }
+
+
+def conversation_of(view: TaskView) -> str:
+    """The name of the conversation that a task of an agent is, or empty."""
+    args = view.args
+    return str(cast(Shape, args).get("conversation", "")) if isinstance(args, dict) else ""
 
 
 def _spent(view: TaskView) -> Shape | None:
@@ -174,6 +184,9 @@ def step_shape(view: TaskView, step: StepView, sessions: Mapping[str, SessionRow
             }
             for one in step.attempts
         ],
+        "tries": tries_of(view, step, sessions),
+        "next_try": iso(next_try_ms(step)),
+        "ended_by": ended_by(step),
         "planned": iso(step.planned_ms),
         "started": iso(started_ms),
         "ended": iso(step.closed_ms),
@@ -192,6 +205,51 @@ def step_shape(view: TaskView, step: StepView, sessions: Mapping[str, SessionRow
     }
 
 
+def tries_of(view: TaskView, step: StepView, sessions: Mapping[str, SessionRow]) -> list[Shape]:
+    """Every attempt, also those before a person's decision, and how it ended where that was without a result."""
+    failures = {one.number: one for one in step.failures}
+    none = Failure(0, 0, {})
+    return [
+        {
+            "started": iso(one.at_ms),
+            "epoch": one.epoch,
+            "worker": _worker_of(view, one.epoch, sessions),
+            "fence": one.fence,
+            "ended": iso((failed := failures.get(one.number, none)).at_ms),
+            "reason": failure_words(failed.body),
+            "where": str(failed.body.get("where", "")),
+        }
+        for one in step.earlier + step.attempts
+    ]
+
+
+def failure_words(body: Body) -> str:
+    """Why an attempt had no result; with the proof of a refusal."""
+    failure = msgspec.convert(body, StepFailure)
+    return f"refused: {json.dumps(failure.proof, ensure_ascii=False)}" if failure.proven else failure.said
+
+
+def next_try_ms(step: StepView) -> int:
+    """When a step that failed is tried again by itself; 0 where it is not."""
+    waits = step.step is not None and step.state in (StepState.PLANNED, StepState.UNKNOWN)
+    return step.failure.again_ms if waits else 0
+
+
+def ended_by(step: StepView) -> str:
+    """Who or what closed the step, where that was not its own call."""
+    match step.ending:
+        case Event.SETTLE_DONE | Event.SETTLE_SKIP:
+            return f"decided by {step.by or 'a person'}"
+        case Event.SKIP if step.by:
+            return f"refused by {step.by}"
+        case Event.ADOPT:
+            return f"reported by {step.by or 'evidence'}"
+        case Event.FIND:
+            return "found by the lookup"
+        case _:
+            return ""
+
+
 def effect_line(view: TaskView, step: StepView, sessions: Mapping[str, SessionRow]) -> Shape:
     """A step in the list of effects."""
     return {
@@ -200,6 +258,33 @@ def effect_line(view: TaskView, step: StepView, sessions: Mapping[str, SessionRo
         "task_name": view.name,
         **step_shape(view, step, sessions),
     }
+
+
+def decision_shape(one: InboxItem) -> Shape:
+    """What a person, or a report from elsewhere, said about a task."""
+    body = one.body
+    match one.kind:
+        case InboxKind.APPROVAL:
+            what = "granted" if body.get("granted") else "refused"
+        case InboxKind.EVIDENCE:
+            what = "happened" if body.get("outcome") == "succeeded" else "did not happen"
+        case _:
+            what = str(body.get("decision") or one.kind.value)
+    return {
+        "ordinal": one.ordinal,
+        "what": what,
+        "by": str(body.get("by") or body.get("source") or ""),
+        "at": iso(one.at_ms),
+        "note": str(body.get("note") or ""),
+        "result": body.get("result"),
+        "applied": one.applied,
+    }
+
+
+def decisions_of(items: Iterable[InboxItem]) -> list[Shape]:
+    """What was said about a task, oldest first; not the messages of a conversation, nor what a scope does to itself."""
+    said = [one for one in items if one.kind is not InboxKind.SAID and one.body.get("by") != "scope"]
+    return [decision_shape(one) for one in said]
 
 
 def item_shape(one: InboxItem) -> Shape:
@@ -251,7 +336,24 @@ def _parked(row: TaskRow, view: TaskView) -> Shape:
         "ordinal": rest.ordinal,
         "question": rest.question or "its records are damaged",
         "why": rest.why or "damaged",
+        "detail": rest.detail,
+        "ways": _ways(row.task_id, rest),
     }
+
+
+def _ways(task_id: str, rest: Rested) -> list[str]:
+    """What a person can do about a parked task, in the order to try it."""
+    if rest.ordinal:
+        place = f"{task_id}/{rest.ordinal}"
+        return [f"`holdfast effect show {place}` shows the evidence", f"`holdfast effect settle {place}` decides"]
+    if not isinstance(read_rest(rest.why), Diverged):
+        return [f"`holdfast task retry {task_id}` runs it again"]
+    return [
+        f"put the code back as it was, then `holdfast task retry {task_id}`",
+        "or keep both ways in the code with `run.version`, then retry: docs/how-to/change-code.md",
+        "chance, time and ids differ on each run: take them from run.random(), run.now(), run.uuid()",
+        "a retry alone runs the same code, and diverges again",
+    ]
 
 
 def _worker_of(view: TaskView, epoch: int, sessions: Mapping[str, SessionRow]) -> str:

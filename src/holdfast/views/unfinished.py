@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from holdfast.core.ids import TaskId
 from holdfast.core.ordinal import sort_key
-from holdfast.core.rest import WaitsForApproval, read_rest
+from holdfast.core.rest import WaitsForApproval, WaitsForMessage, read_rest
 from holdfast.core.step import StepState
 from holdfast.errors import JournalDamaged
 from holdfast.journal.bodies import QuestionNote
@@ -17,7 +17,7 @@ from holdfast.journal.records import ENDED, StepView, TaskState, TaskView
 from holdfast.runtime.secrets import pins_of
 from holdfast.runtime.step.decisions import find_approval, waits_for_yes
 from holdfast.runtime.step.facts import approval_binding
-from holdfast.views.tasks import is_in_doubt
+from holdfast.views.tasks import conversation_of, is_in_doubt, next_try_ms
 
 TASKS_MAX = 100_000
 _ASKING = frozenset((TaskState.WAITING, TaskState.RUNNING))
@@ -147,6 +147,36 @@ def questions_of(view: TaskView) -> list[Waiting]:
             if waits_for_yes(view, step)
         ]
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """What one task waits for, and the commands that end the wait."""
+
+    text: str
+    commands: tuple[str, ...] = ()
+    due_ms: int = 0
+
+
+def waits_of(row: TaskRow, view: TaskView, items: list[InboxItem]) -> list[Wait]:
+    """What a task that has not ended waits for. Empty where it can run, or a parked question says it all."""
+    if row.state in ENDED or row.state is TaskState.PARKED:
+        return []
+    waits: list[Wait] = []
+    for one in questions_of(view) if row.state in _ASKING else ():
+        place = f"{view.task_id}/{one.ordinal}"
+        if _is_answered(view, one.ordinal, items):
+            waits.append(Wait(text=f"a worker that takes your answer to step {one.ordinal}"))
+        else:
+            commands = (f"holdfast approval grant {place}", f"holdfast approval refuse {place}")
+            waits.append(Wait(text=f"your answer to step {one.ordinal}: {one.question}", commands=commands))
+    tried = [step for step in view.steps.values() if next_try_ms(step)]
+    waits += [Wait(text=f"the next try of step {one.ordinal} ({one.tool})", due_ms=next_try_ms(one)) for one in tried]
+    if row.state is TaskState.SLEEPING and not tried:
+        waits.append(Wait(text="the end of its sleep", due_ms=row.due_ms))
+    if row.state is TaskState.WAITING and isinstance(read_rest(view.rest.why), WaitsForMessage):
+        waits.append(Wait(text=f"the next message of the conversation {conversation_of(view)!r}"))
+    return waits
 
 
 def _question(step: StepView) -> str:

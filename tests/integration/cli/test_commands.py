@@ -12,6 +12,7 @@ import pytest
 import holdfast
 from holdfast.cli.command import COMMANDS
 from holdfast.core.ids import TaskId
+from holdfast.host.who import user_at_host
 from holdfast_proofs.support.command_line import Commands, Worker, command_line, environment
 
 HELP_S_MAX = 0.3
@@ -188,6 +189,41 @@ def test_a_parked_effect_is_shown_and_settled(hf: Commands, start_worker: Callab
     assert shown["steps"][0]["note"] == "seen in the ledger"
     assert hf.look("effect", "list", "--json").json["effects"] == []
     assert len(hf.look("effect", "list", "--all", "--json").json["effects"]) == 1
+    page, effect = hf.look("task", "show", task_id).out, hf.look("effect", "show", place).out
+    assert "succeeded (decided by ada)" in page
+    assert next(line.split()[:4] for line in page.splitlines() if "ledger" in line) == ["1", "done:", '{"id":', '"m1"}']
+    assert "succeeded (decided by ada)" in effect
+    assert "attempt 1" in effect
+    assert "ConnectionError: me: reset" in effect, "what became of the attempt stays on the page"
+
+
+def test_a_decision_without_a_result_or_a_name_says_what_is_recorded(hf: Commands) -> None:
+    place = f"{submit(hf, 'parks', code=5)}/1"
+    done = hf.look("effect", "settle", place, "--done", "--yes")
+    assert "the task gets null as the result of lose" in done.err
+    assert "--result JSON" in done.err
+    by = hf.look("effect", "show", place, "--json").json["decisions"][0]["by"]
+    assert by == user_at_host()
+    assert f"by {by}" in done.err
+
+
+def test_a_failing_task_is_understood_from_its_page(hf: Commands) -> None:
+    task_id = submit(hf, "fails", code=9)
+    page = hf.look("task", "show", task_id).out
+    assert "ToolFailed: raises raised ValueError: no such flight" in page
+    assert "app.py:" in page
+    assert " in fails: return await run.call(raises)" in page
+    assert ' in raises: raise ValueError("no such flight")' in page
+    assert f"holdfast task show {task_id} --trace" in page
+    assert "Traceback" not in page
+    whole = hf.look("task", "show", task_id, "--trace").out
+    assert whole.count("Traceback (most recent call last):") >= 2
+    assert "traceback of step 1 (raises):" in whole
+    shape = hf.look("task", "show", task_id, "--json").json
+    assert " in fails: " in shape["error"]["where"]
+    assert shape["steps"][0]["tries"][0]["reason"] == "ValueError: no such flight"
+    none = hf.look("task", "show", submit(hf, "hello", "ada"), "--trace")
+    assert "no record of this task holds a traceback" in none.err
 
 
 def test_settling_wants_one_decision_on_a_parked_step(hf: Commands) -> None:
@@ -213,7 +249,10 @@ def test_settling_a_step_of_a_poisoned_task_says_what_follows(hf: Commands) -> N
 
     asyncio.run(poison())
     said = hf("effect", "settle", f"{task_id}/1", "--skip", "--yes").err
-    assert f"recorded: {task_id}/1 is decided as skip; the task is parked because 3 runs of it killed" in said
+    assert (
+        f"recorded: {task_id}/1 is decided as skip by {user_at_host()}; the task is parked because 3 runs of it killed"
+        in said
+    )
     assert f"holdfast task retry {task_id}" in said
     again = hf("effect", "settle", f"{task_id}/1", "--run", "--yes", code=4).err
     assert "already has a decision: skip" in again
@@ -250,7 +289,10 @@ def test_a_question_is_answered(hf: Commands, start_worker: Callable[..., Worker
     ]
     assert f"{task_id}/1" in hf.look("approval", "list").out
     assert "approval: greet" in hf.look("task", "show", task_id).out
-    assert "a person answers" in hf.look("task", "show", task_id).out
+    page = hf.look("task", "show", task_id).out
+    assert "a person answers" in page
+    assert "waits for   your answer to step 1: greet eve?" in page
+    assert f"`holdfast approval grant {task_id}/1`" in page
     hf("approval", verb, f"{task_id}/1", "--by", "ada", "--note", "ok")
     assert wait_ended(worker, task_id) == "succeeded"
     shown = hf.look("task", "show", task_id, "--json").json

@@ -135,13 +135,18 @@ async def _show(hf: Holdfast, args: argparse.Namespace) -> int:
     from holdfast.app.holdfast import get_step
     from holdfast.cli.effect.settle import print_effect, ways
     from holdfast.cli.input.input_journal import get_step_place
-    from holdfast.views.tasks import effect_line, item_shape
+    from holdfast.views.tasks import decisions_of, effect_line, item_shape
 
     task_id, ordinal = await get_step_place(hf, args.effect)
     view, step = await get_step(hf.journal, task_id, ordinal)
     sessions = {session.session_id: session for session in await hf.journal.list_sessions()}
-    items = [item_shape(item) for item in await hf.journal.inbox_of(task_id) if item.ordinal == ordinal]
-    shape = {**effect_line(view, step, sessions), "facts": items, "ways": ways(f"{task_id}/{ordinal}", step)}
+    items = [item for item in await hf.journal.inbox_of(task_id) if item.ordinal == ordinal]
+    shape = {
+        **effect_line(view, step, sessions),
+        "facts": [item_shape(item) for item in items],
+        "decisions": decisions_of(items),
+        "ways": ways(f"{task_id}/{ordinal}", step),
+    }
     if args.json:
         print_json(shape)
     else:

@@ -11,10 +11,12 @@ from holdfast.cli.input.input_journal import finish_decision, get_step_place, wh
 from holdfast.cli.input.input_values import read_json
 from holdfast.cli.input.terminal import confirm
 from holdfast.cli.screen.screen import ago, clock_time, finish, json_line, print_fields
+from holdfast.cli.task.page import decision_row
 from holdfast.core.step import StepState
 from holdfast.errors import BadInput
+from holdfast.host.who import user_at_host
 from holdfast.journal.records import StepView
-from holdfast.views.tasks import Shape, epoch_text
+from holdfast.views.tasks import Shape, epoch_text, failure_words, next_try_ms
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
@@ -46,6 +48,8 @@ def print_effect(shape: Shape, step: StepView, *, now_ms: int) -> None:
         state += f" ({shape['compensation']})"
     if shape["orphaned"]:
         state += " (the worker that sent it is dead)"
+    if shape["ended_by"]:
+        state += f" ({shape['ended_by']})"
     fields = [
         ("effect", str(shape["effect"])),
         ("task", str(shape["task_name"])),
@@ -58,15 +62,18 @@ def print_effect(shape: Shape, step: StepView, *, now_ms: int) -> None:
         fields.append(("question", str(shape["question"])))
     fields += _attempts(shape, step)
     fields += [("evidence", _evidence(one)) for one in shape["evidence"]]
-    fields += [("fact", _fact(one)) for one in shape["facts"]]
+    fields += [("said", _said(one)) for one in shape["decisions"]]
     if step.state is StepState.PARKED:
         left = step.not_before_ms - now_ms
         when = "now" if left <= 0 else f"in {ago(left)}: a request may still be in flight"
         fields.append(("may be decided", when))
-    if state == "succeeded":
+    if step.state is StepState.SUCCEEDED:
         fields.append(("result", step.unkept or json_line(shape["result"], chars_max=500)))
     if shape["error"]:
-        fields.append(("error", json_line(shape["error"], chars_max=500)))
+        fields.append(("error", failure_words(step.error)))
+        fields += [("raised at", step.failure.where)] if step.failure.where else []
+    if (due_ms := next_try_ms(step)) > now_ms:
+        fields.append(("next try", f"in {ago(due_ms - now_ms)}"))
     if step.closed_ms:
         fields.append(("ended", clock_time(step.closed_ms)))
     if step.note:
@@ -81,9 +88,9 @@ def _attempts(shape: Shape, step: StepView) -> list[tuple[str, str]]:
         (
             f"attempt {number}",
             f"{clock_time(one.at_ms)}, epoch {epoch_text(one.epoch)}, fence {one.fence}, "
-            f"by {send['worker'] or 'an unknown worker'}",
+            f"by {tried['worker'] or 'an unknown worker'}" + (f": {tried['reason']}" if tried["reason"] else ""),
         )
-        for number, (one, send) in enumerate(zip(step.attempts, shape["sends"], strict=True), start=1)
+        for number, (one, tried) in enumerate(zip(step.earlier + step.attempts, shape["tries"], strict=True), start=1)
     ]
 
 
@@ -98,13 +105,14 @@ def _evidence(one: Shape) -> str:
     return ", ".join(said)
 
 
-def _fact(item: Shape) -> str:
-    state = "" if item["applied"] else " (waits for a worker)"
-    return f"{item['at']} {item['kind']}{state}: {json_line(item['body'], chars_max=300)}"
+def _said(one: Shape) -> str:
+    """Who said what about the effect, and when."""
+    _, what, by, at, note = decision_row(one)
+    return f"{at} {by}: {what}" + (f" ({note})" if note else "")
 
 
 MEANS = {
-    "done": "the effect happened; the task continues with the result you give",
+    "done": "the effect happened",
     "run": "the effect did not happen; Holdfast runs the step now, which repeats the effect if you are wrong",
     "skip": "Holdfast does not run the step; the task gets StepSkipped",
 }
@@ -119,10 +127,13 @@ async def _settle(hf: Holdfast, args: argparse.Namespace) -> int:
     place = f"{task_id}/{ordinal}"
     await hf.check_settle(task_id, ordinal, decision, result=result)
     _, step = await get_step(hf.journal, task_id, ordinal)
+    gets = f"\nthe task gets {json_line(result)} as the result of {step.tool}" if decision == "done" else ""
+    if gets and args.result is None:
+        gets += ": give --result JSON if the call returns something"
     what = (
         f"effect {place}: {step.tool} {json_line(step.args)}\n"
         f"question: {step.question}\n"
-        f"decision: {decision}: {MEANS[decision]}"
+        f"decision: {decision}: {MEANS[decision]}{gets}"
     )
     fields = {"effect": place, "decision": decision, "done": not args.dry_run}
     if args.dry_run:
@@ -130,7 +141,8 @@ async def _settle(hf: Holdfast, args: argparse.Namespace) -> int:
     confirm(decision, what, yes=args.yes)
     follows = await what_follows(hf, task_id)
     await hf.settle(task_id, ordinal, decision, result=result, by=args.by, note=args.note)
-    return await finish_decision(hf, args, fields, f"recorded: {place} is decided as {decision}; {follows}")
+    said = f"recorded: {place} is decided as {decision} by {args.by or user_at_host()}; {follows}{gets}"
+    return await finish_decision(hf, args, fields, said)
 
 
 async def _report_evidence(hf: Holdfast, args: argparse.Namespace) -> int:

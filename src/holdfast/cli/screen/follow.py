@@ -16,10 +16,11 @@ from holdfast.cli.input.input_journal import is_served
 from holdfast.cli.screen.screen import STATE_STYLES, ago, one_line, shown, talk
 from holdfast.core.effect import CLASSES
 from holdfast.core.ordinal import sort_key
+from holdfast.core.step import StepState
 from holdfast.errors import TaskUnfinished
 from holdfast.journal.contract import TaskRow
 from holdfast.journal.records import ENDED, StepView, TaskState, TaskView
-from holdfast.views.tasks import step_name
+from holdfast.views.tasks import failure_words, next_try_ms, step_name
 from holdfast.views.unfinished import questions_of
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ class _Lines:
     def show(self, row: TaskRow, view: TaskView) -> None:
         for ordinal in sorted(view.steps, key=sort_key):
             step = view.steps[ordinal]
-            line = f"step {ordinal} {step_name(view, step)} ({CLASSES[step.letter].name}): {_state(step)}"
+            took = f", {took}" if (took := _took(step)) else ""
+            line = f"step {ordinal} {step_name(view, step)} ({CLASSES[step.letter].name}): {_state(step)}{took}"
             if self._seen.get(ordinal) != line:
                 self._seen[ordinal] = line
                 talk(line)
@@ -164,13 +166,12 @@ def _table(row: TaskRow, view: TaskView) -> Table:
         table.add_row("...", f"{len(ordinals) - STEPS_SHOWN_MAX} earlier steps", "", "", "")
     for ordinal in ordinals[-STEPS_SHOWN_MAX:]:
         step = view.steps[ordinal]
-        state, _, took = _state(step).partition(", ")
         table.add_row(
             ordinal,
             Text(shown(step_name(view, step))),
             CLASSES[step.letter].name,
-            Text(state, style=STATE_STYLES.get(step.state.value, "")),
-            took,
+            Text(_state(step), style=STATE_STYLES.get(step.state.value, "")),
+            _took(step),
         )
     table.caption = Text(f"task {row.state.value}", style=STATE_STYLES.get(row.state.value, ""))
     table.caption_justify = "left"
@@ -184,6 +185,17 @@ def _state(step: StepView) -> str:
         text += " (the gate refused it)"
     if step.step is not None and step.step.attempts > 1:
         text += f" (attempt {step.step.attempts})"
-    if step.closed and step.attempts:
-        text += f", {ago(step.closed_ms - step.attempts[-1].at_ms)}"
+    if step.error and not step.closed and step.state not in (StepState.STARTED, StepState.PARKED):
+        wait = f"; next try after {ago(after)}" if (after := _pause_ms(step)) else ""
+        text += f": {one_line(failure_words(step.error))}{wait}"
     return text
+
+
+def _took(step: StepView) -> str:
+    return ago(step.closed_ms - step.attempts[-1].at_ms) if step.closed and step.attempts else ""
+
+
+def _pause_ms(step: StepView) -> int:
+    """From the end of the newest attempt to the next one: a length, because a line in a log is read later."""
+    due_ms = next_try_ms(step)
+    return max(0, due_ms - step.failures[-1].at_ms) if due_ms and step.failures else 0

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.cli.screen.screen import ago, clock_time, json_line, print_fields, print_table, short_time
+from holdfast.cli.screen.screen import ago, clock_time, json_line, print_fields, print_table, short_time, shown, talk
 from holdfast.core.ordinal import sort_key
 from holdfast.journal.records import StepView, TaskView
-from holdfast.views.tasks import Shape, epoch_text, step_name
+from holdfast.views.tasks import Shape, epoch_text, failure_words, next_try_ms, step_name
+from holdfast.views.unfinished import Wait
 
 WAITS = ("sleep", "approve")
 FILES_SHOWN_MAX = 50
 
 
-def print_task(shape: Shape, view: TaskView, *, now_ms: int, full: bool) -> None:
-    print_fields(_head(shape, view, now_ms=now_ms))
+def print_task(
+    shape: Shape, view: TaskView, waits: Sequence[Wait], *, now_ms: int, full: bool = False, trace: bool = False
+) -> None:
+    print_fields([*_head(shape, view, now_ms=now_ms), *_waits(waits, now_ms)])
     steps = [view.steps[ordinal] for ordinal in sorted(view.steps, key=sort_key)]
     shapes = {one["ordinal"]: one for one in shape["steps"]}
     _print_section(
-        ("step", "tool", "class", "state", "sent", "started", "took", "result"),
-        [_step_row(view, step, shapes[step.ordinal]) for step in steps],
+        ("step", "tool", "class", "state", "tries", "started", "took", "result"),
+        [_step_row(view, step, shapes[step.ordinal], now_ms) for step in steps],
     )
+    _print_section(("step", "decision", "by", "at", "note"), [decision_row(one) for one in shape["decisions"]])
     if full:
         _print_section(("step", "effect key"), [(one["ordinal"], one["effect_key"]) for one in shape["steps"]])
     plan = [(str(one["number"]), one["title"], one["state"], one["result"]) for one in shape["plan"]]
     _print_section(("item", "plan", "state", "result"), plan)
-    waits = [_wait_row(one, view) for one in shape["notes"] if one["what"] in WAITS]
-    _print_section(("step", "wait", "since", "until"), waits)
+    rests = [_wait_row(one, view) for one in shape["notes"] if one["what"] in WAITS]
+    _print_section(("step", "wait", "since", "until"), rests)
     if shape["scratch"]:
         print()
         _print_scratch(shape["scratch"])
@@ -36,12 +40,32 @@ def print_task(shape: Shape, view: TaskView, *, now_ms: int, full: bool) -> None
             for claim, one in zip(view.claims.values(), shape["claims"], strict=True)
         ]
         _print_section(("epoch", "claimed by", "session", "at"), claims)
+    if trace:
+        _print_traces(shape, view)
 
 
 def _print_section(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if rows:
         print()
         print_table(columns, rows, empty="")
+
+
+def _print_traces(shape: Shape, view: TaskView) -> None:
+    """Every traceback that the records hold: of each step's newest failure, then of the task."""
+    found = [(f"step {step.ordinal} ({step.tool})", step.failure.trace) for step in view.steps.values()]
+    found.append(("task", str(shape["error"].get("trace", ""))))
+    found = [(name, text) for name, text in found if text]
+    for name, text in found:
+        print(f"\ntraceback of {name}:\n{shown(text.rstrip())}")
+    if not found:
+        talk("no record of this task holds a traceback")
+
+
+def decision_row(one: Shape) -> tuple[str, ...]:
+    what = one["what"] if one["applied"] else f"{one['what']} (waits for a worker)"
+    if one["what"] == "done":
+        what += f": {json_line(one['result'])}"
+    return (one["ordinal"] or "-", what, one["by"] or "-", one["at"], one["note"])
 
 
 def _print_scratch(scratch: Shape) -> None:
@@ -86,6 +110,7 @@ def _head(shape: Shape, view: TaskView, *, now_ms: int) -> list[tuple[str, str]]
         fields.append(("result", json_line(shape["result"], chars_max=300)))
     if shape["error"]:
         fields.append(("error", f"{shape['error'].get('kind')}: {shape['error'].get('text')}"))
+        fields += _raised_at(shape)
     if shape["crashes"]:
         fields.append(("crashes", f"{shape['crashes']} of its runs died with their worker"))
     if shape["spent"]:
@@ -97,32 +122,48 @@ def _head(shape: Shape, view: TaskView, *, now_ms: int) -> list[tuple[str, str]]
     return fields
 
 
+def _waits(waits: Sequence[Wait], now_ms: int) -> list[tuple[str, str]]:
+    fields: list[tuple[str, str]] = []
+    for one in waits:
+        due_ms = one.due_ms
+        when = f", in {ago(due_ms - now_ms)}" if due_ms > now_ms else ", due now" if due_ms else ""
+        fields.append(("waits for", one.text + when))
+        fields += [("what to do", "\n".join(f"`{command}`" for command in one.commands))] if one.commands else []
+    return fields
+
+
+def _raised_at(shape: Shape) -> list[tuple[str, str]]:
+    """The line of the user's code that raised: of the task, and of the tool whose failure it passed on."""
+    steps = [one for one in shape["steps"] if one["error"].get("where") and one["state"] == "failed"]
+    fields = [("raised at", where)] if (where := shape["error"].get("where")) else []
+    fields += [(f"step {one['ordinal']} raised at", str(one["error"]["where"])) for one in steps]
+    return [*fields, ("traceback", f"`holdfast task show {shape['task_id']} --trace`")] if fields else []
+
+
 def _parked(shape: Shape) -> list[tuple[str, str]]:
-    parked, task_id = shape["parked"], shape["task_id"]
-    place = f"{task_id}/{parked['ordinal']}"
-    commands = (
-        f"`holdfast effect show {place}` shows the evidence\n`holdfast effect settle {place}` decides"
-        if parked["ordinal"]
-        else f"`holdfast task retry {task_id}` runs it again"
-    )
-    return [("question", parked["question"]), ("what to do", commands)]
+    parked = shape["parked"]
+    detail = [("difference", parked["detail"])] if parked["detail"] else []
+    return [("question", parked["question"]), *detail, ("what to do", "\n".join(parked["ways"]))]
 
 
-def _step_row(view: TaskView, step: StepView, shape: Shape) -> tuple[str, ...]:
-    started_ms = step.attempts[-1].at_ms if step.attempts else 0
+def _step_row(view: TaskView, step: StepView, shape: Shape, now_ms: int) -> tuple[str, ...]:
+    tries = step.earlier + step.attempts
+    started_ms = tries[-1].at_ms if tries else 0
     state = shape["state"] + (f" ({shape['compensation']})" if shape["compensation"] else "")
     if shape["orphaned"]:
         state += " (its worker is dead)"
+    if shape["ended_by"]:
+        state += f" ({shape['ended_by']})"
     took = "-" if shape["took_ms"] is None else ago(shape["took_ms"])
     return (
         step.ordinal,
         step_name(view, step),
         shape["class"],
         state,
-        str(shape["attempts"]),
+        str(len(tries)),
         short_time(started_ms, day_ms=view.accepted_ms),
         took,
-        _summary(step, shape),
+        _summary(step, shape, now_ms),
     )
 
 
@@ -159,7 +200,7 @@ def _spent_line(spent: Shape) -> str:
     return line + (f"; {spent['unpriced']} without a price" if spent["unpriced"] else "")
 
 
-def _summary(step: StepView, shape: Shape) -> str:
+def _summary(step: StepView, shape: Shape, now_ms: int) -> str:
     if shape["question"]:
         return str(shape["question"])
     if step.unkept:
@@ -169,8 +210,7 @@ def _summary(step: StepView, shape: Shape) -> str:
     if shape["state"] == "succeeded":
         return json_line(step.result)
     if shape["error"]:
-        error = shape["error"]
-        if "proof" in error:
-            return f"refused: {json_line(error['proof'])}"
-        return f"{error.get('kind') or error.get('reason')}: {error.get('text') or ''}".rstrip(": ")
+        due_ms = next_try_ms(step)
+        again = f"; next try in {ago(due_ms - now_ms)}" if due_ms > now_ms else ""
+        return failure_words(step.error) + again
     return str(shape["doubt"] or step.note)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_flag, add_options, new_noun, new_verb, over_journal
@@ -13,10 +14,12 @@ from holdfast.errors import BlobNotFound, JournalDamaged, NotSettleable
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
+    from holdfast.journal.contract import TaskRow
 
 STATES = ("queued", "running", "sleeping", "waiting", "parked", "succeeded", "failed", "cancelled")
 LIMIT = 50
 LIMIT_MAX = 100_000
+TALKS_MAX = 1_000  # tasks of a list that are read for the name of their conversation
 
 
 def add_parser(commands: Commands) -> None:
@@ -31,7 +34,7 @@ def add_parser(commands: Commands) -> None:
         List the tasks of the journal, newest first.
         columns:
           task     its id; every command accepts a unique beginning
-          name     the task function
+          name     the task function; of an agent's conversation also its name
           state    {", ".join(STATES)}
           changed  how long ago something was last recorded
           worker   which worker runs it; (dead) if that process died
@@ -52,16 +55,17 @@ def add_parser(commands: Commands) -> None:
           tool     what was called
           class    effect class: Read, Transactional, Fenced, Keyed, Queryable, ...
           state    planned, started, unknown, succeeded, failed, skipped, parked
-          sent     number of attempts
+          tries    number of attempts
           started  when the newest attempt started; with the date if it is not the day of `submitted`
           took     from its start to its end
           result   the recorded result, or why there is none
         examples:
           holdfast task show 01J9ZK
-          holdfast task show 01J9ZK --all
+          holdfast task show 01J9ZK --all --trace
         """)
     parser.add_argument("task", metavar="TASK", help="task id, or its beginning")
     add_flag(parser, "--all", "also effect keys, and the workers that claimed it, by epoch")
+    add_flag(parser, "--trace", "also print every recorded traceback")
     add_options(parser, "--journal", "--home", "--json")
     parser = new_verb(verbs, "cancel", over_journal(_cancel)).help("""ask a task to stop
 
@@ -92,7 +96,8 @@ async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
     rows = await hf.journal.list_tasks(Filter(states=states, name=args.name, limit=args.limit + 1))
     more, rows = len(rows) > args.limit, rows[: args.limit]
     sessions = {session.session_id: session for session in await hf.journal.list_sessions()}
-    lines = [task_line(row, sessions) for row in rows]
+    talks = await _conversations(hf, rows)
+    lines = [{**task_line(row, sessions), "conversation": talks.get(row.task_id, "")} for row in rows]
     if args.json:
         print_json({"tasks": lines, "more": more})
         return 0
@@ -102,7 +107,7 @@ async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
         [
             (
                 line["task_id"],
-                line["name"],
+                line["name"] + (f" ({line['conversation']})" if line["conversation"] else ""),
                 line["state"],
                 ago(now - row.changed_ms),
                 line["worker"] + (" (dead)" if line["worker"] and not line["worker_alive"] else ""),
@@ -116,17 +121,36 @@ async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
     return 0
 
 
+async def _conversations(hf: Holdfast, rows: list[TaskRow]) -> dict[str, str]:
+    """Names of the conversations among open tasks: else three of one agent look alike."""
+    from holdfast.journal.records import TaskState
+    from holdfast.views.tasks import conversation_of
+
+    found: dict[str, str] = {}
+    for row in rows[:TALKS_MAX]:
+        if row.state in (TaskState.QUEUED, TaskState.RUNNING, TaskState.WAITING):
+            with contextlib.suppress(JournalDamaged):
+                found[row.task_id] = conversation_of(await hf.journal.read_task(row.task_id))
+    return found
+
+
 async def _show(hf: Holdfast, args: argparse.Namespace) -> int:
     from holdfast.cli.input.input_journal import get_task_id
     from holdfast.cli.task.page import print_task
+    from holdfast.core.clock import iso
     from holdfast.runtime.scratch.store import load_manifest
-    from holdfast.views.tasks import scratch_shape, task_shape
+    from holdfast.views.tasks import decisions_of, scratch_shape, task_shape
+    from holdfast.views.unfinished import waits_of
 
     handle = hf.task(await get_task_id(hf, args.task))
     row = await handle.row()
     view = await handle.view()
     sessions = {session.session_id: session for session in await hf.journal.list_sessions()}
+    items = await hf.journal.inbox_of(row.task_id)
     shape = task_shape(row, view, sessions)
+    shape["decisions"] = decisions_of(items)
+    waits = waits_of(row, view, items)
+    shape["waits"] = [{"for": one.text, "commands": list(one.commands), "until": iso(one.due_ms)} for one in waits]
     if view.files is not None and view.files.newest:
         try:
             shape["scratch"] = scratch_shape(await load_manifest(hf.journal, view.files.newest))
@@ -135,7 +159,8 @@ async def _show(hf: Holdfast, args: argparse.Namespace) -> int:
     if args.json:
         print_json(shape)
     else:
-        print_task(shape, view, now_ms=hf.journal.now_ms(), full=args.all)
+        now_ms = hf.journal.now_ms()
+        print_task(shape, view, waits, now_ms=now_ms, full=args.all, trace=args.trace)
     return 0
 
 

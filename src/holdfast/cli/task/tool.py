@@ -24,13 +24,13 @@ def add_parser(commands: Commands) -> None:
     verbs = new_noun(commands, "tool").help("""
         Test whether the far end keeps the promises of the tool's class.
         examples:
-          holdfast tool check examples/trip.py:tasks charge '{"cents": 100}' --yes
+          holdfast tool check examples/trip.py:tasks charge '{"card": "tok_test", "cents": 100}' --yes
         """)
     check = new_verb(verbs, "check", run_check).help("""test a tool with a sandbox; print the class it proved
 
         Send real requests through the tool to a sandbox of its far end: a repeat, another key, several at the same
         time, another body, a refusal, the lookup. Prints what the answers prove. Exit code 0: the declared class is
-        proven; 1: it promises more than was proven.
+        proven; 1: it promises more than was proven. Keyed can be proven only with --other.
         columns:
           ok     yes: it behaves as a safe far end does; no: it does not; -: not tried
           habit  what was tried
@@ -63,10 +63,13 @@ def run_check(args: argparse.Namespace) -> int:
     if not 0 <= args.wait <= 3_600:
         raise BadInput("--wait must be between 0 and 3600 seconds")
     app = load_app(args.app)
-    tool = app.tools.get(args.tool)
+    tools = {**{name: one for task in app.tasks.values() for name, one in task.called.items()}, **app.tools}
+    tool = tools.get(args.tool)
     if tool is None:
-        known = ", ".join(sorted(app.tools)) or "none"
-        raise BadApp(f"the app has no tool {args.tool!r}", hint=f"it has: {known}")
+        hint = (
+            f"it has: {', '.join(sorted(tools))}" if tools else "its tasks name no tool: holdfast.App(..., tools=[...])"
+        )
+        raise BadApp(f"the app has no tool {args.tool!r}", hint=hint)
     if not isinstance(tool.effect, TRIABLE):
         raise BadInput(
             f"{tool.name} is {tool.effect.name}: Holdfast cannot test this effect class from outside",
@@ -131,6 +134,7 @@ def _show(verdict: Verdict, tool: Tool[..., Any], *, as_json: bool) -> None:
                 "fingerprint": verdict.fingerprint,
                 "refusals_stored": verdict.refusals_stored,
                 "ok": verdict.ok,
+                "refuted": verdict.refuted,
                 "checks": checks,
             }
         )
@@ -138,6 +142,8 @@ def _show(verdict: Verdict, tool: Tool[..., Any], *, as_json: bool) -> None:
     print_table(("ok", "habit", "seen"), [(_mark(one), one.name, one.text) for one in verdict.checks], empty="")
     fingerprint = f' (fingerprint="{verdict.fingerprint}")' if verdict.fingerprint else ""
     says = "the tool does what it declares" if verdict.ok else "the tool declares more than was proved"
+    if not verdict.ok and not verdict.refuted:
+        says = f"{verdict.declared} is not refuted; give --other ARGS to prove it"
     print(f"\nproved: {verdict.proved}{fingerprint}; declared: {verdict.declared}: {says}")
 
 

@@ -144,6 +144,10 @@ class Agent(TaskType):
             )
 
     @property
+    def called(self) -> dict[str, Tool[..., Any]]:
+        return self.tools
+
+    @property
     def digests(self) -> dict[str, str]:
         """What a run depends on: no code is replayed, but the tools' code is what acts."""
         if self._digests is None:

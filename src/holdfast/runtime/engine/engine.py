@@ -38,7 +38,7 @@ from holdfast.runtime.session.lease import BoundLease, Right, SessionLease
 from holdfast.runtime.session.task_writer import Flusher, TaskWriter
 from holdfast.runtime.step.attempt import Caller
 from holdfast.runtime.step.steps import Steps
-from holdfast.runtime.task.execute import execute, rest_as_defect
+from holdfast.runtime.task.execute import execute, rest_as_defect, why_ended
 from holdfast.runtime.task.run import Run
 from holdfast.runtime.task.task import SCOPE_NAME, TaskType
 from holdfast.runtime.tool.blocking import ChildPool, Threads
@@ -165,6 +165,7 @@ class Engine:
             on_trouble=self._on_trouble,
             flusher=self._flusher,
             secrets=self._secrets,
+            log=self.log,
         )
         caller = Caller(
             lease=self.lease,
@@ -390,7 +391,8 @@ class Engine:
     def _note_end(self, task_id: TaskId, writer: TaskWriter, state: TaskState | None) -> None:
         self.counts["fenced" if state is None else "finished"] += 1
         ended = "fenced" if state is None else state.value
-        self.log.event("run-ended", task_id=task_id, epoch=writer.hold.epoch, state=ended)
+        why = {} if state is None else why_ended(writer.view)
+        self.log.event("run-ended", task_id=task_id, epoch=writer.hold.epoch, state=ended, **why)
         if state is not None:
             self.finished(task_id, state)
 

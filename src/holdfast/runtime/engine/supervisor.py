@@ -9,10 +9,10 @@ Only the worker process itself can say that it ended on purpose, or that a resta
 writes its exit code into a pipe that only this process reads. An exit code without that word is a death like a kill: a
 tool, or a C library in it, may end the process with any code at any time (`os._exit(2)`).
 
-A first SIGTERM or SIGINT is passed on, and the worker has `grace_s` to finish; a second one, or the end of that time,
-kills it, which loses nothing. The worker is in a process group of its own, so Ctrl-C reaches it once, from here. A
-signal that comes when all is over finds a process that ends with the worker's exit code and nothing else: from there on
-both are ignored.
+A first SIGTERM or SIGINT is passed on, and the worker has `grace_s + close_s` to finish; a second one, or the end of
+that time, kills it, which loses nothing. The worker is in a process group of its own, so Ctrl-C reaches it once, from
+here. A signal that comes when all is over finds a process that ends with the worker's exit code and nothing else: from
+there on both are ignored.
 
 Processes that a tool started may outlive the worker. The keepers of blocking tools end theirs (runtime/tool/keeper.py);
 whatever is left becomes a child of this process, which kills it before it starts the next worker. As process 1 of a
@@ -148,6 +148,7 @@ def supervise(
     argv: Sequence[str],
     *,
     grace_s: float = GRACE_S,
+    close_s: float = 0.0,
     terminal: Callable[[int], bool] = is_terminal,
     say: Say = lambda line: None,
     warm: Warm | None = None,
@@ -158,13 +159,16 @@ def supervise(
     if IS_LINUX:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
     with _signals() as wake:
-        return _Supervisor(argv=argv, grace_s=grace_s, terminal=terminal, say=say, wake=wake, warm=warm).run()
+        return _Supervisor(
+            argv=argv, grace_s=grace_s, close_s=close_s, terminal=terminal, say=say, wake=wake, warm=warm
+        ).run()
 
 
 @dataclass(slots=True, kw_only=True)
 class _Supervisor:
     argv: Sequence[str]
-    grace_s: float
+    grace_s: float  # for calls in flight
+    close_s: float  # after that, for writing what they returned and closing the journal
     terminal: Callable[[int], bool]
     say: Say
     wake: Wake
@@ -245,7 +249,7 @@ class _Supervisor:
     def _time_left(self) -> float | None:
         if self._asked_at is None:
             return None
-        return max(self._asked_at + self.grace_s - time.monotonic(), 0.0)
+        return max(self._asked_at + self.grace_s + self.close_s - time.monotonic(), 0.0)
 
     def _wait(self, timeout_s: float | None) -> None:
         """Sleep until a signal or the end of the time."""
@@ -260,11 +264,11 @@ class _Supervisor:
         now = time.monotonic()
         if self._asked_at is None:
             self._asked_at = now
-            self.say(f"{number.name}: the worker has {self.grace_s:g} s to finish")
+            self.say(f"{number.name}: calls in flight have {self.grace_s:g} s to finish; again kills the worker")
             if self._worker is not None:
                 self._worker.send(number)
         elif now - self._asked_at > _DOUBLE_S:
-            self.grace_s = 0.0
+            self.grace_s = self.close_s = 0.0
 
 
 def _first(parent: int) -> None:

@@ -25,6 +25,7 @@ from holdfast.core.effect import CLASSES
 from holdfast.core.rest import Stopping, Suspended
 from holdfast.core.step import Event
 from holdfast.core.waiting import Turn
+from holdfast.host.log import Log
 from holdfast.journal.bodies import EvidenceGiven
 from holdfast.journal.contract import Change, CommitOutcome, Hold, InboxItem, InboxKind, Journal, Statement
 from holdfast.journal.records import NewRecord, StepView, TaskView, fold_own
@@ -50,6 +51,7 @@ class TaskWriter:
     on_trouble: Callable[[errors.HoldfastError], None]
     flusher: Flusher
     secrets: Secrets = NO_SECRETS
+    log: Log = field(default_factory=Log)
     cancelled: bool = field(init=False)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     fenced: bool = False

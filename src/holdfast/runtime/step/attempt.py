@@ -21,6 +21,7 @@ from holdfast import errors
 from holdfast.core.ports import Memory
 from holdfast.core.values import Json, checked, copied, encode
 from holdfast.core.waiting import is_closed_from_outside
+from holdfast.host.traces import WHERE_CHARS_MAX, Trace, cut_trace, trace_of
 from holdfast.journal.records import StepView
 from holdfast.runtime.http.client import BadRequest
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
@@ -60,6 +61,7 @@ class Doubtful(msgspec.Struct):
     text: str = ""
     retry_after_s: float = 0.0
     left: str = ""  # what it started and what still runs
+    trace: Trace = Trace()
 
 
 class Raised(msgspec.Struct):
@@ -67,6 +69,7 @@ class Raised(msgspec.Struct):
 
     kind: str
     text: str
+    trace: Trace = Trace()
 
 
 AttemptOutcome = Returned | RefusedBy | Unsent | Doubtful | Raised
@@ -262,12 +265,16 @@ def _judged(tool: Tool[..., Any], error: BaseException, *, begun: bool, secrets:
     def cut(text: str) -> str:
         return secrets.text(text)[:TEXT_CHARS_MAX]  # in this order: half a secret is none to swap
 
+    def traced() -> Trace:
+        where, text = error.trace if isinstance(error, errors.ToolRaised) else trace_of(error)
+        return Trace(secrets.text(where)[:WHERE_CHARS_MAX], cut_trace(secrets.text(text)))
+
     harmless = tool.effect.changes_nothing
     match error:
         case errors.Refused():
             return RefusedBy(_shown_json(error.proof, secrets), error.retry_after_s)
         case BadRequest() if not begun:
-            return Raised(type(error).__name__, cut(error.message))
+            return Raised(type(error).__name__, cut(error.message), traced())
         case errors.NotSent() if not begun or not tool.marks_itself:
             return Unsent(cut(str(error)))
         case errors.Busy():
@@ -288,8 +295,8 @@ def _judged(tool: Tool[..., Any], error: BaseException, *, begun: bool, secrets:
         case _:
             kind, text = type(error).__name__, cut(errors.text_of(error))
     if harmless or (tool.marks_itself and not begun):
-        return Raised(kind, text)  # nothing outside was changed: nothing was sent
-    return Doubtful("raised", kind=kind, text=text)
+        return Raised(kind, text, traced())  # nothing outside was changed: nothing was sent
+    return Doubtful("raised", kind=kind, text=text, trace=traced())
 
 
 def _is_cancelled() -> bool:

@@ -9,8 +9,11 @@ journal's newest record the window of an attempt of another boot is taken as clo
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
+
+from msgspec import UNSET
 
 from holdfast import errors
 from holdfast.core.clock import Clock
@@ -26,6 +29,9 @@ from holdfast.runtime.tool.started import A_PROCESS
 from holdfast.runtime.tool.tool import Tool
 
 CLOCK_TOLERANCE_MS = 5_000
+BACKOFF_S = 0.2
+BACKOFF_S_MAX = 60.0
+DIFFERENCE_CHARS_MAX = 200  # of each value
 
 
 def quiet_in_ms(view: TaskView, step: StepView, *, delay_ms: int, clock: Clock) -> int:
@@ -130,11 +136,18 @@ def slot_tag(effect_key: bytes, attempt: int) -> bytes:
     return effect_key[:7] + bytes((attempt & 0xFF,))
 
 
-def attempts_left(step: StepView, tool: Tool[..., object]) -> bool:
+def attempts_left(step: StepView, tool: Tool[..., object], *, also_spared: int = 0) -> bool:
     if step.step is None:
         return True
-    spared = min(step.spared, tool.spared_max)
+    spared = min(step.spared + also_spared, tool.spared_max)
     return step.step.attempts - spared < max(tool.attempts, tool.retries + 1)
+
+
+def pause_s(tool: Tool[..., object], *, reason: str, tries: int, retry_after_s: float | None) -> float:
+    """How long after the end of an attempt the next one starts: longer each time; a busy far end says how long."""
+    after = (retry_after_s or 0.0) if reason in ("busy", "refused") else 0.0
+    wait_s = max(after, min(BACKOFF_S * 2 ** min(tries - 1, 12), BACKOFF_S_MAX))
+    return max(wait_s, tool.retry_delay_s) if reason in ("refused", "raised") else wait_s
 
 
 def _ended(view: TaskView, step: StepView) -> tuple[str, int] | None:
@@ -184,15 +197,27 @@ def outcome_of(step: StepView) -> object:
             raise errors.InvariantViolated("I2", f"step {step.ordinal} is {step.state}, not closed")
 
 
-def check_same(step: StepView, tool: Tool[..., Any], mark: bytes) -> None:
+def check_same(step: StepView, tool: Tool[..., Any], mark: bytes, args: object) -> None:
     """On replay the code must ask for the very call that is recorded at this ordinal."""
     if step.tool != tool.name:
         raise Suspended(Diverged(f"step {step.ordinal}: the journal has {step.tool}, the code now has {tool.name}"))
     if step.fingerprint != mark:
-        raise Suspended(Diverged(f"step {step.ordinal}: the code now calls {tool.name} with other arguments"))
+        why = f"step {step.ordinal}: the code now calls {tool.name} with other arguments"
+        raise Suspended(Diverged(why, differences(step.args, args)))
     if step.letter != tool.letter and not step.closed:
         was, now = CLASSES[step.letter].name, CLASSES[tool.letter].name
         raise Suspended(Diverged(f"step {step.ordinal}: the effect class of {tool.name} was {was} and is now {now}"))
+
+
+def differences(recorded: object, now: object) -> str:
+    """Where two JSON objects differ, a line for each name; for a person."""
+    was, asked = (cast(Body, one) if isinstance(one, dict) else {"value": one} for one in (recorded, now))
+    names = [name for name in (was | asked) if was.get(name, UNSET) != asked.get(name, UNSET)]
+    return "\n".join(f"{name}: recorded {_shown(was, name)}, now {_shown(asked, name)}" for name in names)
+
+
+def _shown(values: Body, name: str) -> str:
+    return json.dumps(values[name], ensure_ascii=False)[:DIFFERENCE_CHARS_MAX] if name in values else "nothing"
 
 
 def is_answer(item: InboxItem, step: StepView) -> bool:
@@ -221,7 +246,7 @@ def evidence_of(step: StepView, found: object, told: Sequence[InboxItem] = ()) -
         for number, one in enumerate(step.attempts, start=1)
     ]
     if step.doubt:
-        seen.append({"ended": step.doubt, **{k: v for k, v in step.error.items() if v}})
+        seen.append({"ended": step.doubt, **{k: v for k, v in step.error.items() if v and k != "trace"}})
     if found is not None:
         seen.append({"lookup": found})
     seen += [{"told": item.body, "at_ms": item.at_ms} for item in told]

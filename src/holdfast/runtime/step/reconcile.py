@@ -38,6 +38,7 @@ from holdfast.runtime.step.facts import (
     is_answer,
     left_behind,
     needs_approval,
+    pause_s,
     proven_unsent,
     quiet_in_ms,
     sent_ago_s,
@@ -49,8 +50,6 @@ from holdfast.runtime.tool.tool import Absent, FindAnswer, Found, Many, Tool, Un
 UNSURE_ASKS_MAX = 5
 ASK_AGAIN_S = 2.0
 REST_ABOVE_S = 30.0  # a longer wait gives the task's place in this process to another
-BACKOFF_S = 0.2
-BACKOFF_S_MAX = 60.0
 
 TAKEN = (
     "what was done at {} before the restore is the result of another step with the same arguments; its key is used up"
@@ -258,11 +257,7 @@ class Reconciler:
             # An older copy may be under way: only in quiet can the next refusal be proof (T4).
             while not self._facts(tool, step, Lookup.NONE).quiet and not self._is_decided(step):
                 await self._wait_quiet(tool, step)
-        told = step.doubt in ("busy", "refused")
-        after = (step.failure.retry_after_s or 0.0) if told else 0.0
-        wait_s = max(after, min(BACKOFF_S * 2 ** min(tries - 1, 12), BACKOFF_S_MAX))
-        if step.doubt in ("refused", "raised"):
-            wait_s = max(wait_s, tool.retry_delay_s)
+        wait_s = pause_s(tool, reason=step.doubt, tries=tries, retry_after_s=step.failure.retry_after_s)
         ago_s = ended_ago_ms(self.writer.view, step, self.clock) / 1000
         await self._pause(wait_s * self.pace - ago_s, lambda: self._is_decided(step))
 

@@ -17,17 +17,19 @@ import msgspec
 from holdfast.core.effect import CLASSES, Keyed
 from holdfast.core.step import Event, Facts, NotAllowed, StepState, next_step
 from holdfast.errors import InvariantViolated, JournalBusy, JournalFull, RunFenced, StatementFailed
+from holdfast.host.traces import Trace
 from holdfast.journal.contract import Change
 from holdfast.journal.records import Body, NewRecord, RecordKind, StepView
 from holdfast.runtime.scratch.scratch import Scratch
 from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step.attempt import AttemptOutcome, Caller, Doubtful, Raised, RefusedBy, Returned, Send, Unsent
-from holdfast.runtime.step.facts import slot_tag
+from holdfast.runtime.step.facts import attempts_left, pause_s, slot_tag
 from holdfast.runtime.tool.tool import Tool
 
 FULL_RETRY_S = 0.5
 LEASE_RETRY_S = 0.01
 NOT_SENT = "not sent"
+REASON_CHARS_MAX = 300  # of an error's message in the log
 # These close a step without a call of this run: the scratch folder is as it was before it.
 _CLOSED_ELSEWHERE = frozenset((Event.FIND, Event.ADOPT, Event.SETTLE_DONE, Event.SETTLE_SKIP, Event.SKIP))
 
@@ -178,25 +180,57 @@ class Sender:
                 await self._record_refusal(tool, step, facts, body, slot)
             case Raised() if tool.effect.changes_nothing or (step.step is not None and step.step.maybe_sent <= 1):
                 # No other attempt can have had an effect.
-                body = {"kind": outcome.kind, "text": outcome.text, "reason": "raised"}
+                body = {"kind": outcome.kind, "text": outcome.text, "reason": "raised", **_traced(outcome.trace)}
                 await self._record_refusal(tool, step, facts, body, slot)
             case Raised():
                 # It sent nothing; but that says nothing of the attempts before it.
-                body = {"reason": NOT_SENT, "text": f"{outcome.kind}: {outcome.text}"}
-                await self.record(step, Event.UNSENT, facts, body, slot=slot)
+                body = {"reason": NOT_SENT, "text": f"{outcome.kind}: {outcome.text}", **_traced(outcome.trace)}
+                await self._record_failure(tool, step, Event.UNSENT, facts, body, slot)
             case Unsent():
                 body = {"reason": NOT_SENT, "text": outcome.reason}
-                await self.record(step, Event.UNSENT, facts, body, slot=slot)
+                await self._record_failure(tool, step, Event.UNSENT, facts, body, slot)
             case Doubtful():
                 body = msgspec.structs.asdict(outcome)
                 if not outcome.left:
                     del body["left"]
+                body |= _traced(body.pop("trace"))
                 # A Read changes nothing: it waits for its turn as planned, where a cancel ends it.
                 waits = tool.letter == "R" and outcome.reason == "busy"
                 event = Event.RETRY if waits else Event.DOUBT
-                await self.record(step, event, facts, body, slot=slot)
+                await self._record_failure(tool, step, event, facts, body, slot)
             case _:
                 assert_never(outcome)
+
+    async def _record_failure(
+        self, tool: Tool[..., Any], step: StepView, event: Event, facts: Facts, body: Body, slot: int
+    ) -> None:
+        """An attempt ended without a result: why, and when the next one is due, if there will be one."""
+        again_s = self._again_s(tool, step, event, body)
+        if again_s is not None:
+            body["again_ms"] = self._writer.journal.now_ms() + int(again_s * 1000)
+        await self.record(step, event, facts, body, slot=slot)
+        failure, again = step.failure, {} if again_s is None else {"next_try_s": round(again_s, 3)}
+        self._writer.log.event(
+            "attempt-failed",
+            task_id=self._writer.view.task_id,
+            step=step.ordinal,
+            tool=tool.name,
+            attempt=len(step.earlier) + len(step.attempts),
+            state=step.state.value,
+            reason=failure.said[:REASON_CHARS_MAX],
+            where=failure.where,
+            **again,
+        )
+
+    def _again_s(self, tool: Tool[..., Any], step: StepView, event: Event, body: Body) -> float | None:
+        """None where no rule sends it again by itself."""
+        if event in (Event.FAIL, Event.REFUSE) or (event is Event.DOUBT and not tool.effect.repeatable):
+            return None
+        reason = str(body["reason"])
+        if not attempts_left(step, tool, also_spared=event is Event.UNSENT or reason == "busy"):
+            return None
+        tries = 1 if step.step is None else step.step.attempts
+        return self._pace * pause_s(tool, reason=reason, tries=tries, retry_after_s=body.get("retry_after_s"))
 
     async def _record_success(
         self, tool: Tool[..., Any], step: StepView, outcome: Returned, facts: Facts, slot: int
@@ -224,10 +258,10 @@ class Sender:
         again = row is not None and row.attempts - step.spared <= limit
         proven = row is not None and row.alone and not facts.refusals_stored
         if again and (harmless or proven):
-            await self.record(step, Event.RETRY, facts, body, slot=slot)
+            await self._record_failure(tool, step, Event.RETRY, facts, body, slot)
             return
         event = Event.FAIL if harmless else Event.REFUSE
-        await self.record(step, event, facts, body, slot=slot)
+        await self._record_failure(tool, step, event, facts, body, slot)
 
     async def _record_stop(self, step: StepView, send: Send) -> None:
         """Say that the attempt was broken off, if we still may; else the next claim says so."""
@@ -263,6 +297,11 @@ def args_of(step: StepView) -> dict[str, Any]:
     if not isinstance(args, dict):
         raise InvariantViolated("I4", f"step {step.ordinal} has no arguments")
     return args  # pyright: ignore[reportUnknownVariableType] - JSON object, keys are text
+
+
+def _traced(trace: Trace) -> Body:
+    found = {"where": trace.where, "trace": trace.text}
+    return {name: text for name, text in found.items() if text}
 
 
 def _entry(step: StepView, event: Event, facts: Facts, body: Body) -> NewRecord:

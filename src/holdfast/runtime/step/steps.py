@@ -174,7 +174,7 @@ class Steps:
                     await scratch.before(slot_name)
                 step = await self._new(tool, slot_name, args, extra, mark)
             else:
-                check_same(step, tool, pinned_fingerprint(mark, step.planned.secrets))
+                check_same(step, tool, pinned_fingerprint(mark, step.planned.secrets), args)
                 if scratch is not None:
                     await scratch.replay(step)
                 step = step if step.closed else await self.settle_open(tool, step)

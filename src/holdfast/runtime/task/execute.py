@@ -13,17 +13,20 @@ from typing import Any, assert_never, cast
 
 from holdfast import errors
 from holdfast.core import rest as rests
+from holdfast.core.clock import iso
 from holdfast.core.effect import Keyed
 from holdfast.core.notices import Notice, approval_notice, task_parked_notice
 from holdfast.core.step import StepState
 from holdfast.core.values import checked, encode
 from holdfast.core.waiting import is_closed_from_outside
+from holdfast.host.traces import WHERE_CHARS_MAX, cut_trace, trace_of
 from holdfast.journal.contract import Change, InboxKind
-from holdfast.journal.records import ENDED, Body, NewRecord, RecordKind, StepView, TaskState
+from holdfast.journal.records import ENDED, Body, NewRecord, RecordKind, StepView, TaskState, TaskView
 from holdfast.runtime.gate.guard import Guard, OnRefused, silent
 from holdfast.runtime.scratch.scratch import CANNOT_KEEP
 from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step.code_changes import MARKS, HeadChanges, Report, note_changes
+from holdfast.runtime.step.sending import REASON_CHARS_MAX
 from holdfast.runtime.task.run import Run
 from holdfast.runtime.task.task import TaskType
 
@@ -116,10 +119,12 @@ async def _succeed(task: TaskType, writer: TaskWriter, result: object) -> TaskSt
 
 
 async def _fail(writer: TaskWriter, error: BaseException) -> TaskState | None:
-    text = writer.secrets.text(errors.text_of(error))
-    body: Body = {"kind": type(error).__name__, "text": text[:TEXT_CHARS_MAX]}
+    clean, trace = writer.secrets.text, trace_of(error)
+    body: Body = {"kind": type(error).__name__, "text": clean(errors.text_of(error))[:TEXT_CHARS_MAX]}
     if isinstance(error, errors.HoldfastError):
         body["code"] = error.code
+    if trace.text:
+        body |= {"where": clean(trace.where)[:WHERE_CHARS_MAX], "trace": cut_trace(clean(trace.text))}
     # A task that was asked to stop has stopped, whatever its code made of the skipped step.
     return await _finish(writer, TaskState.CANCELLED if writer.cancelled else TaskState.FAILED, body)
 
@@ -165,6 +170,8 @@ async def _rest(writer: TaskWriter, rest: rests.Rest) -> TaskState | None:
                 body.update({"ordinal": step.ordinal, "question": step.question})
         case rests.Diverged() | rests.NeedsPerson():
             state, body["question"] = TaskState.PARKED, rest.text
+            if isinstance(rest, rests.Diverged) and rest.detail:
+                body["detail"] = rest.detail
             view, now_ms = writer.view, writer.journal.now_ms()
             notice = task_parked_notice(view.task_id, view.name, rest.text, epoch=writer.hold.epoch, now_ms=now_ms)
         case _:
@@ -193,6 +200,17 @@ async def _end(writer: TaskWriter, entry: NewRecord, change: Change) -> TaskStat
     except errors.RunFenced:
         return None
     return change.state
+
+
+def why_ended(view: TaskView) -> dict[str, str]:
+    """Why the run that has just ended did so, for the log: an error's message in part, no other payload."""
+    end, rest = view.end, view.rest
+    if view.finished is not None:
+        why = {"why": f"{end.kind}: {end.text}"[:REASON_CHARS_MAX], "where": end.where}
+        return why if end.kind else {}
+    slept = rests.read_rest(rest.why)
+    why_rested = f"sleeping until {iso(slept.due_ms)}" if isinstance(slept, rests.Sleep) else rest.question or rest.why
+    return {"why": why_rested}
 
 
 def open_step(writer: TaskWriter) -> StepView | None:

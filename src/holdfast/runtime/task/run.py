@@ -34,6 +34,7 @@ from holdfast.journal.records import REMARK, Body, NewRecord, Note, RecordKind
 from holdfast.journal.rules import check_remark, remark_to
 from holdfast.runtime.scratch.scratch import Scratch
 from holdfast.runtime.session.task_writer import TaskWriter
+from holdfast.runtime.step.facts import differences
 from holdfast.runtime.step.steps import Steps
 from holdfast.runtime.tool.tool import Tool, check_tool
 
@@ -270,8 +271,10 @@ class Run:
         checked(question, what="question")
         digest = hashlib.sha256(canonical({"question": question, "details": asked})).hexdigest()
         note = self._note(ordinal, "approve", QuestionNote(question, asked, digest).body)
-        if QuestionNote.read(note.body).binding != digest:
-            raise self._diverged(f"step {ordinal}: the question for approval is not the recorded one")
+        if (was := QuestionNote.read(note.body)).binding != digest:
+            asks = {"question": question, "details": asked}
+            detail = differences({"question": was.question, "details": was.details}, asks)
+            raise self._diverged(f"step {ordinal}: the question for approval is not the recorded one", detail)
         if note.answer is not None:
             return Approval(note.answer)
         with self.open_step(ordinal):
@@ -443,8 +446,8 @@ class Run:
             raise self._diverged(f"step {ordinal}: the change of the plan is not the recorded one")
         self.steps.plan_changes += 1
 
-    def _diverged(self, why: str) -> Suspended:
-        self._signal = signal = Suspended(Diverged(why))
+    def _diverged(self, why: str, detail: str = "") -> Suspended:
+        self._signal = signal = Suspended(Diverged(why, detail))
         return signal
 
     def set_open(self, ordinal: str) -> None:

@@ -7,7 +7,7 @@ time, randomness and ids come from the run.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from holdfast.errors import Misuse
@@ -15,6 +15,7 @@ from holdfast.runtime.gate.gate import Gate
 
 if TYPE_CHECKING:
     from holdfast.runtime.task.run import Run
+    from holdfast.runtime.tool.tool import Tool
 
 TaskFunction = Callable[..., Awaitable[Any]]  # Any: a task returns any JSON value
 OnChange = Literal["continue", "park"]
@@ -33,6 +34,7 @@ class TaskType:
         self.on_change: OnChange = on_change
         self.gate = gate
         self._digests: dict[str, str] | None = None
+        self._hints: dict[str, Mapping[str, object]] | None = None
         self.__doc__ = function.__doc__
         self.__name__ = name
         self.__module__ = function.__module__
@@ -43,6 +45,29 @@ class TaskType:
             self.signature.bind(**args)
         except TypeError as error:
             raise Misuse(f"{self.name}: {error}") from None
+
+    def check_values(self, args: dict[str, Any]) -> None:  # Any: JSON values
+        """Refuse a value that does not fit its type hint. One that is the default passes, as does one whose hint is no
+        JSON type."""
+        if self._hints is None:
+            from holdfast.runtime.tool.schema import schemas_of_hints  # at the first submit: workers need it not
+
+            self._hints = schemas_of_hints(self.function)
+        from holdfast.runtime.tool.validation import problems
+
+        for name, value in args.items():
+            known = self.signature.parameters.get(name)
+            is_default = known is not None and (type(value), value) == (type(known.default), known.default)
+            if name in self._hints and not is_default:
+                for text in problems(self._hints[name], value, what=name):
+                    raise Misuse(f"{self.name}: {text}", hint=f"the task declares `{name}: {_hint_text(known)}`")
+
+    @property
+    def called(self) -> dict[str, Tool[..., Any]]:
+        """The tools that its code names; see tool/called.py."""
+        from holdfast.runtime.tool.called import tools_called
+
+        return tools_called(self.function)
 
     @property
     def digests(self) -> dict[str, str]:
@@ -115,6 +140,11 @@ def check_name(name: str) -> None:
         raise Misuse(
             f"task {name[:40]!r}: a name has 1 to {NAME_CHARS_MAX} printable characters and does not start with @"
         )
+
+
+def _hint_text(parameter: inspect.Parameter | None) -> str:
+    hint = "" if parameter is None else parameter.annotation
+    return hint if isinstance(hint, str) else inspect.formatannotation(hint)
 
 
 def _signature(function: TaskFunction) -> inspect.Signature:

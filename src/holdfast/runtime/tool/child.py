@@ -40,6 +40,7 @@ from typing import Any, cast
 from holdfast import errors
 from holdfast.core import values
 from holdfast.host.hardening import harden
+from holdfast.host.traces import TRACE_CHARS_MAX, trace_of
 from holdfast.runtime.tool.keeper import STARTS_A_PROCESS, start_kept
 
 Function = Callable[..., Any]  # Any: a tool takes and returns whatever JSON its author chose
@@ -83,8 +84,9 @@ def resolve(target: Target) -> Function:
     try:
         module = _load(target) if target.file else import_module(target.module)
     except Exception as error:  # the module's own code may raise anything
-        kind = type(error).__name__
-        raise errors.ToolNotImportable(f"cannot import {target.file or target.module}: {kind}: {error}") from error
+        kind, hint = type(error).__name__, error.hint if isinstance(error, errors.HoldfastError) else ""
+        said = f"{kind}: {error}" + (f"; {hint}" if hint else "")
+        raise errors.ToolNotImportable(f"cannot import {target.file or target.module}: {said}") from error
     found = _find(module, target.name)
     if not callable(found):
         raise errors.ToolNotImportable(f"{target.file or target.module} has no function {target.name}")
@@ -285,7 +287,7 @@ _FIELDS: dict[Any, dict[str, type | tuple[type, ...]]] = {
     "key-reused": {"proof": object},
     "not-sent": {"reason": str},
     "busy": {"retry_after_s": (int, float)},
-    RAISED: {"type": str, "text": str, "code": str},
+    RAISED: {"type": str, "text": str, "code": str, "where": str, "trace": str},
 }
 
 
@@ -350,7 +352,10 @@ def raised(error: BaseException) -> Message:
         case _:
             code = error.code if isinstance(error, errors.HoldfastError) else ""
             kind, text = type(error).__name__, errors.text_of(error)
-            return {"kind": RAISED, "type": kind, "text": text, "code": code}
+            where, trace = trace_of(error)
+            # More than is kept: the worker swaps secrets first, and half a secret is none to swap.
+            trace = trace[-10 * TRACE_CHARS_MAX :]
+            return {"kind": RAISED, "type": kind, "text": text, "code": code, "where": where, "trace": trace}
 
 
 def opened(outcome: Message, *, tool: str) -> object:
@@ -369,7 +374,10 @@ def opened(outcome: Message, *, tool: str) -> object:
         case "busy":
             raise errors.Busy(outcome["retry_after_s"])
         case _:
-            raise errors.ToolRaised(tool=tool, kind=outcome["type"], text=outcome["text"], error_code=outcome["code"])
+            trace = (outcome["where"], outcome["trace"])
+            raise errors.ToolRaised(
+                tool=tool, kind=outcome["type"], text=outcome["text"], error_code=outcome["code"], trace=trace
+            )
 
 
 def _checked_length(head: bytes) -> int:

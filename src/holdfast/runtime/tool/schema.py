@@ -10,6 +10,7 @@ The same function gives the same schema in every process: the order is that of t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -151,6 +152,15 @@ def parameters_of(name: str, function: Callable[..., Any], given: Collection[str
             _tell_default(schema, one.default)
         known[one.name] = schema
     return _object(known, required, others)
+
+
+def schemas_of_hints(function: Callable[..., Any]) -> dict[str, Schema]:
+    """The schema of each parameter whose hint has one, by name; parameters without a usable hint are left out."""
+    found: dict[str, Schema] = {}
+    for one in inspect.signature(function).parameters.values():
+        with contextlib.suppress(_Unfit):
+            found[one.name] = _schema(_resolved(function, one), ())
+    return found
 
 
 def schema_digest(schema: ToolSchema) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
-from holdfast.core.effect import Effect, Letter, Queryable, Unrepeatable
+from holdfast.core.effect import Effect, Letter, Queryable, Unrepeatable, check_effect
 from holdfast.core.ids import effect_key_from_bytes
 from holdfast.errors import Misuse, NotDurable
 from holdfast.journal.contract import Statement
@@ -431,7 +431,7 @@ def tool(
         return Tool(
             function,
             name=title,
-            effect=effect or Unrepeatable(),
+            effect=Unrepeatable() if effect is None else check_effect(effect, tool=title),
             timeout_s=timeout_s,
             attempts=attempts,
             retries=retries,
