@@ -97,6 +97,7 @@ class SessionCell:
         self.lease_until_boot_ms = until_ms
         self.begun_ms = now_ms
         self.ended = False
+        self.serves: frozenset[str] | None = None
         self.locked = True
         self.slots: dict[int, tuple[bytes, bool]] = {}  # tag, begun
         self.left: set[int] = set()

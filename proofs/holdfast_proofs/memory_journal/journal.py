@@ -35,7 +35,9 @@ from holdfast.journal.contract import (
     Statement,
     Submission,
     Submitted,
+    TaskNames,
     TaskRow,
+    WaitingTasks,
 )
 from holdfast.journal.records import ENDED, NewRecord, Record, RecordKind, TaskState, TaskView, fold
 from holdfast_proofs.memory_journal.contents import (
@@ -72,7 +74,7 @@ class MemoryJournal(MemoryUpkeep):
 
     # sessions
 
-    async def open_session(self, *, worker: str, ttl_ms: int) -> Session:
+    async def open_session(self, *, worker: str, ttl_ms: int, serves: TaskNames = None) -> Session:
         store, request_ms = self._store, self._clock.boot_ms()
         cell = SessionCell(
             session_id=self._entropy.bytes(16).hex(),
@@ -82,6 +84,7 @@ class MemoryJournal(MemoryUpkeep):
             until_ms=rules.lease_until_boot_ms(request_ms, ttl_ms),
             now_ms=self.now_ms(),
         )
+        cell.serves = None if serves is None else frozenset(serves)
         store.sessions[cell.session_id] = cell
         self._opened.append(cell)
         return MemorySession(
@@ -389,6 +392,15 @@ class MemoryJournal(MemoryUpkeep):
             counts[task.state] = counts.get(task.state, 0) + 1
         return counts
 
+    async def count_waiting(self) -> list[WaitingTasks]:
+        waiting: dict[str, list[int]] = {}
+        for task in self._store.tasks.values():
+            holder = self._store.sessions.get(task.session_id)
+            gone = task.state is TaskState.RUNNING and (holder is None or holder.dead(self._clock))
+            if gone or (task.state in rules.TIMED and task.due_ms <= self.now_ms()):
+                waiting.setdefault(task.name, []).append(task.due_ms)
+        return [WaitingTasks(name=name, tasks=len(due), since_ms=min(due)) for name, due in waiting.items()]
+
     async def list_sessions(self) -> list[SessionRow]:
         held = [task.session_id for task in self._store.tasks.values()]
         return [
@@ -402,6 +414,7 @@ class MemoryJournal(MemoryUpkeep):
                 ended=cell.ended,
                 alive=not cell.dead(self._clock),
                 tasks=held.count(cell.session_id),
+                serves=cell.serves,
             )
             for cell in self._store.sessions.values()
         ]

@@ -266,4 +266,46 @@ TABLE: tuple[Reproduction, ...] = (
         what="After a restore a call at another place of the task repeated what was done.",
         test="tests/rewind/test_rewind.py::test_nothing_is_done_twice_and_what_was_lost_is_adopted",
     ),
+    Reproduction(
+        name="two-answers-to-one-question",
+        found_by="adversary",
+        what="Contradictory decisions of one step were all recorded; a later grant overturned a refusal.",
+        test="tests/crash/test_decision_races.py::test_one_of_several_decisions_counts",
+    ),
+    Reproduction(
+        name="statement-reaches-remarks",
+        found_by="review",
+        what="A Transactional tool could drop the trigger that guards remarks: the journal was destroyed.",
+        test="tests/unit/test_own_tables.py::test_no_statement_changes_or_reads_a_definition_of_the_journal",
+    ),
+    Reproduction(
+        name="exit-code-ends-the-service",
+        found_by="adversary",
+        what="A tool that ended the process with exit code 2, 6 or 7 ended the supervising parent for good.",
+        test="tests/integration/test_supervisor.py::test_an_exit_call_of_a_tool_is_a_death_like_any_other",
+    ),
+    Reproduction(
+        name="waiting-client-blocks-the-repair",
+        found_by="adversary",
+        what="After a failed sync a client that only waited kept the journal open: no worker could repair it.",
+        test="tests/runtime/test_full_disk.py::test_a_client_that_waits_does_not_stand_in_the_way_of_the_repair",
+    ),
+    Reproduction(
+        name="removed-journal-is-served",
+        found_by="adversary",
+        what="A worker whose journal file was removed went on with the file without a name.",
+        test="tests/runtime/test_full_disk.py::test_a_journal_that_is_removed_ends_its_engine",
+    ),
+    Reproduction(
+        name="forgotten-await",
+        found_by="new user",
+        what="A task that forgot to await `run.call` succeeded without its effect.",
+        test="tests/runtime/test_misuse.py::test_a_call_that_was_never_awaited_fails_the_task_and_is_named",
+    ),
+    Reproduction(
+        name="nobody-serves-it",
+        found_by="new user",
+        what="A task whose name no live worker has waited without a word; `doctor` called all well.",
+        test="tests/runtime/test_unserved.py::test_a_task_of_another_app_is_told_to_whoever_waits_or_looks",
+    ),
 )

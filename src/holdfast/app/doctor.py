@@ -48,6 +48,7 @@ from holdfast.journal.admin import JournalAdmin
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Filter, Journal
 from holdfast.journal.records import TaskState
+from holdfast.journal.unserved import find_unserved
 from holdfast.layout.agent_home import AgentHome, find_home, load_home
 from holdfast.layout.engine_settings import Settings
 from holdfast.layout.settings import NAME, BackupSettings
@@ -61,6 +62,7 @@ NOTICES_MAX = 1_000
 REMARKS_MAX = 1_000
 REMARK_AGE_MS_MAX = 60_000
 PARKED_SHOWN_MAX = 20
+UNSERVED_SHOWN_MAX = 20
 _MEND = {
     SigningPower.PAPER: "if it was not you, someone else has the recovery words; recover with newer words if you "
     "have them, and see `holdfast explain recovery`",
@@ -122,8 +124,8 @@ async def examine(path: Path, *, settings: Settings, deep: bool) -> AsyncIterato
             yield damage(
                 "stop flag",
                 f"no new step starts: {stopped}",
-                "check the disk. Then stop every worker of this journal and start one "
-                "(`holdfast worker APP`): it rewrites the journal to a new file",
+                "check the disk. Then open the journal again (`holdfast worker APP`): the first process that opens it "
+                "rewrites it to a new file",
             )
             return
         journal, _ = await open_file_journal(path, create=False, network_fs=settings.allow_network_fs)
@@ -243,6 +245,8 @@ async def _sessions(journal: Journal) -> AsyncIterator[Finding]:
         yield note("orphans", text) if alive else warning("orphans", text, "`holdfast worker APP` resumes them")
     if waiting and not alive:
         yield warning("queue", f"{waiting} tasks wait and no worker serves this journal", "`holdfast worker APP`")
+    for one in (await find_unserved(journal))[:UNSERVED_SHOWN_MAX] if alive else ():
+        yield warning("queue", one.text, f"start a worker whose app has {one.name}: `holdfast worker APP`")
 
 
 async def _parked(journal: Journal) -> AsyncIterator[Finding]:

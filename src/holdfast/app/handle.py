@@ -15,6 +15,7 @@ from holdfast.errors import ResultErased, TaskCancelled, TaskFailed, TaskNotFoun
 from holdfast.host.who import user_at_host
 from holdfast.journal.contract import InboxItem, InboxKind, Journal, TaskRow
 from holdfast.journal.records import ENDED, TaskState, TaskView
+from holdfast.journal.unserved import find_unserved
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -131,7 +132,8 @@ class TaskHandle:
                     await self._waits.wait(self.id)
                     row = await self.row()
         except TimeoutError:
-            raise TaskUnfinished(f"task {self.id} has not ended within {timeout_s:g} s") from None
+            why = [f": {one.text}" for one in await find_unserved(self._journal) if one.name == row.name]
+            raise TaskUnfinished(f"task {self.id} has not ended within {timeout_s:g} s{''.join(why)}") from None
         return await self._outcome(row)
 
     async def watch(self) -> AsyncIterator[TaskRow]:

@@ -16,6 +16,7 @@ import msgspec
 class NoticeKind(StrEnum):
     PARKED = "parked"  # a step or a task asks a person
     APPROVAL = "approval"  # a task waits for a person's approval
+    UNSERVED = "unserved"  # tasks wait, and no live worker serves their name
     POISON = "poison"  # a task killed its worker again and again
     DAMAGED = "damaged"  # the journal, or the records of a task
     STUCK = "stuck"  # a tool runs on after its timeout
@@ -108,6 +109,23 @@ def contradiction_notice(task_id: str, ordinal: str, tool: str, state: str, *, s
     hint = f"`holdfast effect show {task_id}/{ordinal}`; compensate or correct by hand"
     told = f"contradiction/{task_id}/{ordinal}/{source}"[:300]
     return _notice(NoticeKind.CONTRADICTION, told, text, hint, task_id=task_id, ordinal=ordinal, now_ms=now_ms)
+
+
+def unserved_notice(name: str, tasks: int, age_ms: int, *, since_ms: int) -> Notice:
+    text, hint = waits_unserved(name, tasks, age_ms), f"start a worker whose app has {name}: `holdfast worker APP`"
+    return _notice(NoticeKind.UNSERVED, f"unserved/{name}/{since_ms}", text, hint, now_ms=since_ms + age_ms)
+
+
+def waits_unserved(name: str, tasks: int, age_ms: int) -> str:
+    count = "1 task waits" if tasks == 1 else f"{tasks:,} tasks wait"
+    return f"no live worker serves {name} ({count}, the oldest {_age(age_ms // 1000)})"
+
+
+def _age(seconds: int) -> str:
+    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
 
 
 # of the journal, the machine and the agent

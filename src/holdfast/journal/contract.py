@@ -101,6 +101,15 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     ended: bool
     alive: bool
     tasks: int
+    serves: frozenset[str] | None = None  # names of tasks; None: not known
+
+
+class WaitingTasks(msgspec.Struct, frozen=True, kw_only=True):
+    """Tasks of one name that are due, or were left by a dead session, and that no session holds."""
+
+    name: str
+    tasks: int
+    since_ms: int  # when the oldest was due
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,8 +258,8 @@ class Journal(Protocol):
         ...
 
     # sessions
-    async def open_session(self, *, worker: str, ttl_ms: int) -> Session:
-        """Begin a lease; `worker` is a name for people."""
+    async def open_session(self, *, worker: str, ttl_ms: int, serves: TaskNames = None) -> Session:
+        """Begin a lease; `worker` is a name for people, `serves` names the tasks that it will claim."""
         ...
 
     async def renew(self, session: Session) -> None:
@@ -345,6 +354,10 @@ class Journal(Protocol):
     async def list_tasks(self, filter: Filter) -> list[TaskRow]: ...
 
     async def count_tasks(self) -> dict[TaskState, int]: ...
+
+    async def count_waiting(self) -> list[WaitingTasks]:
+        """What could be claimed now, by name."""
+        ...
 
     async def list_sessions(self) -> list[SessionRow]: ...
 

@@ -260,3 +260,16 @@ def _wait_state(hf: Commands, task_id: str, state: str) -> None:
             return
         time.sleep(0.05)
     raise AssertionError(f"{task_id} did not become {state}")
+
+
+def test_a_task_that_no_live_worker_serves_is_named(hf: Commands, start_worker: Start) -> None:
+    """A worker is alive, but with another app."""
+    worker = start_worker("--health-port", "0", app="app.py:only")
+    port = worker.wait_event("health")["port"]
+    worker.wait_event("serving")
+    done = hf("submit", "app.py:tasks", "ada", "--task", "asks", "--no-follow")
+    assert "warning: no live worker serves asks (1 task waits, the oldest" in done.err
+    followed = hf("submit", "app.py:tasks", "eva", "--task", "asks", "--timeout", "3", code=8)
+    assert "no live worker serves asks (2 tasks wait" in followed.err
+    assert "no live worker serves asks (2 tasks wait" in hf.look("doctor", code=1).out
+    assert _figures(ask(port, "/metrics").text)['holdfast_tasks_unserved{name="asks"}'] == 2

@@ -23,6 +23,7 @@ from holdfast.journal.contract import (
     Statement,
     Submission,
     Submitted,
+    TaskNames,
 )
 from holdfast.journal.records import NewRecord
 from holdfast_proofs.memory_journal.journal import MemoryJournal
@@ -57,9 +58,9 @@ class SimJournal(ClientJournal):
         super().__init__(process.world, entropy)
         self._process = process
 
-    async def open_session(self, *, worker: str, ttl_ms: int) -> Session:
+    async def open_session(self, *, worker: str, ttl_ms: int, serves: TaskNames = None) -> Session:
         await self._process.point("before its session")
-        session = await super().open_session(worker=worker, ttl_ms=ttl_ms)
+        session = await super().open_session(worker=worker, ttl_ms=ttl_ms, serves=serves)
         self._world.sessions[session.session_id] = self._process
         self._world.trace.note(self._process.name, f"session {session.session_id[:6]}")
         return session

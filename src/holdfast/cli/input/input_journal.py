@@ -15,6 +15,7 @@ from holdfast.core.ordinal import parse_ordinal
 from holdfast.errors import BadInput, BadReference, TaskNotFound
 from holdfast.journal.contract import Filter
 from holdfast.journal.rules import CRASHES_MAX, is_poisoned
+from holdfast.journal.unserved import find_unserved
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
@@ -68,6 +69,11 @@ def run_opened(
 async def is_served(hf: Holdfast) -> bool:
     """Whether a living session serves this journal."""
     return any(session.alive for session in await hf.journal.list_sessions())
+
+
+async def unserved_text(hf: Holdfast, name: str) -> str | None:
+    """What to say of tasks of this name where no live worker serves them."""
+    return next((one.text for one in await find_unserved(hf.journal) if one.name == name), None)
 
 
 async def what_follows(hf: Holdfast, task_id: TaskId) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.cli.input.input_journal import is_served
+from holdfast.cli.input.input_journal import is_served, unserved_text
 from holdfast.cli.screen.screen import STATE_STYLES, ago, one_line, shown, talk
 from holdfast.core.effect import CLASSES
 from holdfast.core.ordinal import sort_key
@@ -69,10 +69,18 @@ async def _watch(hf: Holdfast, handle: TaskHandle, screen: Screen, *, app: str, 
             return False
         if not warned and row.state is TaskState.QUEUED and now - began > UNSERVED_S:
             warned = True
-            if not await is_served(hf):
-                screen.say("no worker serves this journal; the task waits for one")
-                screen.say(f"hint: run `holdfast worker {app}` in another terminal, or use submit --run")
+            await _tell_unserved(hf, screen, row, app)
     return True
+
+
+async def _tell_unserved(hf: Holdfast, screen: Screen, row: TaskRow, app: str) -> None:
+    if not await is_served(hf):
+        screen.say("no worker serves this journal; the task waits for one")
+    elif (text := await unserved_text(hf, row.name)) is not None:
+        screen.say(text)
+    else:
+        return
+    screen.say(f"hint: run `holdfast worker {app}` in another terminal, or use submit --run")
 
 
 def _tell_questions(screen: Screen, row: TaskRow, view: TaskView, told: set[str]) -> None:

@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.command import Commands, add_flag, add_options, new_command
-from holdfast.cli.input.input_journal import journal_of
+from holdfast.cli.input.input_journal import is_served, journal_of, unserved_text
 from holdfast.cli.screen.screen import print_json, talk
 from holdfast.errors import BadInput, Misuse
 
@@ -130,6 +130,9 @@ async def _after_submit(hf: Holdfast, handle: TaskHandle, args: argparse.Namespa
             print_json({"task_id": handle.id, "created": handle.created, "state": row.state.value})
         else:
             print(handle.id)
+            if await is_served(hf) and (text := await unserved_text(hf, row.name)) is not None:
+                talk(f"warning: {text}")
+                talk(f"hint: run `holdfast worker {args.app}` in another terminal")
         return 0
     if not args.json:
         known = "" if handle.created else ", submitted before with this request id"

@@ -85,7 +85,7 @@ class SqliteJournal:
 
     # sessions
 
-    async def open_session(self, *, worker: str, ttl_ms: int) -> contract.Session:
+    async def open_session(self, *, worker: str, ttl_ms: int, serves: contract.TaskNames = None) -> contract.Session:
         session_id = self._entropy.bytes(8).hex()
         page = self._instance.open_page(session_id)
         session = SqliteSession(
@@ -93,7 +93,7 @@ class SqliteJournal:
         )
         asked = self._clock.boot_ms()
         session.row = await self._writer.write(
-            lambda txn: claims.begin_session(txn, session, worker=worker, asked_boot_ms=asked)
+            lambda txn: claims.begin_session(txn, session, worker=worker, asked_boot_ms=asked, serves=serves)
         )
         session.deadline_boot_ms = rules.deadline_boot_ms(asked, ttl_ms)
         return session
@@ -272,6 +272,11 @@ class SqliteJournal:
             return {TaskState(str(state)): int(str(count)) for state, count in rows}
 
         return self._read(read)
+
+    async def count_waiting(self) -> list[contract.WaitingTasks]:
+        now_ms = self.now_ms()
+        dead = self._read(lambda db: find_dead_sessions(db, self._clock, self._instance, but=0))
+        return self._read(lambda db: claims.count_waiting(db, now_ms=now_ms, dead=dead))
 
     async def list_sessions(self) -> list[contract.SessionRow]:
         return self._read(lambda db: list_sessions(db, self._clock, self._instance))

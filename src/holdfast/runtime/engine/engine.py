@@ -140,7 +140,8 @@ class Engine:
     async def open_session(self) -> Session:
         name = self.settings.worker_name or f"{socket.gethostname()}:{os.getpid()}"
         self._arm_for_write()
-        session = await self.journal.open_session(worker=name, ttl_ms=int(self.settings.lease_ttl_s * 1000))
+        ttl_ms = int(self.settings.lease_ttl_s * 1000)
+        session = await self.journal.open_session(worker=name, ttl_ms=ttl_ms, serves=self._served())
         right = self._right
         self.lease = SessionLease(session, self.clock) if right is None else BoundLease(session, self.clock, right)
         self._arm()
@@ -202,7 +203,7 @@ class Engine:
     # the loops
 
     def _loops(self) -> list[Callable[[], Any]]:
-        loops = [self._renew, self._sweep, self._upkeep.tell_notices, self._upkeep.tidy]
+        loops = [self._renew, self._sweep, self._upkeep.tell_notices, self._upkeep.tidy, self._upkeep.watch_unserved]
         if self._right is not None:
             loops.append(self._watch_right)
         return loops if self._secrets is NO_SECRETS else [*loops, self._watch_secrets]
@@ -283,7 +284,7 @@ class Engine:
         if self.lease is None or not self.lease.ok() or self._suspects.one_runs_alone() or self._stopping.is_set():
             return 0
         room = self.settings.concurrency - self.active
-        names = [*self.tasks, SCOPE_NAME] if self.tools else [*self.tasks]
+        names = self._served()
         if room <= 0 or not names:
             return 0
         claimed = await self._claim_suspect(self.lease.session, names)
@@ -300,6 +301,10 @@ class Engine:
             self._start(one)
         self.counts["claims"] += len(claimed)
         return len(claimed)
+
+    def _served(self) -> list[str]:
+        """The names of the tasks that this engine claims."""
+        return [*self.tasks, SCOPE_NAME] if self.tools else [*self.tasks]
 
     async def _claim_suspect(self, session: Session, names: list[str]) -> list[Claimed]:
         """The longest waiting task, suspect or not, where this engine is never idle."""

@@ -6,10 +6,18 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from holdfast.core.notices import Notice, Notices, clock_behind_notice, journal_damaged_notice, stuck_notice
+from holdfast.core.notices import (
+    Notice,
+    Notices,
+    clock_behind_notice,
+    journal_damaged_notice,
+    stuck_notice,
+    unserved_notice,
+)
 from holdfast.errors import HoldfastError
 from holdfast.host.log import Log
 from holdfast.journal.contract import Journal
+from holdfast.journal.unserved import find_unserved
 from holdfast.layout.engine_settings import Settings
 from holdfast.runtime.scratch.scratch import ScratchFolders, sweep
 from holdfast.runtime.secrets import Secrets
@@ -19,6 +27,8 @@ NOTICE_EVERY_S = 1.0
 NOTICE_S_MAX = 300.0  # between two tries while a hook fails
 TIDY_EVERY_S = 3_600.0
 CLOCK_BEHIND_MS = 60_000
+UNSERVED_EVERY_S = 30.0
+UNSERVED_AFTER_MS = 60_000  # a worker that is replaced by a new version is back by then
 DAY_MS = 86_400_000
 
 
@@ -67,6 +77,18 @@ class Upkeep:
             if self.folders is not None:
                 await sweep(self.folders, self.journal)
             await asyncio.sleep(TIDY_EVERY_S)
+
+    async def watch_unserved(self) -> None:
+        """Tell a person of tasks that no live worker serves: once for each time that it happens."""
+        told: set[str] = set()
+        while True:
+            await asyncio.sleep(UNSERVED_EVERY_S * self.settings.pace)
+            for one in await find_unserved(self.journal):
+                notice = unserved_notice(one.name, one.tasks, one.age_ms, since_ms=one.since_ms)
+                if one.age_ms >= UNSERVED_AFTER_MS * self.settings.pace and notice.notice_id not in told:
+                    self.log.event("task-unserved", task_name=one.name, tasks=one.tasks, age_s=one.age_ms // 1000)
+                    await self.journal.add_notice(notice)
+                    told.add(notice.notice_id)
 
     async def _check_after_crash(self) -> None:
         if not self.settings.check_after_crash or not getattr(self.journal, "unclean", False):

@@ -28,6 +28,33 @@ class Sessions:
         assert row.lease_until_boot_ms == begun + TTL_MS
         assert (row.worker, row.alive, row.ended, row.tasks) == ("test", True, False, 0)
 
+    async def test_a_session_says_what_it_serves(self, world: World) -> None:
+        journal = await world.connect()
+        told = await journal.open_session(worker="told", ttl_ms=TTL_MS, serves=["trip", "order"])
+        silent = await journal.open_session(worker="silent", ttl_ms=TTL_MS)
+        assert (await row_of(journal, told)).serves == {"trip", "order"}
+        assert (await row_of(journal, silent)).serves is None
+        await journal.end_session(told)
+        nothing = await journal.open_session(worker="nothing", ttl_ms=TTL_MS, serves=[])
+        assert (await row_of(journal, nothing)).serves == frozenset()
+
+    async def test_what_waits_to_be_claimed_is_counted_by_name(self, world: World) -> None:
+        """Due and held by no live session; not what sleeps, runs or has ended."""
+        worker, other = await world.process(), await world.process()
+        asleep = await worker.start_task()
+        await other.start_task()
+        await worker.rest(asleep.hold, TaskState.SLEEPING, due_ms=world.clock.wall_ms() + 10**9)
+        assert await worker.journal.count_waiting() == []
+        since_ms = world.clock.wall_ms()
+        await world.submit(worker.journal)
+        world.clock.advance(5)
+        await world.submit(worker.journal)
+        (found,) = await worker.journal.count_waiting()
+        assert (found.name, found.tasks, found.since_ms) == ("trip", 2, since_ms)
+        await other.die()
+        (found,) = await worker.journal.count_waiting()
+        assert found.tasks == 3
+
     async def test_renewing_counts_from_the_request(self, world: World) -> None:
         worker = await world.process()
         world.clock.advance(4_000)

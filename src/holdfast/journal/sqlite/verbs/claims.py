@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,22 +14,37 @@ from holdfast.errors import JournalDamaged, SessionLost
 from holdfast.host.sqlite import Db
 from holdfast.journal import rules
 from holdfast.journal.bodies import ClaimedBy
-from holdfast.journal.contract import Claimed, Hold, TaskNames
+from holdfast.journal.contract import Claimed, Hold, TaskNames, WaitingTasks
 from holdfast.journal.records import NewRecord, Record, RecordKind, TaskState, TaskView, as_kept
 from holdfast.journal.seal import DataKeySealer, KeyWraps
 from holdfast.journal.sqlite.rows import TASK_COLUMNS, TASK_FROM, Tail, add_records, read_view, task_row
 from holdfast.journal.sqlite.txn import Txn
 from holdfast.journal.sqlite.verbs import upkeep
-from holdfast.journal.sqlite.verbs.sessions import DeadSession, SqliteSession
+from holdfast.journal.sqlite.verbs.sessions import SERVES, DeadSession, SqliteSession
 
 
-def begin_session(txn: Txn, session: SqliteSession, *, worker: str, asked_boot_ms: int) -> int:
+def begin_session(txn: Txn, session: SqliteSession, *, worker: str, asked_boot_ms: int, serves: TaskNames) -> int:
     until = rules.lease_until_boot_ms(asked_boot_ms, session.ttl_ms)
     txn.db.execute(
         "INSERT INTO session (session_id, worker, pid, boot_id, until_ms, begun_ms) VALUES (?, ?, ?, ?, ?, ?)",
         (session.session_id, worker, os.getpid(), session.boot_id, until, txn.at_ms),
     )
-    return txn.db.last_insert_rowid()
+    row = txn.db.last_insert_rowid()
+    live = "SELECT ? || session_id FROM session WHERE ended = 0"
+    txn.db.execute(f"DELETE FROM meta WHERE key GLOB ? || '*' AND key NOT IN ({live})", (SERVES, SERVES))
+    if serves is not None:
+        txn.db.execute("INSERT INTO meta VALUES (?, ?)", (SERVES + session.session_id, json.dumps(sorted(serves))))
+    return row
+
+
+def count_waiting(db: Db, *, now_ms: int, dead: Sequence[DeadSession]) -> list[WaitingTasks]:
+    rows = db.execute(
+        "SELECT name, count(*), min(due_ms) FROM task "
+        "WHERE (state IN ('queued', 'sleeping', 'waiting') AND due_ms <= ?) "
+        "OR (state = 'running' AND session IN (SELECT value FROM json_each(?))) GROUP BY name",
+        (now_ms, json.dumps([one.row for one in dead])),
+    ).fetchall()
+    return [WaitingTasks(name=name, tasks=tasks, since_ms=since_ms) for name, tasks, since_ms in rows]
 
 
 def extend_session(txn: Txn, row: int, until_ms: int) -> bool:

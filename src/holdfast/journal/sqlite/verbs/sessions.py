@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -84,12 +85,14 @@ def find_dead_sessions(db: Db, clock: Clock, instance: Instance, *, but: int) ->
 def list_sessions(db: Db, clock: Clock, instance: Instance) -> list[SessionRow]:
     rows = db.execute(
         "SELECT s.session_id, s.worker, s.pid, s.boot_id, s.until_ms, s.begun_ms, s.ended, "
-        "(SELECT count(*) FROM task t WHERE t.session = s.s) FROM session s "
-        "WHERE s.ended = 0 OR s.s > (SELECT max(s) - 50 FROM session) ORDER BY s.s DESC"
+        "(SELECT count(*) FROM task t WHERE t.session = s.s), (SELECT value FROM meta WHERE key = ? || s.session_id) "
+        "FROM session s WHERE s.ended = 0 OR s.s > (SELECT max(s) - 50 FROM session) ORDER BY s.s DESC",
+        (SERVES,),
     ).fetchall()
     return [_session_row(row, clock, instance) for row in rows]
 
 
+SERVES = "serves/"  # rows of `meta`, by session id: JSON, the names of the tasks that the session claims
 PAGES_KEPT = 64  # of dead sessions: their send-begun slots spare a person a needless question
 
 
@@ -111,4 +114,5 @@ def _session_row(row: Row, clock: Clock, instance: Instance) -> SessionRow:
         ended=bool(row[6]),
         alive=not row[6] and here and row[4] > clock.boot_ms() and instance.is_alive(row[0]),
         tasks=row[7],
+        serves=None if row[8] is None else frozenset(json.loads(row[8])),
     )
