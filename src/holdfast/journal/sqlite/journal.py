@@ -267,15 +267,11 @@ class SqliteJournal:
         return self._read(lambda db: tasks.list_tasks(db, filter))
 
     async def count_tasks(self) -> dict[TaskState, int]:
-        def read(db: Db) -> dict[TaskState, int]:
-            rows = db.execute("SELECT state, count(*) FROM task GROUP BY state").fetchall()
-            return {TaskState(str(state)): int(str(count)) for state, count in rows}
-
-        return self._read(read)
+        query = "SELECT state, count(*) FROM task GROUP BY state"
+        return self._read(lambda db: {TaskState(str(state)): int(str(count)) for state, count in db.execute(query)})
 
     async def count_waiting(self) -> list[contract.WaitingTasks]:
-        now_ms = self.now_ms()
-        dead = self._read(lambda db: find_dead_sessions(db, self._clock, self._instance, but=0))
+        dead, now_ms = self._read(lambda db: find_dead_sessions(db, self._clock, self._instance, but=0)), self.now_ms()
         return self._read(lambda db: claims.count_waiting(db, now_ms=now_ms, dead=dead))
 
     async def list_sessions(self) -> list[contract.SessionRow]:
