@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import holdfast
@@ -101,6 +102,7 @@ def finished(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
+@cache
 def namespaces() -> tuple[str, ...]:
     """The command that gives a process mounts of its own; empty where the system refuses."""
     for command in (("unshare", "-m"), ("unshare", "-Urm")):
