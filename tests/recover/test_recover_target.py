@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,11 @@ from holdfast_proofs.support.warm_start import run_command
 @pytest.fixture(scope="module")
 def remains(tmp_path_factory: pytest.TempPathFactory) -> Generator[Lost]:
     with start_blocking("payment") as service:
-        yield live_and_die(tmp_path_factory.mktemp("lost"), service)
+        lost = live_and_die(tmp_path_factory.mktemp("lost"), service)
+        kept = lost.root / "kept"  # away from the address that the agent knows: each test has a place of its own
+        kept.mkdir()
+        shutil.move(lost.place, kept)
+        yield replace(lost, root=kept)
 
 
 @pytest.fixture
