@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import AsyncMock
 
@@ -187,6 +188,8 @@ def test_people_are_told_which_promise_broke() -> None:
     lines = summary(report)
     assert "BROKEN  nothing twice: 1" in lines
     assert "Every promise held." not in lines
+    without = summary(replace(report, verdict=replace(report.verdict, broken=()), left_out="no Borg", restore_s=None))
+    assert without[-1].startswith("Two of three scenes held; the third needs Borg")
 
 
 def descendants(pid: int) -> set[int]:

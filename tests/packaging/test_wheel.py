@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import statistics
 import subprocess
@@ -134,6 +135,7 @@ def test_errors_and_pages_are_in_the_wheel(installed: Path, tmp_path: Path) -> N
 
 def test_what_is_missing_is_said_and_installed(installed: Path, tmp_path: Path) -> None:
     """Without Borg, doctor names the command that builds it; the command works, from the wheel alone."""
+    faulthandler.cancel_dump_traceback_later()  # a compiler on a busy machine takes minutes
     tmp_path.chmod(0o700)
     alone = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}

@@ -9,6 +9,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_flag, add_options, new_command
+from holdfast.cli.screen.wrapping import WIDTH_MAX, screen_width, wrapped
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from holdfast.demo.story import Report
 
 EXIT_BROKEN = 1
-_WIDTH = 100
 _WHO_CHARS = 13
 _INDENT = 10 + _WHO_CHARS + 1
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(report.to_json()))
     else:
         for line in summary(report):
-            print(line)
+            print(wrapped(line, screen_width()) if sys.stdout.isatty() else line)
     return 0 if report.verdict.held else EXIT_BROKEN
 
 
@@ -119,6 +119,7 @@ class _Printed:
 
     def __init__(self, terminal: bool) -> None:
         plain = not terminal or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+        self._width = screen_width() if terminal else WIDTH_MAX
         self._bold, self._end = ("", "") if plain else ("\x1b[1m", "\x1b[0m")
 
     def scene(self, title: str) -> None:
@@ -127,7 +128,7 @@ class _Printed:
     def tell(self, who: str, what: str, *, at_s: float) -> None:
         strong = who == "kill -9"
         start, end = (self._bold, self._end) if strong else ("", "")
-        first, *rest = wrap(what, _WIDTH - _INDENT)
+        first, *rest = wrap(what, self._width - _INDENT, break_long_words=False, break_on_hyphens=False)
         print(f"{at_s:6.2f} s  {start}{who:<{_WHO_CHARS}}{end} {first}", flush=True)
         for line in rest:
             print(f"{'':{_INDENT}}{line}", flush=True)

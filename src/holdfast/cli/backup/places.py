@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -154,6 +155,8 @@ async def _add(places: BackupPlaces, args: argparse.Namespace) -> int:
     from holdfast.backup.places.place_state import PlaceState
     from holdfast.backup.places.places import shared_domains
 
+    if sys.stderr.isatty():
+        talk(f"making a repository at {args.address}: this takes some seconds")
     place = await places.add(
         PlaceRequest(
             name=args.name,

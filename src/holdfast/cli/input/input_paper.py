@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.cli.input.input_sheet import sorted_paper
+from holdfast.cli.input.input_sheet import FOUR_LETTERS, sorted_paper
 from holdfast.cli.input.input_slots import read_line
 from holdfast.cli.input.terminal import ask_words, read_words
+from holdfast.cli.screen.screen import talk
 from holdfast.errors import BadInput, BadShare
 from holdfast.identity.acts.paper_sheets import FittedWords, PaperSession, check_same_agent, fit_phrase, fit_shares
 from holdfast.identity.paper.paper import read_secret
@@ -62,7 +62,7 @@ def _typed(session: PaperSession, passphrase: str) -> FittedWords:
     def ask(what: str) -> str:
         return ask_words(what, "--words-fd")
 
-    text = ask(f"the {WORDS} words, or the {SHARE_WORDS} of a share")
+    text = ask(f"the {WORDS} words, or the {SHARE_WORDS} of a share, {FOUR_LETTERS}")
     if _CODE.search(text) or not sorted_paper(text).shares:
         return fit_text(session, text, passphrase)
     return fit_shares(session, ask_shares(ask, text), passphrase)
@@ -82,10 +82,10 @@ def ask_shares(ask: Callable[[str], str], first: str = "") -> list[Share]:
             tries += 1
             if tries == TRIES:
                 raise
-            print(f"{error}; try again", file=sys.stderr)
+            talk(f"{error}; try again")
             continue
         needed, tries = share.needed, 0
         if share.number in kept:
-            print(f"share {share.number} was already given; give another one", file=sys.stderr)
+            talk(f"share {share.number} was already given; give another one")
         kept[share.number] = share
     return list(kept.values())

@@ -168,10 +168,8 @@ def run_print(args: argparse.Namespace) -> int:
             return 0
         _put(sheets, args)
     numbers = ", ".join(str(one.number) for one in sheets)
-    print(WARNING, file=sys.stderr)
-    print(
-        f"sheet {numbers} counts only after you read it back from the paper: `holdfast paper verify`", file=sys.stderr
-    )
+    talk(WARNING)
+    talk(f"sheet {numbers} counts only after you read it back from the paper: `holdfast paper verify`")
     return 0
 
 
@@ -319,7 +317,7 @@ def _copied(session: PaperSession, sheets: list[Sheet]) -> None:
 
 def _report_corrected(change: str) -> None:
     if change:
-        print(f"corrected: {change}; correct the sheet too", file=sys.stderr)
+        talk(f"corrected: {change}; correct the sheet too")
 
 
 def _parts(text: str | None) -> tuple[int, int] | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 
 from holdfast.cli.command import Commands, new_noun, new_verb
 from holdfast.cli.input.terminal import ask_words, read_words
+from holdfast.cli.screen.screen import talk
 from holdfast.errors import BadInput
 
 _HEADING = re.compile(r"share [0-9]+ of [0-9]+,")
@@ -58,7 +58,7 @@ def run_split(args: argparse.Namespace) -> int:
             print(f"share {share.number} of {total}, any {needed} needed, document {share.document}")
             print(" ".join(share.words))
             print()
-    print("secret: write each share on its own sheet, and never keep two in one place", file=sys.stderr)
+    talk("secret: write each share on its own sheet, and never keep two in one place")
     return 0
 
 
@@ -76,10 +76,7 @@ def run_combine(args: argparse.Namespace) -> int:
         shares = [" ".join(one.words) for one in ask_shares(ask_words)]
     with combine(shares) as phrase:
         print(" ".join(phrase.words))
-    print(
-        "secret: these are all the words; if this machine has a network, run `holdfast paper replace` soon",
-        file=sys.stderr,
-    )
+    talk("secret: these are all the words; if this machine has a network, run `holdfast paper replace` soon")
     return 0
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 
 import msgspec
 
 from holdfast.cli.input.input_journal import journal_of
 from holdfast.cli.input.terminal import confirm
-from holdfast.cli.screen.screen import print_json
+from holdfast.cli.screen.screen import print_json, talk
 from holdfast.core.clock import iso
 from holdfast.journal.admin import Restored
 from holdfast.recovery.recover_journal import begin_anew, recover_journal
@@ -32,12 +31,11 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     if not args.json:
-        print(
+        talk(
             f"{path} ends at record {plan.sequence}; this machine has committed "
             f"{plan.mark_sequence}: {lost} records are lost.\n"
             f"Holdfast would begin incarnation {plan.incarnation}. {plan.open_tasks} open tasks would be in "
-            "doubt: Holdfast looks up or parks their effects before it sends anything.",
-            file=sys.stderr,
+            "doubt: Holdfast looks up or parks their effects before it sends anything."
         )
     if not args.dry_run:
         confirm(WORD, f"{path} becomes the journal", yes=args.yes)
@@ -50,12 +48,11 @@ def _begin_anew(args: argparse.Namespace) -> int:
     path = journal_of(args)
     plan = asyncio.run(begin_anew(path, dry_run=True))
     if not args.json:
-        print(
+        talk(
             f"{path} is missing; this machine has committed {plan.mark_sequence} records to it.\n"
             f"Holdfast would start an empty journal with incarnation {plan.incarnation}, and forget all open "
             "tasks.\nIf you then submit requests again with their old ids, Holdfast looks up or parks "
-            "their effects before it sends anything.",
-            file=sys.stderr,
+            "their effects before it sends anything."
         )
     if not args.dry_run:
         confirm(WORD_ANEW, f"Holdfast gives up the contents of {path}", yes=args.yes)
