@@ -55,10 +55,15 @@ async def test_removed_archives_are_told_by_every_run_until_a_person_accepts_it(
     assert (checked["snapshots"], checked["missing"]) == ([], names)
     assert checked["result"] == "snapshots-missing"
     assert await run("backup", "list", "--json", *home) == 0
-    shown = json.loads(capfd.readouterr().out)["places"]
+    listed = json.loads(capfd.readouterr().out)
+    shown = listed["places"]
+    assert all(datetime.fromisoformat(one["made"]).timestamp() == one["at"] for one in listed["snapshots"])
+    assert all(bool(one[f"{name}_at"]) == bool(one[name]) for one in shown for name in ("last_backup", "last_verified"))
     assert [one["result"] for one in shown] == ["snapshots-missing", "ok"]
     assert [one["missing"] for one in shown] == [names, []]
     assert shown[0]["last_verified"] == 0, "what is gone is no verified backup"
+    assert await run("backup", "list", *home) == 0
+    assert capfd.readouterr().out.split()[:6] == ["number", "made", "files", "bytes", "places", "snapshot"]
     told = Told()
     await notify_changes(world.home, clock=SystemClock(), notices=told)
     assert [one.kind for one in told.notices] == ["backup-snapshots-missing"]
