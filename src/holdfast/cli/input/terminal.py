@@ -37,7 +37,8 @@ def ask_hidden(prompt: str, *, for_what: str, hint: str) -> str:
         raise BadInput(f"stdin is not a terminal; cannot ask for {for_what}", hint=hint)
     from getpass import getpass
 
-    return getpass(wrapped(f"{prompt} (not shown):", screen_width()) + " ", stream=sys.stderr)
+    text = wrapped(f"{prompt} (not\N{NO-BREAK SPACE}shown):", screen_width())
+    return getpass(text.replace("\N{NO-BREAK SPACE}", " ") + " ", stream=sys.stderr)
 
 
 def ask_twice(prompt: str, *, for_what: str, hint: str, check: Callable[[str], object] = len) -> str:
