@@ -53,6 +53,10 @@ class Figures(msgspec.Struct, kw_only=True):
         return wrong == 0 and (self.parked == 0 or self.name == "unrepeatable")
 
     @property
+    def label(self) -> str:
+        return f"{self.name}, {self.shape}" if self.shape else self.name
+
+    @property
     def per_core(self) -> float:
         """Kills per second of processor time."""
         return self.points / self.cpu_s if self.cpu_s else 0.0
@@ -147,7 +151,7 @@ _SUMMED = (
 )
 
 COLUMNS = (
-    ("class", "name"),
+    ("class", "label"),
     ("steps", "steps"),
     ("points", "points"),
     ("distinct", "distinct"),
