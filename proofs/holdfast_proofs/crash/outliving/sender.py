@@ -1,7 +1,8 @@
-"""A vendor's command line client: waits, then sends one request. Started as FILE HOW WAIT_S HOST PORT HEAD BODY.
+"""A vendor's command line client: waits, then sends one request. Started as FILE HOW WAIT_S HOST PORT HEAD BODY MARK.
 
 With HOW `detached` the one that sends has left its parent, its group and its session; the one that was started only
-waits for its answer. Small on purpose: the suites start it thousands of times.
+waits for its answer. MARK is there to be seen in the list of processes. Small on purpose: the suites start it thousands
+of times.
 """
 
 import os
@@ -9,7 +10,7 @@ import socket
 import sys
 import time
 
-_, how, wait_s, host, port, head, body = sys.argv
+_, how, wait_s, host, port, head, body, _mark = sys.argv
 
 
 def send() -> bytes:

@@ -28,13 +28,15 @@ STEPS = 2
 LATE_S = 1.0
 THREAD_TIMEOUT_S = 0.4
 BEGAN = "HOLDFAST_CRASH_BEGAN"  # the file that the slow attempt of a trial makes
+SENT = ".sent"  # ends the name of the file that a thread makes when it has sent
 _SENDER = str(Path(__file__).with_name("sender.py"))
 
 
 def _wait_s() -> float:
     """LATE_S for the first attempt of a trial, nothing for all others."""
     try:
-        os.close(os.open(os.environ[BEGAN], os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        with open(os.environ[BEGAN], "x", encoding="ascii") as began:
+            began.write(str(os.getpid()))
     except FileExistsError:
         return 0.0
     return LATE_S
@@ -48,6 +50,7 @@ def _by_process(call: Call, url: str, number: int) -> object:
         f"Idempotency-Key: {call.effect_key}\r\nHoldfast-Task: {call.task_id}\r\nHoldfast-Step: {call.ordinal}\r\n"
     )
     command = [sys.executable, "-ISE", _SENDER, how, str(wait_s), str(where.hostname), str(where.port), head, body]
+    command.append(os.environ[BEGAN])
     return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["id"]
 
 
@@ -56,7 +59,10 @@ async def _by_thread(call: Call, url: str, number: int) -> object:
 
     def late() -> object:
         time.sleep(wait_s)
-        return post(call, url, number)
+        try:
+            return post(call, url, number)
+        finally:
+            Path(os.environ[BEGAN] + SENT).touch()
 
     return await asyncio.to_thread(late)
 

@@ -33,7 +33,7 @@ from holdfast_proofs.crash.board import Board
 from holdfast_proofs.crash.forks import Child, Trial, fork, run_trials
 from holdfast_proofs.crash.found import Found
 from holdfast_proofs.crash.lives import JOURNAL, Life, work
-from holdfast_proofs.crash.outliving.tools import BEGAN, LATE_S, Shape
+from holdfast_proofs.crash.outliving.tools import BEGAN, LATE_S, SENT, Shape
 from holdfast_proofs.crash.subjects import Subject
 from holdfast_proofs.crash.sweep import SETTINGS
 from holdfast_proofs.weakened import Weakness, weaken
@@ -109,7 +109,7 @@ def _trial(plan: OutlivingPlan, number: int, after_s: float) -> Trial[Outlived]:
     resumed = Board.like(board)
     resumer = fork(lambda: _live(plan, life, resumed), before=begin, life_s=LIFE_S)
     yield resumer.ended
-    yield lambda: _is_over(began)
+    yield lambda: _is_over(plan.shape, began)
     parked, found = (folder / "parked").exists(), resumed.found
     if resumer.code != 0 or found is None:
         hung = ", it hung" if resumer.overdue else ""
@@ -138,9 +138,18 @@ def _kill(worker: Child, *, both: bool) -> bool:
     return True
 
 
-def _is_over(began: Path) -> bool:
-    """Whether the slow attempt has sent, if ever it will."""
-    return not began.exists() or time.time() >= began.stat().st_mtime + LATE_S + OVER_S
+def _is_over(shape: Shape, began: Path) -> bool:
+    """Whether the slow attempt has sent, if ever it will: as a person sees it in the list of processes."""
+    if not began.exists() or time.time() < began.stat().st_mtime + LATE_S + OVER_S:
+        return not began.exists()
+    if shape == "thread":
+        return Path(f"{began}{SENT}").exists() or not Path("/proc", began.read_text()).exists()
+    mark = str(began).encode()
+    for listed in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if mark in listed.read_bytes().split(b"\0"):
+                return False
+    return True
 
 
 async def _live(plan: OutlivingPlan, life: Life, board: Board) -> None:
@@ -157,7 +166,7 @@ async def _live(plan: OutlivingPlan, life: Life, board: Board) -> None:
 async def _decide(plan: OutlivingPlan, life: Life, found: Found) -> None:
     """What a careful person does."""
     (ordinal, step), *_ = [(at, one) for at, one in found.steps.items() if one.state == TaskState.PARKED]
-    while "may still run" in step.question and not _is_over(life.folder / BEGAN_FILE):  # noqa: ASYNC110 - a time
+    while "may still run" in step.question and not _is_over(plan.shape, life.folder / BEGAN_FILE):  # noqa: ASYNC110 - a time
         await asyncio.sleep(0.05)
     async with holdfast.open(life.folder / JOURNAL, tasks=[life.subject.task], serve=False) as hf:
         while True:
