@@ -25,10 +25,9 @@ def run(args: argparse.Namespace) -> int:
     plan = asyncio.run(recover_journal(path, dry_run=True))
     lost = max(plan.mark_sequence - plan.sequence, 0)
     if plan.put_back and not args.json:
-        print(
+        talk(
             f"The running total of {path} does not match its tasks: rows of a task were put back to an older state, "
-            "or a task was deleted. Holdfast cannot tell which task.",
-            file=sys.stderr,
+            "or a task was deleted. Holdfast cannot tell which task."
         )
     if not args.json:
         talk(
