@@ -215,6 +215,7 @@ def test_a_failing_task_is_understood_from_its_page(hf: Commands) -> None:
     assert " in fails: return await run.call(raises)" in page
     assert ' in raises: raise ValueError("no such flight")' in page
     assert f"holdfast task show {task_id} --trace" in page
+    assert f"`holdfast task retry {task_id}`" in page
     assert "Traceback" not in page
     whole = hf.look("task", "show", task_id, "--trace").out
     assert whole.count("Traceback (most recent call last):") >= 2

@@ -111,6 +111,8 @@ def _head(shape: Shape, view: TaskView, *, now_ms: int) -> list[tuple[str, str]]
     if shape["error"]:
         fields.append(("error", f"{shape['error'].get('kind')}: {shape['error'].get('text')}"))
         fields += _raised_at(shape)
+    if state == "failed":
+        fields.append(("what to do", f"fix the cause, then `holdfast task retry {shape['task_id']}`: results are kept"))
     if shape["crashes"]:
         fields.append(("crashes", f"{shape['crashes']} of its runs died with their worker"))
     if shape["spent"]:
