@@ -217,13 +217,9 @@ class SqliteJournal:
     # reading
 
     async def find_task(self, task_id: TaskId) -> contract.TaskRow | None:
-        raw = task_id_bytes(task_id)
-
-        def read(db: Db) -> contract.TaskRow | None:
-            row = db.execute(f"SELECT {TASK_COLUMNS} {TASK_FROM} WHERE t.task_id = ?", (raw,)).fetchone()
-            return None if row is None else task_row(row)
-
-        return self._read(read)
+        query, raw = f"SELECT {TASK_COLUMNS} {TASK_FROM} WHERE t.task_id = ?", task_id_bytes(task_id)
+        row = self._read(lambda db: db.execute(query, (raw,)).fetchone())
+        return None if row is None else task_row(row)
 
     async def read_task(self, task_id: TaskId) -> TaskView:
         raw = task_id_bytes(task_id)
