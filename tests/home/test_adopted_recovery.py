@@ -121,6 +121,7 @@ def test_of_a_long_list_the_first_are_named_and_the_rest_counted(capsys: pytest.
         archive="x",
         place="p",
         at=1,
+        time="1970-01-01T00:00:01.000+00:00",
         incarnation=1,
         journal_sequence=None,
         files=0,
