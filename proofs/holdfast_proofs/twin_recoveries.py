@@ -200,6 +200,7 @@ def twins(agent: Agent, root: Path, *, apart_s: float | None, report: Report) ->
     report.rounds += 1
     key = " / ".join(sorted(codes))
     report.ended[key] = report.ended.get(key, 0) + 1
+    print(f"{how}, {len(places)} places: {' / '.join(codes)}", flush=True)
     if codes.count("ok") != 1 or not all(one == "ok" or one in REFUSED for one in codes):
         said = [one.stderr[-600:] for one in done]
         report.findings.append(f"{how}: {codes}: {said}")
@@ -237,6 +238,7 @@ def old_worker(agent: Agent, root: Path, report: Report) -> None:
         while worker.poll() is None and time.monotonic() - began < WATCH_S + SLACK_S:
             time.sleep(0.05)
         report.stopped_s.append(round(time.monotonic() - began, 2))
+        print(f"the old worker ended {report.stopped_s[-1]} s after the recovery", flush=True)
         if worker.poll() is None:
             report.findings.append(f"the old worker still runs {WATCH_S + SLACK_S:.0f} s after the recovery")
         backup = old.run("backup", "now", "--json", "--home", str(old.root / "ada"))
