@@ -108,9 +108,14 @@ async def test_a_far_host_decides_too(twins: Twins, tmp_path: Path) -> None:
     engine = FolderEngine(tmp_path / "base")
     (tmp_path / "base").mkdir(mode=0o700)
     far = Place(
-        name="far", kind=PlaceKind.SSH, address=str(tmp_path / "far"), place_id="", repository_id="id", agent="ada",
+        name="far",
+        kind=PlaceKind.SSH,
+        address=str(tmp_path / "far"),
+        place_id="",
+        repository_id="id",
+        agent="ada",
         added_ms=0,
-    )  # fmt: skip
+    )
     lines = b"".join(line + b"\n" for line in copy_of(before).records)
     await put_companions(engine, far, {"place.json": b"{}", "kel.jsonl": lines})
     await Publisher(engine, [far], PORT)(one)
