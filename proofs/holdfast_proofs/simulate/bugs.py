@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from holdfast.app import holdfast as app_holdfast
 from holdfast.core import step as core_step
 from holdfast.core.clock import Clock
 from holdfast.core.step import Event, Facts, Step, StepState
@@ -28,7 +27,7 @@ from holdfast.runtime.gate.gate import Past
 from holdfast.runtime.gate.guard import Guard, Tally
 from holdfast.runtime.session.lease import SessionLease
 from holdfast.runtime.session.task_writer import TaskWriter
-from holdfast.runtime.step import attempt, reconcile
+from holdfast.runtime.step import attempt, decisions, reconcile
 from holdfast.runtime.step.attempt import AttemptOutcome, RefusedBy
 from holdfast.runtime.step.reconcile import Reconciler
 from holdfast.runtime.step.sending import Sender
@@ -214,7 +213,7 @@ def _window_looked_at_once(replace: Replace) -> None:
 
 
 def _decides_before_quiet(replace: Replace) -> None:
-    replace(app_holdfast, "decidable_in_ms", _always(0))
+    replace(decisions, "decidable_in_ms", _always(0))
 
 
 def _believes_a_broken_confirmation(replace: Replace) -> None:

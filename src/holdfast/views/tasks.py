@@ -350,7 +350,7 @@ def _ways(task_id: str, rest: Rested) -> list[str]:
         return [f"`holdfast task retry {task_id}` runs it again"]
     return [
         f"put the code back as it was, then `holdfast task retry {task_id}`",
-        "or keep both ways in the code with `run.version`, then retry: docs/how-to/change-code.md",
+        "or keep both ways in the code with `run.version`, then retry (`holdfast explain change-code`)",
         "chance, time and ids differ on each run: take them from run.random(), run.now(), run.uuid()",
         "a retry alone runs the same code, and diverges again",
     ]

@@ -199,6 +199,7 @@ def test_a_parked_effect_is_shown_and_settled(hf: Commands, start_worker: Callab
 
 def test_a_decision_without_a_result_or_a_name_says_what_is_recorded(hf: Commands) -> None:
     place = f"{submit(hf, 'parks', code=5)}/1"
+    time.sleep(1)  # `lose` has a max_delay_s of 0.05: a request may be in flight for so long
     done = hf.look("effect", "settle", place, "--done", "--yes")
     assert "the task gets null as the result of lose" in done.err
     assert "--result JSON" in done.err
