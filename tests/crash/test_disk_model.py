@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import pytest
 
+from holdfast.journal.sqlite.host.page import SessionPage
 from holdfast_proofs.crash.disk_faults.disk import SECTOR, Image, Loss, after_power_loss, as_entries
 from holdfast_proofs.crash.disk_faults.full_disk import answers_when_full, unrecorded_sends
 from holdfast_proofs.crash.disk_faults.power import may_be_open, sent
 from holdfast_proofs.crash.disk_faults.sync_error import retried
-from holdfast_proofs.shim import PAGE, Made, Phase
+from holdfast_proofs.shim import PAGE, SLOT_TAKEN, Made, Phase
 from holdfast_proofs.shim.disk_log import Act, Entry
 
 Step = tuple[Act, dict[str, object]]
@@ -159,8 +162,23 @@ def call(
 
 
 LOGGED, COMMITTED = call("pwrite", LOG, length=4_096), call("fdatasync", LOG)
-SLOT, SENT = call("pwrite", PAGE, length=9), call("send", head=b"POST /ef")
+SLOT, SENT = call("pwrite", PAGE, length=SLOT_TAKEN), call("send", head=b"POST /ef")
 ANSWERED = call("recv")
+
+
+def test_a_slot_is_known_by_what_a_session_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = SessionPage.create(tmp_path / "instance", "5e5510", boot_id="boot", incarnation=1)
+    lengths: list[int] = []
+    monkeypatch.setattr(os, "pwrite", lambda _fd, data, _at: lengths.append(len(data)))  # pyright: ignore
+    slot = page.take_slot(b"8 bytes.")
+    assert slot is not None
+    page.mark_begun(slot)
+    page.raise_mark(7)
+    monkeypatch.undo()
+    page.close(delete=True)
+
+    calls = [call("pwrite", PAGE, length=length) for length in lengths]
+    assert [(one.is_slot, one.is_mark) for one in calls] == [(True, False), (False, True), (False, False)]
 
 
 def test_a_park_is_right_from_the_start_to_the_result() -> None:

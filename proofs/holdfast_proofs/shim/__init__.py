@@ -28,6 +28,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from holdfast.errors import HoldfastError
+from holdfast.journal.sqlite.host.page_reader import LEFT_AT
 from holdfast_proofs.shim.disk_log import DiskLog
 
 SOURCE = Path(__file__).with_name("crash_shim.c")
@@ -38,7 +39,7 @@ _CALL = struct.Struct("=16s8sqihh88s")
 _RANDOM = re.compile(r"[0-9a-f]{8,}")
 # A page is linked to its name after it is made, so the kernel knows it by the name it lost.
 PAGE = "session page"
-SLOT_TAKEN = 9  # bytes
+SLOT_TAKEN = LEFT_AT + 1  # bytes: tag, flag, left
 _PAGES = frozenset(("instance/*/sessions/.*.*.new (deleted)", "instance/*/sessions/*.page"))
 
 
@@ -92,7 +93,7 @@ class Made:
 
     @property
     def is_slot(self) -> bool:
-        """Whether this takes a slot of a session page: its tag and a clear flag."""
+        """Whether this takes a slot of a session page: its tag, and all else clear."""
         return self.where == PAGE and self.name == "pwrite" and self.length == SLOT_TAKEN
 
     @property
