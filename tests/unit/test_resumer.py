@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.core.effect import Letter
 from holdfast.core.resume import QUESTIONS, Move, decide, question
-from holdfast.core.step import Facts, Lookup, Step, StepState
+from holdfast.core.step import Event, Facts, Lookup, Step, StepState, next_step
 
 LETTERS: tuple[Letter, ...] = get_args(Letter)
 MINE, OLDER = 2, 1
@@ -72,6 +72,17 @@ def test_the_resumer_makes_the_one_safe_move(letter: Letter) -> None:
         for evidence, unsent, left in itertools.product((False, True), repeat=3):
             facts = Facts(epoch=MINE, evidence=evidence, unsent=unsent, attempts_left=left)
             assert decide(step, facts) is moves(step, facts), (step, facts)
+
+
+@pytest.mark.parametrize("letter", LETTERS)
+def test_a_park_is_refused_where_the_step_could_be_sent_and_accepted_where_it_is_proposed(letter: Letter) -> None:
+    for lookup, bits in itertools.product(Lookup, itertools.product((False, True), repeat=len(RESUMER))):
+        facts = Facts(epoch=MINE, owner=True, lookup=lookup, **dict(zip(RESUMER, bits, strict=True)))
+        for state, attempts in itertools.product((S.STARTED, S.UNKNOWN), (0, 1)):
+            step = Step(letter=letter, state=state, attempts=attempts, maybe_sent=1, epoch=OLDER)
+            move, parked = decide(step, facts), next_step(step, Event.PARK, facts, letter=letter)
+            if move in (Move.START, Move.PARK):
+                assert isinstance(parked, Step) is (move is Move.PARK), (step, facts)
 
 
 ASKS: list[tuple[str, Letter, dict[str, Any], bool]] = [

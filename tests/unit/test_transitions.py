@@ -49,9 +49,9 @@ def mine(step: Step, facts: Facts) -> bool:
     return step.state is S.STARTED and step.epoch == facts.epoch
 
 
-def asked_in_vain(facts: Facts, *, held: bool) -> bool:
+def lookup_is_of_no_use(facts: Facts, *, held: bool) -> bool:
     absent = facts.lookup is Lookup.ABSENT and (facts.key_reused or held)
-    return facts.lookup in UNCLEAR or absent
+    return facts.left or facts.lookup in UNCLEAR or absent
 
 
 def may_start(step: Step, f: Facts) -> bool:
@@ -59,7 +59,7 @@ def may_start(step: Step, f: Facts) -> bool:
         return False
     if not f.approved and (step.attempts == 0 or step.state is S.PLANNED):
         return False
-    found_absent = f.quiet and f.lookup is Lookup.ABSENT
+    found_absent = f.quiet and not f.left and f.lookup is Lookup.ABSENT
     again = {
         "R": True,
         "T": True,
@@ -79,13 +79,14 @@ def may_park(step: Step, f: Facts) -> bool:
     if step.state is S.PLANNED:
         return spent
     held = spent or (step.attempts == 0 and not f.approved)
+    in_vain = not f.has_lookup or lookup_is_of_no_use(f, held=held)
     blocked = {
         "R": held,
         "T": held,
         "F": held or f.key_reused,
         "I": held or f.key_reused,
-        "K": asked_in_vain(f, held=held) if f.has_lookup else held or f.key_reused or not f.in_window,
-        "Q": asked_in_vain(f, held=held) if f.has_lookup else True,
+        "K": (held or f.key_reused or not f.in_window) and in_vain,
+        "Q": in_vain,
         "N": held or f.key_reused or not f.at_least_once,
     }
     return blocked[step.letter]
@@ -100,7 +101,7 @@ def may_find(step: Step, f: Facts) -> bool:
     """With other arguments only where nothing was started since a restore."""
     suspect = step.state is S.UNKNOWN and step.attempts == 0
     found = f.lookup is Lookup.FOUND or (suspect and f.lookup is Lookup.OTHER)
-    return not mine(step, f) and f.quiet and found
+    return not mine(step, f) and f.quiet and not f.left and found
 
 
 ALLOWED: dict[Event, Callable[[Step, Facts], bool]] = {
@@ -122,11 +123,11 @@ ALLOWED: dict[Event, Callable[[Step, Facts], bool]] = {
     Event.PLAN: lambda _step, _f: True,
 }
 LOOKS_AT: dict[Event, tuple[str, ...]] = {
-    Event.START: ("lease_ok", "attempts_left", "approved", "key_reused", "quiet", "in_window", "at_least_once"),
-    Event.PARK: ("attempts_left", "approved", "key_reused", "in_window", "has_lookup", "at_least_once"),
+    Event.START: ("lease_ok", "attempts_left", "approved", "key_reused", "quiet", "in_window", "at_least_once", "left"),
+    Event.PARK: ("attempts_left", "approved", "key_reused", "in_window", "has_lookup", "at_least_once", "left"),
     Event.UNSENT: ("unsent",),
     Event.RETRY: ("refusals_stored",),
-    Event.FIND: ("quiet",),
+    Event.FIND: ("quiet", "left"),
     Event.ADOPT: ("evidence",),
     Event.SETTLE_DONE: ("quiet",),
     Event.SETTLE_RUN: ("quiet",),
