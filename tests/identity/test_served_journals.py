@@ -16,6 +16,7 @@ from test_moved_keys import greet, vault_for
 import holdfast
 from holdfast.core.clock import SystemClock
 from holdfast.core.served import ServedJournal, with_heir, with_journal
+from holdfast.demo.machine import AGENT, Machine, give_identity
 from holdfast.errors import BadInput, PlaceMissing, VaultDamaged
 from holdfast.identity.journal_keys.vault_keys import move_keys, open_ring, read_keys
 from holdfast.identity.paper.derive import PaperKeys
@@ -25,6 +26,7 @@ from holdfast.identity.speaker.signer_client import SignerClient, SignerRing
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.vault.ring import Escrow, JournalKeys, VaultRing, change, open_escrow, read_escrow, with_place
 from holdfast.identity.vault.vault import Vault, open_vault
+from holdfast.layout.settings import find_settings
 from holdfast.recovery.recover_journal import begin_anew
 
 FIRST = ServedJournal(id="0a" * 8, name="berlin.db")
@@ -64,6 +66,34 @@ async def test_a_salt_is_in_every_copy_of_the_escrow_before_the_first_task(tmp_p
     await begin_anew(home / "lisbon.db")
     assert await submitted(home / "lisbon.db") == second
     assert escrow_at(home, phrase) == read_escrow(vault)
+
+
+async def test_a_journal_from_before_its_agent_had_a_name_keeps_its_ids(tmp_path: Path) -> None:
+    """The name of an agent enters its task ids; a request that is submitted again after `init` is still one task."""
+    home = tmp_path / "home"
+    home.mkdir(0o700)
+    journal, settings = home / "journal.db", home / "holdfast.toml"
+    settings.touch(0o600)
+    settings.write_text("# ours\n[journal]\nallow_network_fs = false\n")
+    first = await submitted(journal)
+    await give_identity(home, Machine(tmp_path / "machine"))
+    assert "# ours" in settings.read_text()
+    found = find_settings(journal)
+    assert (found.agent, found.scope) == (AGENT, "default")
+    async with holdfast.open(journal, settings=found, serve=False) as hf:
+        again = await hf.submit(greet, request_id="2026-11", name="ada")
+        assert (again.id, again.created) == (first, False)
+    for path in home.glob("journal.db*"):
+        path.unlink()
+    await begin_anew(journal)
+    async with holdfast.open(journal, settings=found, serve=False) as hf:
+        assert (await hf.submit(greet, request_id="2026-11", name="ada")).id == first
+
+
+async def test_an_agent_that_is_new_has_its_name_as_the_scope(tmp_path: Path) -> None:
+    home, _ = await give_identity(tmp_path / "home", Machine(tmp_path / "machine"))
+    assert find_settings(home.journal).scope == AGENT
+    assert "request_scope" not in home.settings_file.read_text()
 
 
 async def test_no_further_journal_where_a_copy_cannot_be_written(tmp_path: Path, phrase: Phrase) -> None:

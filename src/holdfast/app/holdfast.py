@@ -151,7 +151,7 @@ class Holdfast:
         if not request_id:
             return ids.task_id_from_bytes(self._entropy.bytes(16))
         return ids.task_id_for_request(
-            self._k_effect, agent=self.settings.agent, name=name, request_id=request_id, salt=self._task_salt
+            self._k_effect, agent=self.settings.scope, name=name, request_id=request_id, salt=self._task_salt
         )
 
     # facts and decisions

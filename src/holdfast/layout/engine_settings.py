@@ -34,7 +34,8 @@ class Settings:
     notice_command: tuple[str, ...] = ()  # gets each notice as JSON on standard input
     notice_webhook: str = ""
     worker_name: str = ""
-    agent: str = "default"  # scope of request ids
+    agent: str = "default"
+    request_scope: str = ""  # two scopes give one request id two tasks; empty: the name of the agent
     check_after_crash: bool = True  # a full check in the background after an unclean stop
     allow_network_fs: bool = False
     scratch_folder: str = ""  # beside the journal where it is empty
@@ -43,6 +44,11 @@ class Settings:
     scratch_file_bytes_max: int = 2 << 30
     scratch_depth_max: int = 32
     scratch_name_bytes_max: int = 255  # what file systems hold
+
+    @property
+    def scope(self) -> str:
+        """What enters the task id of a request id. A journal that has tasks must keep it."""
+        return self.request_scope or self.agent
 
     @property
     def scratch_limits(self) -> Limits:
@@ -70,7 +76,7 @@ class Settings:
                 raise BadSettings(f"{name} must be between 1 and {highest}")
         if self.scratch_folder and not self.scratch_folder.startswith("/"):
             raise BadSettings("scratch_folder must be an absolute path")
-        for name in ("worker_name", "agent"):
+        for name in ("worker_name", "agent", "request_scope"):
             if len(getattr(self, name)) > NAME_CHARS_MAX:
                 raise BadSettings(f"{name} must have at most {NAME_CHARS_MAX} characters")
         if self.renew_every_s >= self.lease_ttl_s:

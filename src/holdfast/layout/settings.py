@@ -11,7 +11,7 @@ user could change is rejected; every user may read it, because it holds no secre
 
 Paths may begin with `~`; a relative one is counted from the agent's folder.
 
-`write_identity_settings` changes the name and [identity], and nothing else: all other text stays as
+`write_identity_settings` changes the name, the scope and [identity], and nothing else: all other text stays as
 it was written, comments too. The result is parsed again and compared before it replaces the file; if
 the two differ the file stays, and the error says what to write.
 """
@@ -40,6 +40,7 @@ RENEWALS_PER_LEASE = 3.3
 # What the file may say: its section and key, the field of Settings, and the kind of value.
 KEYS: dict[tuple[str, str], tuple[str, type]] = {
     ("", "agent"): ("agent", str),
+    ("", "request_scope"): ("request_scope", str),
     ("worker", "name"): ("worker_name", str),
     ("worker", "lease_ttl_s"): ("lease_ttl_s", float),
     ("worker", "renew_every_s"): ("renew_every_s", float),
@@ -241,40 +242,48 @@ _SECTION = re.compile(r"^\[identity\][^\n]*\n(?:(?!\[)[^\n]*(?:\n|\Z))*", re.MUL
 _AGENT = re.compile(r"^agent\s*=[^\n]*(?:\n|\Z)", re.MULTILINE)
 
 
-def write_identity_settings(path: Path, *, name: str, identity: IdentitySettings) -> None:
+def write_identity_settings(path: Path, *, name: str, identity: IdentitySettings, scope: str = "") -> None:
     """Set `agent` and [identity]; the file is made where there is none. Safe to repeat.
+    `scope` becomes the request scope of a file that names neither an agent nor a scope.
     Raises BadSettings where the file names another agent, or cannot be changed in this way."""
     old = ""
     if os.path.lexists(path):
-        known = read_fields(path).get("agent", name)
+        fields = read_fields(path)
+        known = fields.get("agent", name)
         if known != name:
             raise BadSettings(f"{path} belongs to the agent {known!r}, not {name!r}")
-        if read_agent_settings(path).identity == identity and "agent" in read_fields(path):
+        if read_agent_settings(path).identity == identity and "agent" in fields:
             return
         old = path.read_text()
-    new = edited(old, name=name, identity=identity)
+        scope = "" if fields.keys() & {"agent", "request_scope"} else scope
+    new = edited(old, name=name, identity=identity, scope=scope)
     if new is None:
         lines = "".join(_lines(identity))
         raise BadSettings(
             f"Holdfast cannot change `agent` and `identity` in {path} without changing other settings",
-            hint=f"remove every line about `agent` and `identity` from it. Then make this its first line:\n"
-            f"agent = {_text(name)}\nand put these lines at its end:\n{lines}",
+            hint=f"remove every line about `agent` and `identity` from it. Then begin it with:\n"
+            f"{_top(name, scope)}and put these lines at its end:\n{lines}",
         )
     write_atomically(path, new.encode())
     if read_agent_settings(path).identity != identity:
         raise BadSettings(f"{path} does not have the [identity] settings that Holdfast just wrote to it")
 
 
-def edited(old: str, *, name: str, identity: IdentitySettings) -> str | None:
+def edited(old: str, *, name: str, identity: IdentitySettings, scope: str = "") -> str | None:
     """The text with these settings; None where that would change anything else."""
     rest = _AGENT.sub("", _SECTION.sub("", old), count=1).strip("\n")
-    new = f"agent = {_text(name)}\n\n" + (f"{rest}\n\n" if rest else "") + "".join(_lines(identity))
+    new = f"{_top(name, scope)}\n" + (f"{rest}\n\n" if rest else "") + "".join(_lines(identity))
     wanted = {**tomllib.loads(old), "agent": name, "identity": msgspec.to_builtins(identity)}
+    wanted |= {"request_scope": scope} if scope else {}
     try:
         found: dict[str, Any] = tomllib.loads(new)
     except tomllib.TOMLDecodeError:
         return None
     return new if _plain(found) == _plain(wanted) else None
+
+
+def _top(name: str, scope: str) -> str:
+    return f"agent = {_text(name)}\n" + (f"request_scope = {_text(scope)}\n" if scope else "")
 
 
 def _plain(value: Any) -> Any:

@@ -49,6 +49,7 @@ from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import Vault, exists, open_vault
 from holdfast.identity.witness.open_witnesses import OpenWitnesses, open_witnesses
 from holdfast.layout.agent_home import AgentHome, load_home
+from holdfast.layout.engine_settings import Settings
 from holdfast.layout.settings import IdentitySettings, read_agent_settings, write_identity_settings
 from holdfast.layout.witness_address import WitnessAddress, folders_of
 
@@ -123,7 +124,9 @@ async def make_agent(
     check_name(plan.name)
     check_plan(plan)
     ensure_private_folder(plan.folder)
-    write_identity_settings(plan.folder / "holdfast.toml", name=plan.name, identity=plan.settings())
+    # A journal that was here before the name keeps its ids: a new id for an old request would repeat its effects.
+    scope = Settings().scope if os.path.lexists(plan.folder / "keys.json") else ""
+    write_identity_settings(plan.folder / "holdfast.toml", name=plan.name, identity=plan.settings(), scope=scope)
     home = load_home(plan.folder)
     reached = open_witnesses(plan.witnesses, port=port, make=True)
     went_on = exists(plan.vault)
