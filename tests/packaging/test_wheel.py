@@ -134,11 +134,15 @@ def test_errors_and_pages_are_in_the_wheel(installed: Path, tmp_path: Path) -> N
 
 
 def test_what_is_missing_is_said_and_installed(installed: Path, tmp_path: Path) -> None:
-    """Without Borg, doctor names the command that builds it; the command works, from the wheel alone."""
+    """Without Borg, doctor names the command that builds it; the command works, from the wheel alone. Where pip keeps
+    what scripts/setup compiled from the same hashed source, by the same script, it is not compiled a second time."""
     faulthandler.cancel_dump_traceback_later()  # a compiler on a busy machine takes minutes
     tmp_path.chmod(0o700)
     alone = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    cache = subprocess.run([sys.executable, "-m", "pip", "cache", "dir"], capture_output=True, text=True)
+    if cache.returncode == 0:
+        pip["PIP_CACHE_DIR"] = cache.stdout.strip()
 
     def said(*words: str) -> str:
         done = subprocess.run([installed, *words], cwd=tmp_path, env=alone | pip, capture_output=True, text=True)
