@@ -49,7 +49,7 @@ def find_before_quiet(weakness: Weakness | None) -> Job:
 
 def outlived(weakness: Weakness | None) -> Job:
     """The worker dies, and a process that its tool started sends later."""
-    return Outliving(name="queryable", shape="subprocess", count=8, weakness=weakness)
+    return Outliving(name="queryable", shape="subprocess", count=4, weakness=weakness)
 
 
 Case = tuple[Callable[[Weakness | None], Job], Sequence[Fault], Callable[[Figures], int]]
