@@ -30,6 +30,7 @@ _SHARED = (
     "tests/integration/cli/test_tool_check.py",
     "tests/packaging/test_wheel.py",
     "tests/recover/test_recover_agent.py",
+    "tests/recover/test_recover_target.py",
     "tests/soak/",
 )
 

@@ -265,7 +265,7 @@ def run(*, rounds: int, workers: int, seed: int, folder: Path) -> Report:
         apart = (0.0, None, rng.uniform(0.0, 6.0))[number % 3]
         twins(agent, root, apart_s=apart, report=report)
     for _ in range(workers):
-        root = folder / "worker"
+        root = folder / "twins-1"
         old_worker(_agent(root, places=1), root, report)
     return report
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,6 +33,18 @@ def put_odd(request: pytest.FixtureRequest) -> Callable[[Path], None]:
     return put
 
 
+@contextmanager
+def replaced(path: Path, put_odd: Callable[[Path], None]) -> Generator[None]:
+    """The file is as before in the end."""
+    kept = path.read_bytes() if path.exists() else None
+    put_odd(path)
+    yield
+    path.unlink()
+    if kept is not None:
+        path.touch(0o600)
+        path.write_bytes(kept)
+
+
 async def soon(work: Awaitable[T]) -> T:
     """What hangs fails the test instead of the whole run."""
     async with asyncio.timeout(60):
@@ -46,18 +59,18 @@ async def two(places: BackupPlaces, tmp_path: Path) -> tuple[Place, Place]:
     return nas, usb
 
 
-@pytest.mark.parametrize("name", ["heads.jsonl", "kel.jsonl", "escrow.age", "place.json", "keys/usb.key"])
 async def test_companion_files_are_refused_and_the_other_place_gets_its_own(
-    places: BackupPlaces, tmp_path: Path, name: str, put_odd: Callable[[Path], None]
+    places: BackupPlaces, tmp_path: Path, put_odd: Callable[[Path], None]
 ) -> None:
     nas, usb = await two(places, tmp_path)
-    put_odd(nas.own / name)
-    (usb.own / "escrow.age").unlink()
-    failed = await soon(places.refresh_companions())
-    assert list(failed) == ["nas"]
-    assert isinstance(failed["nas"], RepositoryDamaged)
-    assert name in str(failed["nas"])
-    assert (usb.own / "escrow.age").is_file()
+    for name in ("heads.jsonl", "kel.jsonl", "escrow.age", "place.json", "keys/usb.key"):
+        with replaced(nas.own / name, put_odd):
+            (usb.own / "escrow.age").unlink()
+            failed = await soon(places.refresh_companions())
+            assert list(failed) == ["nas"]
+            assert isinstance(failed["nas"], RepositoryDamaged)
+            assert name in str(failed["nas"])
+            assert (usb.own / "escrow.age").is_file()
 
 
 async def test_a_recovery_counts_it_as_missing_and_reads_the_rest(
@@ -71,15 +84,16 @@ async def test_a_recovery_counts_it_as_missing_and_reads_the_rest(
     assert "escrow.age" in found.found[0].files
 
 
-@pytest.mark.parametrize("name", ["config", "README", "data/0/7"])
 async def test_nothing_odd_in_a_repository_is_given_to_borg(
-    places: BackupPlaces, tmp_path: Path, name: str, put_odd: Callable[[Path], None]
+    places: BackupPlaces, tmp_path: Path, put_odd: Callable[[Path], None]
 ) -> None:
     nas, _ = await two(places, tmp_path)
-    put_odd(Path(nas.repository) / name)
-    with pytest.raises(RepositoryDamaged, match="is a link, a pipe or a device"):
-        await soon(places.check("nas"))
-    await soon(places.check("usb"))
+    for name in ("config", "README", "data/0/7"):
+        with replaced(Path(nas.repository) / name, put_odd):
+            with pytest.raises(RepositoryDamaged, match="is a link, a pipe or a device"):
+                await soon(places.check("nas"))
+            await soon(places.check("usb"))
+    await soon(places.check("nas"))
 
 
 async def test_a_marker_that_is_no_file_is_no_marker(
