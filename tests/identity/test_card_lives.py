@@ -14,7 +14,6 @@ from holdfast.identity.acts.paper_sheets import make_card, open_paper
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.paper.pages import card_pdf, card_text
 from holdfast.identity.paper.paper import Card, read_card
-from holdfast.identity.paper.scan import scan
 from holdfast.identity.witness.witness import LogCopy
 from holdfast.layout.witness_address import WitnessFolder
 from holdfast_proofs.support.agents import World
@@ -80,10 +79,10 @@ def test_after_any_life(world: World, acts: str) -> None:
     assert (log.id, log.position) == (id_, (generations, 1))
 
 
-def twelve_generations(world: World) -> World:
-    """Recovered twelve times on bare machines, each with three new witnesses."""
+def recovered_often(world: World, times: int) -> World:
+    """On bare machines, each time with three new witnesses."""
     now = world
-    for number in range(1, 13):
+    for number in range(1, times + 1):
         copies = (LogCopy(records=tuple(one.tier.signed.line() for one in now.log().generations), receipts=()),)
         names = tuple(f"n{number}{one}" for one in "abc")
         there = World(world.root, names=names, home_name=f"m{number}")
@@ -94,14 +93,14 @@ def twelve_generations(world: World) -> World:
 
 
 def test_a_card_of_twelve_generations_is_printed_scanned_and_recovered(world: World, tmp_path: Path) -> None:
-    now = twelve_generations(world)
+    now = recovered_often(world, 12)
     card = card_of(now)
     assert len(card.records) == 13
     assert 3 < len(card.codes) <= 7
     page = tmp_path / "card.pdf"
     page.write_bytes(card_pdf(card))
-    assert set(scan(page).split()) == set(card.codes)
     copies = read_card_files([str(page)])
+    assert copies[0].records == read_card("\n".join(card.codes))
     back = elsewhere(world, "back")
     new = tuple(WitnessFolder(tmp_path / f"fresh{one}") for one in "abc")
     back.recover(world.words[0], witnesses=(), copies=copies, new_witnesses=new)
@@ -110,7 +109,8 @@ def test_a_card_of_twelve_generations_is_printed_scanned_and_recovered(world: Wo
 
 
 def test_codes_are_read_in_any_order_and_none_may_be_missing(world: World, tmp_path: Path) -> None:
-    codes = card_of(twelve_generations(world)).codes
+    codes = card_of(recovered_often(world, 5)).codes
+    assert len(codes) > 1
     whole = read_card("\n".join(codes))
     assert read_card("\n".join((*reversed(codes), codes[0]))) == whole
     files = [_written(tmp_path / f"page{number}.txt", code) for number, code in enumerate(reversed(codes))]
