@@ -10,6 +10,7 @@ import pytest
 from holdfast_proofs.crash.disk_faults.disk_jobs import FullDisk, Power, SyncError
 from holdfast_proofs.crash.disk_faults.disk_lives import Synchronous
 from holdfast_proofs.crash.disk_faults.full_disk import RESUMED_S_MAX
+from holdfast_proofs.crash.disk_faults.sync_error import Story
 from holdfast_proofs.crash.jobs import run_job
 from holdfast_proofs.crash.subjects import ClassName
 
@@ -49,6 +50,15 @@ def test_one_failed_sync_loses_nothing_and_is_not_tried_again(shim: Path, measur
     assert figures.findings == []
     assert figures.green
     assert figures.points > SAMPLE / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("story", [Story.SUBMITTED, Story.REPAIRED])
+def test_no_sync_fails_unnoticed_while_a_journal_is_made_and_opened(story: Story, shim: Path) -> None:
+    figures = run_job(SyncError(name="unrepeatable", syncs=32, stories=(story,)), shim)
+
+    assert figures.findings == []
+    assert figures.green
 
 
 @pytest.mark.slow

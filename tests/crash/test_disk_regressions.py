@@ -10,8 +10,12 @@ import apsw
 import pytest
 
 import holdfast
+from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.errors import HoldfastError, JournalBusy, JournalFull, JournalStopped, ReadOnly
 from holdfast.host.sqlite import Db
+from holdfast.identity.journal_keys.keyfile import load_or_create
+from holdfast.journal.bind import journal_at
+from holdfast.journal.sqlite import admin as sqlite_admin
 from holdfast.journal.sqlite import writer
 from holdfast.journal.sqlite.host.disk_trouble import find_stopped
 from holdfast.journal.sqlite.host.page import SessionPage
@@ -209,3 +213,73 @@ async def test_the_old_log_is_durably_gone_before_the_new_file_has_its_name(
     async with holdfast.open(path, tasks=[nothing], serve=False) as hf:
         assert sum((await hf.journal.count_tasks()).values()) == 1
     assert between == 1
+
+
+class FailsToCommit:
+    """A connection whose commit is not synced."""
+
+    def __init__(self, inner: Db) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def execute(self, sql: str, *bindings: Any) -> Any:
+        if sql == "COMMIT":
+            raise apsw.IOError("disk I/O error")
+        return self._inner.execute(sql, *bindings)
+
+
+@pytest.mark.parametrize("what", ["salt", "schema", "incarnation", "restore"])
+async def test_a_commit_without_a_session_stops_the_journal_too(
+    what: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a failed sync of the commit that decides a journal's salt: no sign was left. The next program wrote
+    behind the page that had been lost, and a power cut took a task that had been accepted."""
+    if what != "salt":
+        async with holdfast.open(path, tasks=[nothing], serve=False) as hf:
+            await hf.submit(nothing)
+    keys = load_or_create(path.with_name("keys.json"), journal_exists=what != "salt", entropy=SystemEntropy())
+    admin = journal_at(path)
+    connect = opening.connect
+
+    async def commit() -> None:
+        if what == "incarnation":
+            await admin.raise_incarnation(to=9, keys=keys, clock=SystemClock())
+        elif what == "restore":
+            await admin.restore(keys=keys, clock=SystemClock())
+        else:
+            async with holdfast.open(path, tasks=[nothing], serve=False):
+                pass
+
+    monkeypatch.setattr(sqlite_admin, "connect", lambda path: FailsToCommit(connect(path)))  # pyright: ignore
+    if what == "schema":
+        monkeypatch.setattr(opening, "connect", lambda path, sync: FailsToCommit(connect(path, sync=sync)))  # pyright: ignore
+        monkeypatch.setattr(opening, "_version", lambda _db: 0)  # pyright: ignore
+        monkeypatch.setattr(opening, "raise_schema", lambda _db, _wraps: None)  # pyright: ignore
+    with pytest.raises(JournalStopped, match="the disk reported an error"):
+        await commit()
+    monkeypatch.undo()
+
+    (folder,) = (path.parent / "instance").iterdir()
+    assert find_stopped(folder) is not None
+    async with holdfast.open(path, tasks=[nothing], serve=False) as hf:
+        assert sum((await hf.journal.count_tasks()).values()) == (what != "salt")
+    assert find_stopped(folder) is None
+
+
+async def test_a_task_is_accepted_where_no_page_can_be_made_for_the_mark(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a failed sync in a program that only submits: the error came after the commit, and submit hung."""
+
+    def fails(*_args: object, **_fields: object) -> SessionPage:
+        raise OSError(errno.EIO, "Input/output error")
+
+    async with holdfast.open(path, tasks=[nothing], serve=False) as hf:
+        with monkeypatch.context() as patched:
+            patched.setattr(SessionPage, "create", fails)
+            await hf.submit(nothing)
+        await hf.submit(nothing)
+        assert journal_at(path).high_water().sequence == journal_at(path).newest_record(), "the next commit made it"
+        assert sum((await hf.journal.count_tasks()).values()) == 2

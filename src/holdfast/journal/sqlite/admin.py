@@ -44,7 +44,7 @@ from holdfast.journal.contract import Journal
 from holdfast.journal.records import NewRecord, RecordKind
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite import totals
-from holdfast.journal.sqlite.host.disk_trouble import Reserve, find_stopped
+from holdfast.journal.sqlite.host.disk_trouble import Reserve, find_stopped, stop_on_error
 from holdfast.journal.sqlite.host.high_water import high_water, raise_stored
 from holdfast.journal.sqlite.host.use_lock import JournalUse
 from holdfast.journal.sqlite.opening import check
@@ -167,7 +167,8 @@ class SqliteAdmin:
     # changing
 
     def keep_task_salt(self, salt: bytes) -> bytes:
-        with in_our_words(), closing(connect(self._path)) as db:
+        folder = self._folder
+        with in_our_words(), closing(connect(self._path)) as db, stop_on_error(folder):
             db.execute("BEGIN IMMEDIATE")
             db.execute("INSERT OR IGNORE INTO meta (key, value) VALUES (?, ?)", (TASK_SALT, salt))
             db.execute("COMMIT")
@@ -185,7 +186,7 @@ class SqliteAdmin:
             folder = self._instance / peek(self._path)
             ensure_private_folder(self._instance)
             ensure_private_folder(folder)
-            with await JournalUse.exclusive(folder, timeout_s=wait_s):
+            with await JournalUse.exclusive(folder, timeout_s=wait_s), stop_on_error(folder):
                 yield folder
 
     async def raise_incarnation(self, *, to: int, keys: KeyRing, clock: Clock, wait_s: float = ALONE_WAIT_S) -> None:

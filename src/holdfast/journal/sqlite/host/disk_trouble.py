@@ -19,12 +19,17 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.errors import HoldfastError
+import apsw
+
+from holdfast.errors import HoldfastError, JournalStopped
 from holdfast.host.private_files import open_private, read_private, remove_durably, write_atomically
 from holdfast.journal.sqlite.host.page_reader import CLEAR, STOP_AT, page_ids, page_path, parsed, read_bytes
+from holdfast.journal.sqlite.sql_errors import translated
 
 RESERVE_BYTES = 16 * 1024 * 1024
 RESERVE_BYTES_MIN = 256 * 1024  # below this the disk counts as full
@@ -130,6 +135,17 @@ def mark_stopped(folder: Path, *, reason: str, session_id: str, at_ms: int) -> b
     except (OSError, HoldfastError):
         return False
     return True
+
+
+@contextmanager
+def stop_on_error(folder: Path) -> Generator[None]:
+    """Around a commit that has no session: where the disk reports an error, the sign is left before it is raised."""
+    try:
+        yield
+    except apsw.IOError as error:
+        if isinstance(translated(error), JournalStopped):
+            mark_stopped(folder, reason=f"the disk reported an error: {error}", session_id="", at_ms=0)
+        raise
 
 
 def find_stopped(folder: Path) -> Stopped | None:

@@ -6,10 +6,11 @@ sign. None of it is ever copied or backed up: it says what happened *here*.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from holdfast.core.clock import Clock, Entropy
+from holdfast.errors import HoldfastError
 from holdfast.journal.sqlite.host.disk_trouble import Reserve, mark_stopped
 from holdfast.journal.sqlite.host.high_water import HighWater, fold_marks, note
 from holdfast.journal.sqlite.host.page import SessionPage
@@ -44,9 +45,11 @@ class Instance:
             self._page = None
 
     def raise_mark(self, sequence: int) -> None:
-        """After a commit: also a process without a session remembers how far the journal is."""
+        """After a commit: also a process without a session remembers how far the journal is. Where it can make no page,
+        the commit is valid all the same, and the next one tries again."""
         if self._page is None:
-            self.open_page(self.entropy.bytes(8).hex())
+            with suppress(OSError, HoldfastError):
+                self.open_page(self.entropy.bytes(8).hex())
         if self._page is not None:
             self._page.raise_mark(sequence)
 

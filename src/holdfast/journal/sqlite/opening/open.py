@@ -54,7 +54,7 @@ from holdfast.host.private_files import (
 from holdfast.host.sqlite import BUSY_MS, WRITE, Db, log_ahead, open_db, open_existing
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite import totals
-from holdfast.journal.sqlite.host.disk_trouble import clear_stopped, find_stopped
+from holdfast.journal.sqlite.host.disk_trouble import clear_stopped, find_stopped, stop_on_error
 from holdfast.journal.sqlite.host.high_water import HighWater, check_file, high_water
 from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.host.use_lock import JournalUse
@@ -114,7 +114,8 @@ def _open(
     try:
         db = connect(path, sync=sync)
         check_keys(db, keys)
-        _migrate(db, wraps)
+        with stop_on_error(folder):
+            _migrate(db, wraps)
         check_schema(db)
         incarnation = int(str(get_meta(db, "incarnation")))
         check_not_older(db, path, folder, incarnation)
