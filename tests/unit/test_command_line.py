@@ -157,3 +157,22 @@ def test_wrapped_lines_continue_in_their_column() -> None:
     )
     assert wrapped("hint: one two three four", 16) == "hint: one two\n      three four"
     assert wrapped("x" * 30 + " y", 20) == "x" * 30 + "\ny"
+    begin = "step 1 raised at  "
+    assert wrapped(f"{begin}one two three four five", 40) == f"{begin}one two three four\n{' ' * 18}five"
+
+
+def test_a_text_after_two_names_continues_below_itself_unless_a_word_is_too_long() -> None:
+    begin = "ok       vault       "
+    assert wrapped(f"{begin}one two three four five six", 44) == f"{begin}one two three four five\n{' ' * 21}six"
+    long = "x" * 30
+    assert wrapped(f"{begin}{long} one", 44) == f"ok       vault\n{' ' * 9}{long} one"
+
+
+@pytest.mark.parametrize(("words", "option"), [(["--frob"], "--frob"), (["submit", "--frob=1"], "--frob")])
+def test_an_unknown_option_is_named_before_what_is_missing(
+    words: list[str], option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert f"error: unknown option {option}\n" in capsys.readouterr().err
+    assert main(["submit"]) == 2
+    assert "required: APP, REQUEST" in capsys.readouterr().err

@@ -73,10 +73,26 @@ class Parser(argparse.ArgumentParser):
     # Any: argparse's own signatures
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Reports what is too much here, where the known options are at hand."""
-        found, unknown = super().parse_known_args(args, namespace)
+        try:
+            found, unknown = super().parse_known_args(args, namespace)
+        except BadInput:  # argparse names a missing argument first; an unknown option is the likelier mistake
+            if word := self._unknown_option(args or ()):
+                raise _unexpected(word, tuple(self._option_string_actions), self.prog) from None
+            raise
         if unknown:
             raise _unexpected(unknown[0], tuple(self._option_string_actions), self.prog)
         return found, unknown
+
+    def _unknown_option(self, args: Sequence[str]) -> str | None:
+        """The first option that neither this parser nor one of its verbs has, before the words of a command."""
+        known = [name for one in (self, *self.parts.values()) for name in one._option_string_actions]
+        for word in args:
+            if word == "--" or (self.parts and not word.startswith("-")):
+                return None
+            name = word.partition("=")[0]
+            if name.startswith("--") and not any(one.startswith(name) for one in known):
+                return word
+        return None
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:

@@ -167,8 +167,9 @@ class ScopeBusy(Conflict):
 
 
 class NotNow(Conflict):
-    """The decision came too early: a request may still be in transit. The message and `holdfast effect show` name the
-    time."""
+    """The command does not fit the present state; nothing was changed. A decision came too early, while a request may
+    still be in transit (`holdfast effect show` names the time); or the keys of the agent changed elsewhere, for example
+    because another machine recovered it. The message says which, and its hint what to do."""
 
     code = "too-early"
     default_hint = "a request may still be in flight; decide after that time"

@@ -172,6 +172,10 @@ def test_a_parked_effect_is_shown_and_settled(hf: Commands, start_worker: Callab
     assert "was it done?" in page
     assert f"holdfast effect settle {task_id}/1 --done" in page
     assert "\x1b" not in page, "a tool's message must not drive the terminal"
+    why = hf.look("task", "show", task_id).out
+    assert "ConnectionError: me: reset" in why, "the page of a parked task says what its tool raised"
+    assert " in lose: raise ConnectionError" in why
+    assert "--trace" in why
     shape = hf.look("effect", "show", place, "--json").json
     assert shape["sends"][0]["started"]
     assert (bool(shape["question"]), bool(shape["evidence"])) == (True, True)
@@ -183,6 +187,10 @@ def test_a_parked_effect_is_shown_and_settled(hf: Commands, start_worker: Callab
     hf(*settle, "--yes", "--by", "ada", "--note", "seen in the ledger")
     fact = hf.look("effect", "show", place, "--json").json["facts"][0]
     assert (fact["body"]["by"], fact["applied"]) == ("ada", False)
+    page = hf.look("effect", "show", place).out
+    assert "# applies the decision" in page
+    assert ("may be decided" in page, "effect settle" in page) == (False, False), "the first decision counts"
+    assert "the first decision counts" in hf(*settle, "--yes", code=4).err
     assert wait_ended(start_worker(), task_id) == "succeeded"
     shown = hf.look("task", "show", task_id, "--json").json
     assert shown["result"] == {"id": "m1"}

@@ -135,20 +135,22 @@ async def _show(hf: Holdfast, args: argparse.Namespace) -> int:
     from holdfast.app.holdfast import get_step
     from holdfast.cli.effect.settle import print_effect, ways
     from holdfast.cli.input.input_journal import get_step_place
+    from holdfast.runtime.step.facts import is_answer
     from holdfast.views.tasks import decisions_of, effect_line, item_shape
 
     task_id, ordinal = await get_step_place(hf, args.effect)
     view, step = await get_step(hf.journal, task_id, ordinal)
     sessions = {session.session_id: session for session in await hf.journal.list_sessions()}
     items = [item for item in await hf.journal.inbox_of(task_id) if item.ordinal == ordinal]
+    decided = any(is_answer(item, step) for item in items if not item.applied)
     shape = {
         **effect_line(view, step, sessions),
         "facts": [item_shape(item) for item in items],
         "decisions": decisions_of(items),
-        "ways": ways(f"{task_id}/{ordinal}", step),
+        "ways": ways(f"{task_id}/{ordinal}", step, decided=decided),
     }
     if args.json:
         print_json(shape)
     else:
-        print_effect(shape, step, now_ms=hf.journal.now_ms())
+        print_effect(shape, step, now_ms=hf.journal.now_ms(), decided=decided)
     return 0

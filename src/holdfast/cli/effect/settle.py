@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
 
 
-def ways(place: str, step: StepView) -> list[str]:
+def ways(place: str, step: StepView, *, decided: bool) -> list[str]:
     """The commands that help with a step in this state."""
     match step.state:
+        case StepState.PARKED if decided:
+            return ["holdfast worker APP   # applies the decision"]
         case StepState.PARKED:
             return [
                 f"holdfast effect settle {place} --done --result JSON   # it happened",
@@ -42,7 +44,7 @@ def ways(place: str, step: StepView) -> list[str]:
             return []
 
 
-def print_effect(shape: Shape, step: StepView, *, now_ms: int) -> None:
+def print_effect(shape: Shape, step: StepView, *, now_ms: int, decided: bool) -> None:
     state = str(shape["state"])
     if shape["compensation"]:
         state += f" ({shape['compensation']})"
@@ -63,7 +65,7 @@ def print_effect(shape: Shape, step: StepView, *, now_ms: int) -> None:
     fields += _attempts(shape, step)
     fields += [("evidence", _evidence(one)) for one in shape["evidence"]]
     fields += [("said", _said(one)) for one in shape["decisions"]]
-    if step.state is StepState.PARKED:
+    if step.state is StepState.PARKED and not decided:
         left = step.not_before_ms - now_ms
         when = "now" if left <= 0 else f"in {ago(left)}: a request may still be in flight"
         fields.append(("may be decided", when))

@@ -90,8 +90,8 @@ def show_plan(survey: Survey, would: PlannedRecovery) -> None:
     if would.keep_keys:
         talk(f"identity: the keys in {would.vault} do not change")
     else:
-        out = "; holders of the old keys are locked out" if would.evicts(survey) else ""
-        talk(f"identity: recovered with the recovery words; new keys in {would.vault}{out}")
+        out = ", and holders of the old keys would be locked out" if would.evicts(survey) else ""
+        talk(f"identity: the words would recover it: new keys would be in {would.vault}{out}")
 
 
 def show_loss(report: RestoreReport, *, said: bool) -> None:

@@ -1,7 +1,8 @@
 """Lines that fit a screen: wrapped between words, never inside one, with what follows in the same column.
 
 A line that is wider than the screen keeps its own indentation. If it is a name and a text with two blanks or more
-between them (`state    queued, running, ...`), the text continues below itself. Lines under `examples:` are commands:
+between them (`state    queued, running, ...`), or two names and a text, the text continues below itself, unless a word
+of it is too long for that. Lines under `examples:` are commands:
 they stay as they are, because a person copies them.
 """
 
@@ -12,7 +13,8 @@ import shutil
 from textwrap import wrap
 
 WIDTH_MAX = 100
-_NAMED = re.compile(r" *\S+(?: \S+){0,2}  +(?=\S)")
+_NAMED = re.compile(r" *\S+(?: \S+){0,3}  +(?=\S)")
+_TWICE_NAMED = re.compile(rf"{_NAMED.pattern}\S+  +(?=\S)")
 _LABELLED = re.compile(r" *(?:hint|fix|see|note|warning|WARNING|error): ")
 
 
@@ -35,8 +37,10 @@ def wrapped(text: str, width: int) -> str:
 
 
 def _wrap(line: str, width: int) -> list[str]:
-    begin = _NAMED.match(line) or _LABELLED.match(line)
-    hang = len(begin[0]) if begin and len(begin[0]) <= width // 2 else len(line) - len(line.lstrip())
+    longest = max(len(word) for word in line.split())
+    begins = [len(found[0]) for one in (_TWICE_NAMED, _NAMED, _LABELLED) if (found := one.match(line))]
+    fitting = [one for one in begins if one <= width // 2 and one + longest <= width]
+    hang = fitting[0] if fitting else len(line) - len(line.lstrip())
     return wrap(
         line,
         width,

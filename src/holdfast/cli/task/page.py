@@ -120,7 +120,7 @@ def _head(shape: Shape, view: TaskView, *, now_ms: int) -> list[tuple[str, str]]
     if shape["changed"]:
         fields.append(("changed", f"its {' and '.join(shape['changed'])}, since it started"))
     if shape["parked"]:
-        fields += _parked(shape)
+        fields += [*_parked_after(shape), *_parked(shape)]
     return fields
 
 
@@ -146,6 +146,20 @@ def _parked(shape: Shape) -> list[tuple[str, str]]:
     parked = shape["parked"]
     detail = [("difference", parked["detail"])] if parked["detail"] else []
     return [("question", parked["question"]), *detail, ("what to do", "\n".join(parked["ways"]))]
+
+
+def _parked_after(shape: Shape) -> list[tuple[str, str]]:
+    """What the parked steps raised, and where: a person who decides asks this first."""
+    steps = [one for one in shape["steps"] if one["state"] == "parked" and one["error"]]
+    raised = [field for one in steps for field in _raised(one)]
+    where = any(one["error"].get("where") for one in steps)
+    return [*raised, ("traceback", f"`holdfast task show {shape['task_id']} --trace`")] if where else raised
+
+
+def _raised(step: Shape) -> list[tuple[str, str]]:
+    name, error = f"step {step['ordinal']}", step["error"]
+    said = [(f"{name} error", f"{error.get('kind')}: {error.get('text')}")]
+    return [*said, (f"{name} raised at", str(error["where"]))] if error.get("where") else said
 
 
 def _step_row(view: TaskView, step: StepView, shape: Shape, now_ms: int) -> tuple[str, ...]:

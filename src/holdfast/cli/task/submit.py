@@ -72,7 +72,8 @@ def arguments_of(task: TaskType, request: str) -> dict[str, Any]:  # Any: JSON, 
         task.check_args(values)
     except Misuse as error:
         takes = f"{task.name} takes: {', '.join(names) or 'nothing; give {}'}"
-        raise BadInput(error.message, hint=takes) from error
+        given = "; a JSON object gives the arguments by name" if names and text.lstrip().startswith("{") else ""
+        raise BadInput(error.message, hint=f"{takes}{given}") from error
     return values
 
 

@@ -26,6 +26,7 @@ from holdfast.runtime.step.facts import approval_binding, decidable_in_ms, is_an
 
 Inbox = Sequence[InboxItem]
 Binding = str | UnsetType  # UNSET: a question of the task's code
+DECIDED_HINT = "the first decision counts; `holdfast effect show` names it, and `holdfast worker APP` applies it"
 
 
 def asked_approval(view: TaskView, inbox: Inbox, ordinal: str) -> Binding:
@@ -82,10 +83,13 @@ def asked_decision(view: TaskView, inbox: Inbox, ordinal: str, clock: Clock) -> 
         if is_answer(item, step):
             given = DecisionGiven.read(item.body)
             raise NotSettleable(
-                f"{place} already has a decision: {given.decision}{_by(given.by)}; the next worker applies it"
+                f"{place} already has a decision: {given.decision}{_by(given.by)}; the next worker applies it",
+                hint=DECIDED_HINT,
             )
         if item.kind is InboxKind.EVIDENCE and EvidenceGiven.read(item.body).outcome == "succeeded":
-            raise NotSettleable(f"{place} already has evidence that it happened; the next worker applies it")
+            raise NotSettleable(
+                f"{place} already has evidence that it happened; the next worker applies it", hint=DECIDED_HINT
+            )
     return step
 
 
