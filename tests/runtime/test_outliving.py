@@ -33,10 +33,11 @@ class Stage:
 
     def __init__(self) -> None:
         self.sent = 0
-        self.go_on = threading.Event()
+        self.inside, self.go_on = threading.Event(), threading.Event()
         self.vendor: asyncio.subprocess.Process | None = None
 
     def post(self) -> str:
+        self.inside.set()
         self.go_on.wait(60)
         self.sent += 1
         return "sent"
@@ -219,7 +220,8 @@ async def test_a_call_that_a_stopping_worker_breaks_off_is_not_asked_about_eithe
     async with lab.open(one, grace_s=0) as hf:
         handle = await hf.submit(one)
         await wait_step(handle, "1", StepState.STARTED)
-        await tool.entered.wait()
+        while not stage.inside.is_set():  # noqa: ASYNC110 - said in a thread. Before, the call would never run
+            await asyncio.sleep(0.01)
     async with lab.open(one) as hf:
         await wait_state(hf.task(handle.id), TaskState.PARKED)
     assert (len(tool.calls), len(tool.lookups)) == (1, 0)
