@@ -10,7 +10,7 @@ Order of writes: the ring with its copies, then the journal's own row `task_salt
 empty journal that the ring knows, or one that gets its salt when it is opened next.
 
 An empty journal that takes the place of a lost one takes its salt too. The lost one's id stays in `was`: should its
-file turn up, only a restore makes it the journal again, because both would name their tasks alike.
+file turn up, only a restore makes it the journal again, because both would give their tasks the same ids.
 """
 
 from __future__ import annotations

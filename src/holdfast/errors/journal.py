@@ -77,11 +77,11 @@ class RowsPutBack(StateUnusable):
 
 
 class JournalGone(StateUnusable):
-    """The folder `instance/` shows that a journal of this name was used here, but its file is missing; or the keys list
-    a journal that is not in this folder; or the file was removed or replaced while a process had it open: that process
-    stops. Its effects have happened, so Holdfast does not start a new journal. With `--begin-anew` Holdfast forgets
-    open tasks and keeps files and secrets. It looks up or parks a request that you submit again under its old id before
-    it sends anything."""
+    """The journal's file is missing. The folder `instance/`, or the list of journals in the keys, shows that it was used
+    here; or it was removed or replaced while a process had it open, and that process stops. Its effects have happened,
+    so Holdfast does not start a new journal. With `--begin-anew` Holdfast starts an empty one: it forgets open tasks
+    and keeps files and secrets. If you then submit a request again under its old id, Holdfast looks up or parks each
+    effect before it sends anything."""
 
     code = "journal-gone"
     default_hint = (

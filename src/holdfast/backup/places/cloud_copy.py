@@ -3,7 +3,7 @@
 The place itself is a folder in the agent's `instance` folder: an ordinary repository with companion files, and every
 verb works on it. rclone keeps the copy at the remote, with the remotes that its user has set up (`rclone config`).
 
-    push       after each backup: what is new in the repository, then the companion files, then what is gone
+    push       after each backup: what is new, then what is gone is removed
     fetch      a machine that has nothing, or lost the folder, gets the whole copy
     companions before each backup: what the remote knows, so that a machine that was recovered elsewhere is noticed
     compare    byte by byte; a copy that is equal to a repository which was restored for a test is as good as it
@@ -48,7 +48,7 @@ LINES_MAX = 200
 _KEPT_VARIABLES = ("PATH", "HOME", "TMPDIR", "XDG_CONFIG_HOME", "SSL_CERT_FILE", "HTTPS_PROXY", "NO_PROXY")
 _FLAGS = ("--use-json-log", "--log-level=ERROR", "--ask-password=false")
 _LIMITS = ("--contimeout=20s", "--timeout=60s", "--retries=2", "--low-level-retries=3")
-_NOT_FOUND, _FULL_OR_REFUSED_LATER = 3, 5
+_NOT_FOUND, _TEMPORARY = 3, 5
 _TEXTS: tuple[tuple[str, type[HoldfastError]], ...] = (
     ("didn't find section in config file", BadPlace),
     ("AccessDenied", PlaceRefused),
@@ -87,8 +87,6 @@ class CloudCopy:
 
     async def push(self) -> None:
         """The remote is as the folder is. Durable on return, as far as the remote keeps its word."""
-        await self._run("copy", str(self.own / REPOSITORY), f"{self.far}/{REPOSITORY}", "--exclude", "/lock.*/**")
-        await self.push_companions()
         await self._run("sync", str(self.own), self.far, "--exclude", f"/{REPOSITORY}/lock.*/**")
 
     async def push_companions(self) -> None:
@@ -163,7 +161,7 @@ class CloudCopy:
         texts = _messages(said)
         kind = next((kind for words, kind in _TEXTS if any(words.lower() in text.lower() for text in texts)), None)
         if kind is None:
-            kind = {_NOT_FOUND: PlaceMissing, _FULL_OR_REFUSED_LATER: PlaceUnreachable}.get(code, BackupFailed)
+            kind = {_NOT_FOUND: PlaceMissing, _TEMPORARY: PlaceUnreachable}.get(code, BackupFailed)
         text = f"place {self.name}: rclone {verb}: {texts[-1] if texts else f'ended with {code}'}"
         if kind is BadPlace:
             remote = self.remote.partition(":")[0]

@@ -6,7 +6,7 @@ again only where both marks are what they were. A write to a file sets its time 
 can set back; a mark that could hide a write (`may_hide_a_change`) is not listed.
 
 The index is removed before anything in the folder changes and written after the last change, so a kill
-leaves a folder without an index, which is made anew. Copies are not synced, so an index counts only until
+leaves a folder without an index, which is made again. Copies are not synced, so an index counts only until
 the machine starts again; and only for the very folders that it was made of.
 
 Everything that the index does not list as a file or folder is removed before the next snapshot: databases
