@@ -79,9 +79,9 @@ class RowsPutBack(StateUnusable):
 class JournalGone(StateUnusable):
     """The journal's file is missing. The folder `instance/`, or the list of journals in the keys, shows that it was
     used here; or it was removed or replaced while a process had it open, and that process stops. Its effects have
-    happened, so Holdfast does not start a new journal. With `--begin-anew` Holdfast starts an empty one: it forgets open tasks
-    and keeps files and secrets. If you then submit a request again under its old id, Holdfast looks up or parks each
-    effect before it sends anything."""
+    happened, so Holdfast does not start a new journal. With `--begin-anew` Holdfast starts an empty one: it forgets
+    open tasks and keeps files and secrets. If you then submit a request again under its old id, Holdfast looks up or
+    parks each effect before it sends anything."""
 
     code = "journal-gone"
     default_hint = (
