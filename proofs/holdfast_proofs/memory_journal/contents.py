@@ -7,8 +7,8 @@ journal, so that no reader can share an object with a writer and damage is found
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from typing import cast
 
 import msgspec
@@ -315,8 +315,8 @@ class MemoryContents:
         stamped = msgspec.structs.replace(notice, at_ms=notice.at_ms or now_ms)
         self.notices.setdefault(notice.notice_id, (stamped, False))
 
-    @contextmanager
-    def notice_turn(self) -> Generator[bool]:
+    @asynccontextmanager
+    async def notice_turn(self) -> AsyncGenerator[bool]:
         mine = not self.telling
         self.telling = True
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 
 from holdfast.core.clock import Clock
 from holdfast.core.ids import TaskId
@@ -79,7 +79,7 @@ class MemoryUpkeep:
 
     # upkeep
 
-    def notice_turn(self) -> AbstractContextManager[bool]:
+    def notice_turn(self) -> AbstractAsyncContextManager[bool]:
         return self._store.notice_turn()
 
     async def pending_notices(self, *, limit: int) -> list[Notice]:

@@ -26,7 +26,7 @@ park, sleep, finish (`append` with the records that say so); evidence, settle, a
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -417,9 +417,10 @@ class Journal(Protocol):
         """They are in their files up to this one: retention may erase them. Only rises."""
 
     # upkeep
-    def notice_turn(self) -> AbstractContextManager[bool]:
+    def notice_turn(self) -> AbstractAsyncContextManager[bool]:
         """True where it is this process's turn to tell notices, until the block is left. So each is told once,
-        also where several workers share the journal."""
+        also where several workers share the journal. Never waits for another's turn to end; a process that dies gives
+        its turn back, at once or with the end of its lease."""
         ...
 
     async def pending_notices(self, *, limit: int) -> list[Notice]: ...

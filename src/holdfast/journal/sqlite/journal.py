@@ -12,7 +12,7 @@ import asyncio
 import functools
 import json
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import CoroutineType
 from typing import Any, TypeVar, cast
@@ -368,7 +368,7 @@ class SqliteJournal:
 
     # upkeep
 
-    def notice_turn(self) -> AbstractContextManager[bool]:
+    def notice_turn(self) -> AbstractAsyncContextManager[bool]:
         return self._instance.notice_turn()
 
     async def pending_notices(self, *, limit: int) -> list[Notice]:

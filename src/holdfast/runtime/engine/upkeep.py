@@ -51,7 +51,7 @@ class Upkeep:
             return
         delay_s = NOTICE_EVERY_S
         while True:
-            with self.journal.notice_turn() as mine:
+            async with self.journal.notice_turn() as mine:
                 pending = await self.journal.pending_notices(limit=NOTICES_AT_ONCE) if mine else []
                 told = [await self._tell_one(self.notices, notice) for notice in pending]
             delay_s = min(delay_s * 2, NOTICE_S_MAX) if told and not any(told) else NOTICE_EVERY_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import msgspec
 import pytest
@@ -232,6 +233,18 @@ class Upkeep:
         await other.close_notice("unknown")
         await journal.add_notice(notices[0])
         assert [one.notice_id for one in await journal.pending_notices(limit=10)] == ["n1", "n2"]
+
+    async def test_one_process_at_a_time_has_the_turn_to_tell_notices(self, world: World) -> None:
+        """Nobody waits for it, and it is given back whatever ends the block."""
+        journal, other = await world.connect(), await world.connect()
+        async with journal.notice_turn() as mine, other.notice_turn() as others:
+            assert (mine, others) == (True, False)
+        with suppress(RuntimeError):
+            async with other.notice_turn() as others:
+                assert others
+                raise RuntimeError
+        async with journal.notice_turn() as mine:
+            assert mine
 
     # time
 

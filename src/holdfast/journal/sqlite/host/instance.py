@@ -6,7 +6,8 @@ sign. None of it is ever copied or backed up: it says what happened *here*.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from holdfast.core.clock import Clock, Entropy
@@ -82,8 +83,10 @@ class Instance:
         for gone in fold_marks(self.folder, keep, at_ms=self.clock.wall_ms()):
             self._dead_pages.pop(gone, None)
 
-    def notice_turn(self) -> AbstractContextManager[bool]:
-        return turn(self.folder / "notices.lock")
+    @asynccontextmanager
+    async def notice_turn(self) -> AsyncGenerator[bool]:
+        with turn(self.folder / "notices.lock") as mine:
+            yield mine
 
     def stop(self, reason: str) -> None:
         session_id = "" if self._page is None else self._page.session_id
