@@ -13,6 +13,7 @@ import holdfast
 from holdfast.errors import BadInput, Misuse, RequestConflict
 from holdfast.journal.contract import Filter
 from holdfast.journal.records import TaskState
+from holdfast.layout.engine_settings import request_scopes
 from holdfast.testing.lab import Lab, program
 
 
@@ -55,7 +56,12 @@ async def test_submitting_at_the_same_time_makes_one_task(lab: Lab) -> None:
 async def test_processes_that_submit_the_same_request_make_one_task(lab: Lab, script: Callable[[str], Path]) -> None:
     async with lab.open(serve=False):
         pass  # the journal exists: the race is about the task
-    async with program(script("submit"), lab.journal) as one, program(script("submit"), lab.journal) as two:
+    await race(script("submit"), [lab.journal], [lab.journal])
+
+
+async def race(script: Path, *words: list[str | Path]) -> None:
+    """Two programs submit one request at the same moment: one task."""
+    async with program(script, *words[0]) as one, program(script, *words[1]) as two:
         for process in (one, two):
             await process.hear("ready")
         for process in (one, two):
@@ -64,6 +70,49 @@ async def test_processes_that_submit_the_same_request_make_one_task(lab: Lab, sc
         made = [await process.hear("created ") for process in (one, two)]
         assert ids[0] == ids[1]
         assert sorted(made) == ["False", "True"]
+
+
+@pytest.mark.parametrize("scope", ["", "default"], ids=["no scope", "the scope of an older program"])
+async def test_a_program_without_settings_and_a_command_submit_one_task(
+    lab: Lab, script: Callable[[str], Path], scope: str
+) -> None:
+    """A command takes its scope from the settings file. Under two ids one payment would be made twice."""
+    (lab.journal.parent / "holdfast.toml").write_text('agent = "ada"\n')
+    async with lab.open(serve=False):
+        pass
+    await race(script("submit"), [lab.journal, scope], [lab.journal, "file"])
+    async with lab.open(serve=False) as hf:
+        assert await count(hf) == 1
+
+
+@pytest.mark.parametrize("before", ["ada", "default"])
+async def test_a_request_from_before_is_found_under_every_usual_scope(lab: Lab, before: str) -> None:
+    settings = lab.journal.parent / "holdfast.toml"
+    async with lab.open(greet, request_scope=before) as hf:
+        first = await hf.submit(greet, name="ada", request_id="order-1")
+        async with hf.scope("thread-7") as scope:
+            kept = scope.task_id
+    settings.write_text('agent = "ada"\nrequest_scope = "default"\n')
+    for agent, scope in (("default", ""), ("ada", ""), ("default", "default"), ("default", "ada")):
+        async with lab.open(greet, agent=agent, request_scope=scope) as hf:
+            again = await hf.submit(greet, name="ada", request_id="order-1")
+            assert (again.id, again.created) == (first.id, False)
+            with pytest.raises(RequestConflict):
+                await hf.submit(greet, name="bob", request_id="order-1")
+            async with hf.scope("thread-7") as thread:
+                assert thread.task_id == kept
+    async with lab.open(greet, request_scope="eve") as hf:
+        assert (await hf.submit(greet, name="ada", request_id="order-1")).created
+
+
+def test_the_scopes_of_a_request() -> None:
+    plain, ada = holdfast.Settings(), holdfast.Settings(agent="ada")
+    older = holdfast.Settings(agent="ada", request_scope="default")
+    assert request_scopes(plain, beside=plain) == ("default",)
+    assert request_scopes(plain, beside=ada) == request_scopes(ada, beside=ada) == ("ada", "default")
+    assert request_scopes(ada, beside=older) == request_scopes(plain, beside=older) == ("default", "ada")
+    assert request_scopes(holdfast.Settings(agent="eve"), beside=older) == ("eve",)
+    assert request_scopes(ada, beside=plain) == ("ada",)
 
 
 async def test_the_same_request_id_with_another_input_is_a_conflict(lab: Lab) -> None:

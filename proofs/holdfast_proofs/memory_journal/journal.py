@@ -121,11 +121,12 @@ class MemoryJournal(MemoryUpkeep):
 
     async def submit(self, submission: Submission) -> Submitted:
         store, task_id = self._store, submission.task_id
-        known = store.tasks.get(task_id)
-        if known is not None:
-            if (known.name, known.fingerprint) != (submission.name, submission.args_fingerprint):
-                raise RequestConflict(task_id=task_id, request_id=submission.request_id, name=submission.name)
-            return Submitted(task_id=task_id, created=False, state=known.state)
+        for one in (task_id, *submission.also):
+            known = store.tasks.get(one)
+            if known is not None:
+                if (known.name, known.fingerprint) != (submission.name, submission.args_fingerprint):
+                    raise RequestConflict(task_id=one, request_id=submission.request_id, name=submission.name)
+                return Submitted(task_id=one, created=False, state=known.state)
         entry = NewRecord(
             kind=RecordKind.ACCEPTED,
             body={

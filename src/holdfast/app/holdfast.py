@@ -80,6 +80,7 @@ class Holdfast:
         memory: Memory | None = None,
         held: AgentLease | None = None,
         task_salt: bytes = b"",
+        scopes: Sequence[str] = (),
     ) -> None:
         self._held = held
         self.journal = journal
@@ -90,6 +91,7 @@ class Holdfast:
         self.tools = _by_name(tools, Tool, "tool")
         self._k_effect = keys.k_effect
         self._task_salt = task_salt  # empty for the first journal of a key ring
+        self._scopes = tuple(scopes) or (settings.scope,)  # of new task ids, then those to look for; `request_scopes`
         self._fingerprint_key = ids.fingerprint_key(keys.k_effect)
         self._keys = keys
         self.secrets = secrets
@@ -131,8 +133,10 @@ class Holdfast:
             raise BadInput("a request id must not contain a NUL character")
         checked(request_id, what="request id")
         self.secrets.check_input([kept, request_id], what=f"task {name}")
+        task_id, *also = self._mint(name, request_id)
         submission = Submission(
-            task_id=self._mint(name, request_id),
+            task_id=task_id,
+            also=tuple(also),
             name=name,
             args=kept,
             args_fingerprint=ids.fingerprint(
@@ -147,12 +151,12 @@ class Holdfast:
         """A handle on a task of this journal."""
         return TaskHandle(self._waits, ids.parse_task_id(task_id))
 
-    def _mint(self, name: str, request_id: str) -> ids.TaskId:
+    def _mint(self, name: str, request_id: str) -> list[ids.TaskId]:
+        """The id of a new task, then the ids that the same request may have in this journal already."""
         if not request_id:
-            return ids.task_id_from_bytes(self._entropy.bytes(16))
-        return ids.task_id_for_request(
-            self._k_effect, agent=self.settings.scope, name=name, request_id=request_id, salt=self._task_salt
-        )
+            return [ids.task_id_from_bytes(self._entropy.bytes(16))]
+        make = partial(ids.task_id_for_request, self._k_effect, name=name, request_id=request_id, salt=self._task_salt)
+        return [make(agent=scope) for scope in self._scopes]
 
     # facts and decisions
 
@@ -328,15 +332,16 @@ class Holdfast:
         self.secrets.check_input(name, what="the name of the scope")
         if not name or len(name) > REQUEST_ID_CHARS_MAX:
             raise BadInput(f"a scope name must have 1 to {REQUEST_ID_CHARS_MAX} characters, not {len(name)}")
+        task_id, *also = self._mint(SCOPE_NAME, name)
         submission = Submission(
-            task_id=self._mint(SCOPE_NAME, name),
+            task_id=task_id,
+            also=tuple(also),
             name=SCOPE_NAME,
             args={"scope": name},
             args_fingerprint=ids.fingerprint(self._fingerprint_key, tool=SCOPE_NAME, canonical_args=name.encode()),
             request_id=name,
         )
-        await self.journal.submit(submission)
-        return submission.task_id
+        return (await self.journal.submit(submission)).task_id
 
     async def _wake_scope(self, task_id: ids.TaskId) -> None:
         """A resting scope becomes claimable by a harmless drop."""

@@ -22,8 +22,9 @@ from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.errors import Misuse
 from holdfast.host.log import Log
 from holdfast.journal.bind import journal_at
-from holdfast.layout.engine_settings import Settings
+from holdfast.layout.engine_settings import Settings, request_scopes
 from holdfast.layout.journal_location import journal_path
+from holdfast.layout.settings import find_settings
 from holdfast.runtime.engine.engine import Engine
 from holdfast.runtime.task.task import TaskType
 from holdfast.runtime.tool.child import in_child
@@ -72,6 +73,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
     clock = clock or SystemClock()
     entropy = entropy or SystemEntropy()
     path, log = journal_path(journal), log or Log()
+    scopes = request_scopes(settings, beside=find_settings(path))
     notices = make_notices(settings) if serve else None
     files = AsyncExitStack()  # closed while the journal is still open
     async with AsyncExitStack() as stack:
@@ -113,6 +115,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
             memory=memory,
             held=lease,
             task_salt=journal_at(path).task_salt() or b"",
+            scopes=scopes,
         )
         engine: Engine | None = None
         if serve:

@@ -65,6 +65,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     args: object
     args_fingerprint: bytes
     request_id: str = ""
+    also: tuple[TaskId, ...] = ()  # ids that the same request may have been accepted under
     body: Body = msgspec.field(default_factory=dict[str, object])  # fingerprints, options
 
 
@@ -272,7 +273,8 @@ class Journal(Protocol):
 
     # tasks
     async def submit(self, submission: Submission) -> Submitted:
-        """Accept a task. The same id and fingerprint again finds the task as it is.
+        """Accept a task. The same id and fingerprint again finds the task as it is. A task that has one of the ids in
+        `also` is found in the same way, decided in the commit that would accept a new one.
         Raises RequestConflict where the id was submitted with other arguments."""
         ...
 

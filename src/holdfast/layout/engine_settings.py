@@ -81,3 +81,16 @@ class Settings:
                 raise BadSettings(f"{name} must have at most {NAME_CHARS_MAX} characters")
         if self.renew_every_s >= self.lease_ttl_s:
             raise BadSettings("renew_every_s must be shorter than lease_ttl_s")
+
+
+def request_scopes(own: Settings, *, beside: Settings) -> tuple[str, ...]:
+    """The scope of new task ids, then the scopes under which the journal may have the same request already.
+
+    Commands take their scope from the settings file beside the journal; a program may give settings that name no scope.
+    Both must then mean the same task. So settings without a scope of their own get the one of the file, and every
+    scope that a program or command without one ever had here is looked for too. A scope that only its program names
+    is kept apart: that is what a scope is for."""
+    usual = (beside.scope, beside.agent, Settings().agent)
+    named = own.request_scope or (own.agent if own.agent not in usual else "")
+    scope = named or beside.scope
+    return tuple(dict.fromkeys((scope, *(usual if scope in usual else ()))))

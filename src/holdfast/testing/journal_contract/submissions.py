@@ -75,6 +75,18 @@ class Submissions:
         assert caught.value.request_id == request_id
         assert shown(await journal.read_task(submission.task_id)) == before
 
+    async def test_a_submission_finds_the_task_of_another_id_that_it_names(self, world: World) -> None:
+        """Two ids may stand for one request: it is one task, whichever comes first and in the same moment."""
+        journal, other = await world.connect(), await world.connect()
+        one, two = world.submission(), world.submission()
+        pair = [msgspec.structs.replace(a, also=(b.task_id,)) for a, b in ((one, two), (two, one))]
+        found = await asyncio.gather(journal.submit(pair[0]), other.submit(pair[1]))
+        assert sorted(each.created for each in found) == [False, True]
+        assert len({each.task_id for each in found}) == len(await journal.list_tasks(Filter(limit=9))) == 1
+        with pytest.raises(RequestConflict) as caught:
+            await other.submit(msgspec.structs.replace(pair[1], args_fingerprint=b"x" * 16))
+        assert caught.value.task_id == found[0].task_id
+
     async def test_an_unknown_task_is_not_found(self, world: World) -> None:
         journal = await world.connect()
         unknown = world.submission().task_id

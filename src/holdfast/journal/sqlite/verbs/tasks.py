@@ -97,12 +97,15 @@ def _closes(events: tuple[Event, ...]) -> bool:
 
 
 def submit(txn: Txn, submission: Submission, wrapped: tuple[int, bytes, DataKeySealer]) -> Submitted:
+    for task_id in (submission.task_id, *submission.also):
+        row = txn.db.execute(
+            "SELECT fingerprint, state FROM task WHERE task_id = ?", (task_id_bytes(task_id),)
+        ).fetchone()
+        if row is not None:
+            if row[0] != submission.args_fingerprint:
+                raise RequestConflict(task_id=task_id, request_id=submission.request_id, name=submission.name)
+            return Submitted(task_id=task_id, created=False, state=TaskState(str(row[1])))
     raw = task_id_bytes(submission.task_id)
-    row = txn.db.execute("SELECT fingerprint, state FROM task WHERE task_id = ?", (raw,)).fetchone()
-    if row is not None:
-        if row[0] != submission.args_fingerprint:
-            raise RequestConflict(task_id=submission.task_id, request_id=submission.request_id, name=submission.name)
-        return Submitted(task_id=submission.task_id, created=False, state=TaskState(str(row[1])))
     key_id, data_key, sealer = wrapped
     head, now_ms = first_link(raw), txn.at_ms
     txn.db.execute(
