@@ -126,7 +126,7 @@ def _entry(name: str, value: Any) -> Iterator[str]:  # Any: whatever is public
     yield from _text(value)
     if inspect.isclass(value):
         for member, found in _members(name, value):
-            wait = "await " if inspect.iscoroutinefunction(found) else ""
+            wait = "await " if inspect.iscoroutinefunction(inspect.unwrap(found)) else ""
             yield f"#### {name}.{member}"
             yield ""
             yield from _code(wait + member, found, method=True)

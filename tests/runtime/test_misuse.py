@@ -88,12 +88,38 @@ async def test_a_call_that_was_never_awaited_fails_the_task_and_is_named(lab: La
         return await run.gather(one, run.call(look.tool))
 
     async with lab.open(order, branches) as hf:
-        with pytest.raises(TaskFailed, match=r"never awaited, so never sent: charge \(called after step 1\)") as failed:
+        line = order.function.__code__.co_firstlineno + 3
+        missing = rf"never awaited, so never carried out: run\.call\(charge\) at {__file__}:{line};"
+        with pytest.raises(TaskFailed, match=missing) as failed:
             await (await hf.submit(order)).result(10)
         assert failed.value.kind == "Misuse"
-        with pytest.raises(TaskFailed, match=r"charge \(called after step 1\.1\)"):
+        assert "the line that raised" not in failed.value.hint
+        assert f"holdfast task retry {failed.value.task_id}" in failed.value.hint
+        with pytest.raises(TaskFailed, match=r"run\.call\(charge\) at "):
             await (await hf.submit(branches)).result(10)
     assert charge.calls == []
+
+
+@pytest.mark.filterwarnings("ignore:coroutine 'Run:RuntimeWarning")
+@pytest.mark.parametrize("name", ["sleep", "approve", "gather", "note"])
+async def test_whatever_the_run_offers_must_be_awaited(lab: Lab, name: str) -> None:
+    """Code that did not wait for the yes of a person must not be taken for code that has it."""
+
+    @holdfast.task
+    async def order(run: holdfast.Run) -> str:
+        getattr(run, name)(1)
+        return "done"
+
+    @holdfast.task
+    async def waits(run: holdfast.Run) -> str:
+        await run.sleep(0)
+        await run.gather(lambda branch: branch.sleep(0))
+        return "done"
+
+    async with lab.open(order, waits) as hf:
+        with pytest.raises(TaskFailed, match=rf"never awaited, so never carried out: run\.{name} at .*test_misuse"):
+            await (await hf.submit(order)).result(10)
+        assert await (await hf.submit(waits)).result(10) == "done"
 
 
 async def test_a_call_given_to_create_task_says_what_to_do_instead(lab: Lab) -> None:

@@ -166,4 +166,4 @@ class TaskHandle:
                 question = rest.question or "its records are damaged"
                 raise TaskParked(task_id=self.id, ordinal=rest.ordinal, question=question)
             case _:
-                raise TaskFailed(task_id=self.id, kind=newest.end.kind, text=newest.end.text)
+                raise TaskFailed(task_id=self.id, kind=newest.end.kind, text=newest.end.text, where=newest.end.where)

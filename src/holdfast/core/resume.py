@@ -85,7 +85,7 @@ def _queried(step: Step, facts: Facts) -> Move:
 
 
 QUESTIONS: dict[str, str] = {
-    "unrepeatable": "was it done? Holdfast began to send it, and no result is recorded; "
+    "unrepeatable": "was it done? Holdfast began to send it and does not know what came of it; "
     "the tool has no key and no lookup, so Holdfast does not repeat it",
     "window": "was it done? Its key window has ended, so the service may not know its key, and the tool has no lookup",
     "many": "which one counts? The lookup found the effect more than once",

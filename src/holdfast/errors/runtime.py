@@ -192,9 +192,10 @@ class TaskFailed(Terminal):
     exit_code = EXIT_FAILED
     default_hint = "`holdfast task show TASK` shows the step and the reason"
 
-    def __init__(self, *, task_id: str, kind: str, text: str) -> None:
-        shown = f"`holdfast task show {task_id}`"
-        hint = f"{shown} shows the step and the line that raised; with --trace the whole traceback"
+    def __init__(self, *, task_id: str, kind: str, text: str, where: str = "") -> None:
+        line = " and the line that raised; with --trace the whole traceback" if where else ""
+        hint = f"`holdfast task show {task_id}` shows the steps{line}"
+        hint += "" if where else f"; `holdfast task retry {task_id}` runs the task again with the code as it is now"
         super().__init__(f"task {task_id} failed: {kind}: {text}", hint=hint)
         self.task_id = task_id
         self.kind = kind

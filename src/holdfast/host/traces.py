@@ -7,6 +7,7 @@ of source and the message, never the values of variables.
 
 from __future__ import annotations
 
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
@@ -34,6 +35,14 @@ def trace_of(error: BaseException) -> Trace:
     except Exception:  # noqa: BLE001 - it asks the exception for its message, and that is user code
         return Trace()
     return Trace(_where(frames), text.encode(errors="replace").decode())
+
+
+def caller() -> tuple[str, int]:
+    """The file and line of the newest frame that is not Holdfast's own."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - `inspect.stack` reads every file of the stack
+    while frame.f_code.co_filename.startswith(_OURS) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
 
 
 def cut_trace(text: str) -> str:

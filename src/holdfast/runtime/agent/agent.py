@@ -378,7 +378,8 @@ class Conversation:
         if state is TaskState.CANCELLED:
             return errors.TaskCancelled(task_id=task_id)
         text = str(last.get("text") or "the conversation has ended")
-        return errors.TaskFailed(task_id=task_id, kind=str(last.get("kind") or "ended"), text=text)
+        kind, where = str(last.get("kind") or "ended"), str(last.get("where") or "")
+        return errors.TaskFailed(task_id=task_id, kind=kind, text=text, where=where)
 
 
 def _find(view: TaskView, message_id: str) -> Answer | None:

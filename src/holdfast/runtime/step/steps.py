@@ -62,7 +62,7 @@ class Steps:
         self.plan: dict[int, PlanItem] = {}
         self.plan_changes = 0  # as far as this run has come
         self.changes: HeadChanges | None = None  # the policy for changed heads, of tasks
-        self.not_awaited: dict[object, tuple[str, str]] = {}  # calls by the code: tool, and the ordinal before
+        self.not_awaited: dict[object, tuple[str, str, int]] = {}  # calls by the code: what, file, line
         self._open_scratch = open_scratch
         self._broken_off: list[_Asked] = []
         self._keys = effect_keys

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
 from typing import Any, assert_never, cast
 
 from holdfast import errors
@@ -27,11 +26,11 @@ from holdfast.runtime.scratch.scratch import CANNOT_KEEP
 from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step.code_changes import MARKS, HeadChanges, Report, note_changes
 from holdfast.runtime.step.sending import REASON_CHARS_MAX
+from holdfast.runtime.task.awaited import check_awaited
 from holdfast.runtime.task.run import Run
 from holdfast.runtime.task.task import TaskType
 
 TEXT_CHARS_MAX = 2_000
-NAMED_MAX = 5
 
 
 async def execute(
@@ -91,19 +90,8 @@ async def _run_code(task: TaskType, run: Run, writer: TaskWriter) -> object:
         raise run.signal from None
     if error is not None:
         raise error
-    if run.steps.not_awaited:
-        raise _forgotten(run.steps.not_awaited.values())
+    check_awaited(run.steps)
     return result
-
-
-def _forgotten(calls: Iterable[tuple[str, str]]) -> errors.Misuse:
-    """The code has ended and believes that it made these calls."""
-    named = [f"{tool} (called {f'after step {before}' if before else 'first'})" for tool, before in calls]
-    more = f" and {len(named) - NAMED_MAX} more" if len(named) > NAMED_MAX else ""
-    return errors.Misuse(
-        f"never awaited, so never sent: {', '.join(named[:NAMED_MAX])}{more}; write `await run.call(...)`",
-        hint="`holdfast task retry TASK` runs the task again, with the code that you have fixed",
-    )
 
 
 async def _succeed(task: TaskType, writer: TaskWriter, result: object) -> TaskState | None:

@@ -36,6 +36,7 @@ from holdfast.runtime.scratch.scratch import Scratch
 from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step.facts import differences
 from holdfast.runtime.step.steps import Steps
+from holdfast.runtime.task.awaited import note_made, tracked
 from holdfast.runtime.tool.tool import Tool, check_tool
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class StepCall(Generic[T]):
         self.tool = tool
         self.args = args
         self.ordinal = ""  # known once it was awaited
-        run.steps.not_awaited[self] = (tool.name, run.newest)
+        note_made(run.steps, self, tool.name[1:] if tool.name[0] == "@" else f"call({tool.name})")
 
     def __repr__(self) -> str:  # what `asyncio.create_task` shows of it when it refuses it
         return f"<call of {self.tool.name}: await it, or give it to run.gather>"
@@ -204,6 +205,7 @@ class Run:
         self._compensations[step.ordinal] = number
         return StepCall(self, tool, args, compensates=compensation(step.ordinal, number))
 
+    @tracked
     async def gather(
         self, *branches: StepCall[Any] | Callable[[Run], Awaitable[Any]]
     ) -> list[Any]:  # Any: each branch's own result
@@ -236,6 +238,7 @@ class Run:
                 raise
             return _joined([task.result() for task in tasks])
 
+    @tracked
     async def sleep(self, seconds: float) -> None:
         """Wait durably: after this time any worker resumes the task, also after a restart."""
         if not 0 <= seconds <= SLEEP_S_MAX:
@@ -260,6 +263,7 @@ class Run:
         body: Body = {"woken_ms": self._writer.journal.now_ms()}
         self._writer.defer(NewRecord(kind=RecordKind.ANSWER, ordinal=ordinal, body=body))
 
+    @tracked
     async def approve(self, question: str, **details: Any) -> Approval:  # Any: checked as JSON
         """Ask a person; the task waits, for as long as it takes.
 
@@ -308,6 +312,7 @@ class Run:
             note = self._note(ordinal, "version-of", lambda: {"version": newest})
         return int(note.body["version"])
 
+    @tracked
     async def note(self, text: str, *, to: Literal["MEMORY", "day"] = "day") -> None:
         """Add a line to the agent's memory: to today's log, or to MEMORY.md.
 
@@ -356,11 +361,6 @@ class Run:
         That the worker stops counts only for code that has met it: other code has come to its end in time.
         """
         return self._signal or (None if self._writer.stopping else self._writer.signal)
-
-    @property
-    def newest(self) -> str:
-        """The ordinal that this chain has come to; empty at its begin."""
-        return f"{self._prefix}{self._next}" if self._next else self._prefix.rstrip(".")
 
     def seek(self, number: int) -> None:
         """Continue after this ordinal: for a loop that is rebuilt from its records."""
