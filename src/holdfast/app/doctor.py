@@ -30,6 +30,7 @@ from holdfast.backup.places.places import Place, check_there, read_places, share
 from holdfast.backup.places.published import check_not_replaced
 from holdfast.backup.upkeep.due import find_trouble
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.notices import counted
 from holdfast.core.version import find_version
 from holdfast.errors import EXIT_JOURNAL, EngineMissing, HoldfastError, JournalDamaged, KeysReplaced
 from holdfast.host.private_files import check_place, check_private_file, check_private_folder
@@ -53,6 +54,7 @@ from holdfast.layout.agent_home import AgentHome, find_home, load_home
 from holdfast.layout.engine_settings import Settings
 from holdfast.layout.settings import NAME, BackupSettings
 
+NO_JOURNAL = "journal"  # the check that fails where neither a journal nor an agent is
 FREE_BYTES_MIN = 64 * 1024 * 1024
 FREE_FILES_MIN = 100
 HOUR_MS = 3_600_000
@@ -168,8 +170,12 @@ def _no_journal(path: Path) -> Finding:
     home = find_home(path.parent)
     if home is not None and home.state != home.folder:
         return ok("journal", "none: an adopted agent gets one when it uses Holdfast's durable calls")
+    if home is not None:
+        return note("journal", f"there is no journal at {path} yet; `holdfast worker APP` creates it")
     return warning(
-        "journal", f"there is no journal at {path}", "name it with --journal or --home; `holdfast worker APP` makes one"
+        NO_JOURNAL,
+        f"there is no journal at {path}",
+        "name it with --journal or --home; `holdfast worker APP` makes one",
     )
 
 
@@ -241,10 +247,11 @@ async def _sessions(journal: Journal) -> AsyncIterator[Finding]:
     orphans = sum(one.tasks for one in sessions if not one.alive)
     waiting = (await journal.count_tasks()).get(TaskState.QUEUED, 0)
     if orphans:
-        text = f"{orphans} tasks belong to workers that died"
+        text = f"{counted(orphans, 'task belongs', 'tasks belong')} to workers that died"
         yield note("orphans", text) if alive else warning("orphans", text, "`holdfast worker APP` resumes them")
     if waiting and not alive:
-        yield warning("queue", f"{waiting} tasks wait and no worker serves this journal", "`holdfast worker APP`")
+        text = f"{counted(waiting, 'task waits', 'tasks wait')} and no worker serves this journal"
+        yield warning("queue", text, "`holdfast worker APP`")
     for one in (await find_unserved(journal))[:UNSERVED_SHOWN_MAX] if alive else ():
         yield warning("queue", one.text, f"start a worker whose app has {one.name}: `holdfast worker APP`")
 
@@ -272,7 +279,8 @@ async def _notices(journal: Journal, settings: Settings) -> Finding:
     untold = await journal.pending_notices(limit=NOTICES_MAX)
     if not untold:
         return ok("notices", "all sent")
-    text = f"{len(untold)} notices are not sent yet; the oldest: {untold[0].text}"
+    count = counted(len(untold), "notice is", "notices are")
+    text = f"{count} not sent yet; the oldest: {untold[0].text}"
     if not settings.notice_command and not settings.notice_webhook:
         return note("notices", text, "set a command or a webhook under [notices] in holdfast.toml")
     fix = "try the command or webhook of [notices] by hand; the worker's log says why (`notice-failed`)"
@@ -289,7 +297,8 @@ async def _memory(folder: Path, journal: Journal) -> Finding | None:
     position = await find_position(journal, MemoryPlace(folder=folder))
     waiting = await journal.remarks_after(position, limit=REMARKS_MAX)
     old = waiting and journal.now_ms() - waiting[0].at_ms > REMARK_AGE_MS_MAX
-    text = f"{len(waiting)} lines wait to be written into memory files" if waiting else "all written"
+    count = counted(len(waiting), "line waits", "lines wait")
+    text = f"{count} to be written into memory files" if waiting else "all written"
     fix = "`holdfast memory add TEXT` or a worker writes them; its log says why it could not (`memory-not-written`)"
     return _warning_if(old, "memory", text, fix)
 

@@ -107,7 +107,7 @@ class Parser(argparse.ArgumentParser):
 
 def _unexpected(word: str, known: Sequence[str], prog: str) -> BadInput:
     """A word too many. It may be a secret, unless it looks like the name of an option."""
-    option = re.match(r"-{1,2}[a-z][a-z-]*(?==|$)", word)
+    option = OPTION.match(word)
     secretive = prog.removeprefix("holdfast ").split()[0] in SECRETIVE
     hint = f"{nearest(option[0], known) if option else ''}see `{prog} --help`"
     if secretive:
@@ -146,6 +146,12 @@ def build_parser(words: Sequence[str]) -> Parser:
     """The parser for these words: complete for the command they name, one line for each other."""
     parser = Root(prog="holdfast", allow_abbrev=False)
     parser.add_argument("--version", action=Version)
+    option = OPTION.match(words[0]) if words and words[0] not in ("--help", "--version") else None
+    if option and (command := next((word for word in words if word in COMMANDS), "")):
+        raise BadInput(
+            f"the option {option[0]} is before the command",
+            hint=f"write the command first: `holdfast {command} {option[0]} ...`",
+        )
     asked = next((word for word in words if not word.startswith("-")), "")
     if asked and asked not in COMMANDS:
         near = nearest(asked, COMMANDS, before="holdfast ")
@@ -162,6 +168,7 @@ def load_command(name: str, commands: Commands) -> None:
     import_module(COMMANDS[name].module).add_parser(commands)
 
 
+OPTION = re.compile(r"-{1,2}[a-z][a-z-]*(?==|$)")
 # Commands whose stray arguments may be secrets.
 SECRETIVE = ("secret", "share", "paper", "identity", "init", "recover", "migrate")
 NAME_CHARS = max(map(len, COMMANDS))

@@ -116,8 +116,12 @@ def unserved_notice(name: str, tasks: int, age_ms: int, *, since_ms: int) -> Not
     return _notice(NoticeKind.UNSERVED, f"unserved/{name}/{since_ms}", text, hint, now_ms=since_ms + age_ms)
 
 
+def counted(count: int, one: str, many: str) -> str:
+    return f"1 {one}" if count == 1 else f"{count:,} {many}"
+
+
 def waits_unserved(name: str, tasks: int, age_ms: int) -> str:
-    count = "1 task waits" if tasks == 1 else f"{tasks:,} tasks wait"
+    count = counted(tasks, "task waits", "tasks wait")
     return f"no live worker serves {name} ({count}, the oldest {_age(age_ms // 1000)})"
 
 

@@ -233,11 +233,11 @@ class TaskParked(Unresolved):
 
 
 class TaskUnfinished(Unresolved):
-    """A wait ended before the task did. The task continues."""
+    """A wait ended before the task did. The task is not stopped: a worker continues it."""
 
     code = "task-unfinished"
     exit_code = EXIT_RETRY
-    default_hint = "the task continues; wait longer, or see `holdfast task show TASK`"
+    default_hint = "the task is not stopped; wait longer, or see `holdfast task show TASK`"
 
 
 class ResultErased(NotFound):

@@ -74,6 +74,10 @@ def test_words_that_name_nothing(hf: Commands, name: str) -> None:
     ("words", "said"),
     [
         (("tsak",), "did you mean `holdfast task`?"),
+        (
+            ("--home", "ada", "doctor"),
+            "before the command\nhint: write the command first: `holdfast doctor --home ...`",
+        ),
         (("task",), "VERB"),
         (("task", "lst"), "did you mean `list`?"),
         (("task", "list", "--limit", "0"), "between 1 and"),
@@ -224,7 +228,7 @@ def test_ctrl_c_leaves_the_task_alone(hf: Commands) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=WAIT_S)
     assert (process.returncode, out) == (130, "")
-    assert "the task continues: `holdfast task show" in err
+    assert "the task stays in the journal, and any worker continues it: `holdfast task show" in err
     assert "Traceback" not in err
     assert hf.look("task", "list", "--json").json["tasks"][0]["state"] == "queued"
 
@@ -348,7 +352,7 @@ def test_files_that_others_could_read(hf: Commands) -> None:
 
 
 def test_no_journal_here(hf: Commands) -> None:
-    for words in (("task", "list"), ("effect", "list"), ("approval", "list")):
+    for words in (("task", "list"), ("effect", "list"), ("approval", "list"), ("todo",)):
         assert "holdfast worker APP" in refused(hf, *words, code=6, error="not-a-journal")
     assert "there is no journal" in hf("doctor", code=1).out
     assert sorted(os.listdir(hf.folder)) == ["app.py"]

@@ -112,10 +112,15 @@ def test_requests_come_from_files_and_standard_input(hf: Commands) -> None:
 
 
 def test_submit_without_a_worker_says_so_and_keeps_the_task(hf: Commands) -> None:
-    done = hf("submit", "app.py:only", "ada", "--timeout", "3", code=8)
-    assert "no worker serves this journal" in done.err
-    assert "holdfast worker app.py:only" in done.err
+    for words in (("--timeout", "3"), ("--no-follow",)):
+        done = hf("submit", "app.py:only", "ada", "--request-id", "r", *words, code=8 if "--timeout" in words else 0)
+        assert "no worker serves this journal yet; the task waits for one" in done.err
+        assert "holdfast worker app.py:only" in done.err
+    assert "the task continues" not in done.err
     assert [one["state"] for one in hf.look("task", "list", "--json").json["tasks"]] == ["queued"]
+    assert "1 task waits and no worker" in hf.look("doctor", code=1).out
+    hf("submit", "app.py:only", "ada", "--request-id", "r", "--run")
+    assert hf("submit", "app.py:only", "ada", "--request-id", "r", "--no-follow").err == ""
 
 
 def test_submit_need_not_follow(hf: Commands) -> None:

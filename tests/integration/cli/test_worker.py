@@ -268,7 +268,7 @@ def test_a_task_that_no_live_worker_serves_is_named(hf: Commands, start_worker: 
     port = worker.wait_event("health")["port"]
     worker.wait_event("serving")
     done = hf("submit", "app.py:tasks", "ada", "--task", "asks", "--no-follow")
-    assert "warning: no live worker serves asks (1 task waits, the oldest" in done.err
+    assert "no live worker serves asks (1 task waits, the oldest" in done.err
     followed = hf("submit", "app.py:tasks", "eva", "--task", "asks", "--timeout", "3", code=8)
     assert "no live worker serves asks (2 tasks wait" in followed.err
     assert "no live worker serves asks (2 tasks wait" in hf.look("doctor", code=1).out

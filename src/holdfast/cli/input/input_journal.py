@@ -72,7 +72,9 @@ async def is_served(hf: Holdfast) -> bool:
 
 
 async def unserved_text(hf: Holdfast, name: str) -> str | None:
-    """What to say of tasks of this name where no live worker serves them."""
+    """What to say of waiting tasks of this name where no live worker serves them. One may be starting."""
+    if not await is_served(hf):
+        return "no worker serves this journal yet; the task waits for one"
     return next((one.text for one in await find_unserved(hf.journal) if one.name == name), None)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.cli.input.input_journal import is_served, unserved_text
+from holdfast.cli.input.input_journal import unserved_text
 from holdfast.cli.screen.screen import STATE_STYLES, ago, one_line, shown, talk
 from holdfast.core.effect import CLASSES
 from holdfast.core.ordinal import sort_key
@@ -46,7 +46,8 @@ async def follow(
     with _screen(quiet) as screen:
         rests = await _watch(hf, handle, screen, app=app, end=end)
     if not rests:
-        raise TaskUnfinished(f"task {handle.id} has not ended within {timeout_s:g} s")
+        why = "" if (text := await unserved_text(hf, (await handle.row()).name)) is None else f": {text}"
+        raise TaskUnfinished(f"task {handle.id} has not ended within {timeout_s:g} s{why}")
     return await handle.result()
 
 
@@ -74,13 +75,9 @@ async def _watch(hf: Holdfast, handle: TaskHandle, screen: Screen, *, app: str, 
 
 
 async def _tell_unserved(hf: Holdfast, screen: Screen, row: TaskRow, app: str) -> None:
-    if not await is_served(hf):
-        screen.say("no worker serves this journal; the task waits for one")
-    elif (text := await unserved_text(hf, row.name)) is not None:
+    if (text := await unserved_text(hf, row.name)) is not None:
         screen.say(text)
-    else:
-        return
-    screen.say(f"hint: run `holdfast worker {app}` in another terminal, or use submit --run")
+        screen.say(f"hint: run `holdfast worker {app}` in another terminal, or use submit --run")
 
 
 def _tell_questions(screen: Screen, row: TaskRow, view: TaskView, told: set[str]) -> None:

@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.command import Commands, add_flag, add_options, new_command
-from holdfast.cli.input.input_journal import is_served, journal_of, unserved_text
+from holdfast.cli.input.input_journal import journal_of, unserved_text
 from holdfast.cli.screen.screen import print_json, talk
 from holdfast.errors import BadInput, Misuse
 
@@ -44,7 +44,9 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--request-id", metavar="ID", help="your own request id; the same id is the same task")
     parser.add_argument("--run", action="store_true", dest="run_here", help="also run a worker in this process")
     add_flag(parser, "--no-follow", "print the task id and do not wait")
-    parser.add_argument("--timeout", type=float, metavar="S", help="stop following after S seconds; the task continues")
+    parser.add_argument(
+        "--timeout", type=float, metavar="S", help="stop following after S seconds; the task is not stopped"
+    )
     add_options(parser, "--config", "--journal", "--home", "--new-journal", "--json")
 
 
@@ -124,6 +126,7 @@ class RunWarnings(io.StringIO):
 
 async def _after_submit(hf: Holdfast, handle: TaskHandle, args: argparse.Namespace) -> int:
     from holdfast.cli.screen.follow import follow
+    from holdfast.journal.records import TaskState
 
     if args.no_follow:
         row = await handle.row()
@@ -131,9 +134,9 @@ async def _after_submit(hf: Holdfast, handle: TaskHandle, args: argparse.Namespa
             print_json({"task_id": handle.id, "created": handle.created, "state": row.state.value})
         else:
             print(handle.id)
-            if await is_served(hf) and (text := await unserved_text(hf, row.name)) is not None:
-                talk(f"warning: {text}")
-                talk(f"hint: run `holdfast worker {args.app}` in another terminal")
+            if row.state is TaskState.QUEUED and (text := await unserved_text(hf, row.name)) is not None:
+                talk(text)
+                talk(f"hint: run `holdfast worker {args.app}` in another terminal, unless one is just starting")
         return 0
     if not args.json:
         known = "" if handle.created else ", submitted before with this request id"
@@ -144,7 +147,7 @@ async def _after_submit(hf: Holdfast, handle: TaskHandle, args: argparse.Namespa
         if not args.json:
             if args.run_here:
                 talk("Holdfast lets calls in flight finish; press Ctrl-C again to stop now. Nothing is lost")
-            talk(f"the task continues: `holdfast task show {handle.id}`")
+            talk(f"the task stays in the journal, and any worker continues it: `holdfast task show {handle.id}`")
         raise
     if args.json:
         fields = {"task_id": handle.id, "created": handle.created, "state": "succeeded"}

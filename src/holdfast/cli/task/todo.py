@@ -38,18 +38,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _run(args: argparse.Namespace) -> int:
-    from holdfast.app.doctor import Level
+    from holdfast.app.doctor import NO_JOURNAL, Level
     from holdfast.cli.doctor import every_finding
     from holdfast.cli.input.input_journal import journal_of, opened
     from holdfast.cli.screen.screen import ago, print_json, print_lines, talk
     from holdfast.core.clock import SystemClock, iso
-    from holdfast.errors import HoldfastError
+    from holdfast.errors import HoldfastError, NotAJournal
     from holdfast.layout.settings import find_settings
     from holdfast.views.unfinished import list_todo
 
     path = journal_of(args)
     findings = [one async for one in every_finding(path, settings=find_settings(path), deep=False)]
     alarms = [one for one in findings if one.level in (Level.WARNING, Level.DAMAGE) and one.check != "parked"]
+    if (gone := next((one for one in alarms if one.check == NO_JOURNAL), None)) is not None:
+        raise NotAJournal(gone.text, hint=gone.mend)
     waiting: list[Todo] = []
     if path.exists() and not any(one.check == STOPPED for one in alarms):
         try:
