@@ -218,7 +218,7 @@ def test_doctor_says_what_waits_for_the_files(memory: Memory, home: Path) -> Non
     asyncio.run(add())
     found = memory.commands.look("doctor", "--deep", "--json", code=1).json
     (line,) = [one for one in found["findings"] if one["check"] == "memory"]
-    assert (line["level"], line["text"][:12]) == ("warning", "1 lines wait")
+    assert (line["level"], line["text"][:12]) == ("warning", "1 line waits")
     memory("add", "another")
     found = memory.commands.look("doctor", "--deep", "--json").json
     (line,) = [one for one in found["findings"] if one["check"] == "memory"]
