@@ -166,6 +166,8 @@ def test_the_same_arguments_give_the_same_bytes_on_another_day(sheet: Sheet, car
 
 def test_the_text_forms_are_read_back(sheet: Sheet, card: Card, phrase: Phrase) -> None:
     assert read_secret(sheet_text(sheet)).phrase == phrase
+    assert all(len(line) <= 80 for line in sheet_text(sheet).splitlines() if line != sheet.code)
+    assert "for recovery 1" in sheet_text(sheet)
     assert read_secret(sheet.code).phrase == phrase
     assert read_card(card_text(card)) == card.records
     table = sheet_text(sheet).split("\n\n")[2].replace(".", " ").split()

@@ -451,7 +451,8 @@ async def examine_identity(home: AgentHome) -> AsyncIterator[Finding]:
         yield warning("witness", text, "mount it, or name other witnesses at the next rotation")
     if not watched.strange:
         agree = "1 witness agrees" if watched.answered == 1 else f"{watched.answered} witnesses agree"
-        yield ok("identity", f"{identity.id}: {identity.standing}; {agree}")
+        short = f"{identity.id[:6]} ... {identity.id[-6:]}"  # as on the sheet; the whole id is wider than the column
+        yield ok("identity", f"{identity.standing}; {agree}; id {short}")
     vault = _vault(home)
     if vault is not None:
         yield vault

@@ -8,6 +8,7 @@ words and codes there are none.
 from __future__ import annotations
 
 import datetime as dt
+import textwrap
 
 from holdfast.errors import BadSheet
 from holdfast.identity.paper.paper import CODE_CHARS_MAX, Card, Sheet, grouped
@@ -51,7 +52,7 @@ def heading(sheet: Sheet) -> str:
 
 
 def facts(sheet: Sheet) -> str:
-    parts = [f"sheet {sheet.number}", sheet.date, f"generation {sheet.generation}", sheet.part]
+    parts = [f"sheet {sheet.number}", sheet.date, f"for recovery {sheet.generation}", sheet.part]
     if sheet.share is not None:
         parts.append(f"document {sheet.share.document}")
     if sheet.holder:
@@ -74,6 +75,7 @@ def checks(sheet: Sheet) -> list[str]:
     ]
 
 
+TEXT_COLUMNS = 80
 BACKUPS_MAX = 3  # on a sheet; the card has all of them
 ADDRESS_CHARS_MAX = 120  # of one line on a sheet
 
@@ -96,14 +98,18 @@ def rows(words: tuple[str, ...], columns: int = 3) -> list[list[tuple[int, str]]
 
 def sheet_text(sheet: Sheet) -> str:
     """The same as the printed page, for a machine without PDF."""
-    lines = [f"SECRET - {heading(sheet)}", facts(sheet), "", power(sheet), ""]
+    lines = [f"SECRET - {heading(sheet)}", facts(sheet), "", *_folded(power(sheet)), ""]
     for row in rows(sheet.words):
         lines.append("".join(f"{number:2}. {word:<14}" for number, word in row).rstrip())
-    lines += ["", *checks(sheet), *backups(sheet), "", sheet.code, ""]
-    lines += [f"{number}. {step}" for number, step in enumerate(STEPS, 1)]
-    lines += ["", WARNING, "", "Tested:  date        who             how (scan, typed)   result"]
+    lines += ["", *checks(sheet), *backups(sheet), "", sheet.code, ""]  # a code is read as one line
+    lines += [line for number, step in enumerate(STEPS, 1) for line in _folded(f"{number}. {step}", "   ")]
+    lines += ["", *_folded(WARNING), "", "Tested:  date        who             how (scan, typed)   result"]
     lines += ["         __________  ______________  __________________  __________"] * 4
     return "\n".join(lines) + "\n"
+
+
+def _folded(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, TEXT_COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def listed(card: Card) -> list[tuple[str, str]]:
@@ -123,7 +129,7 @@ def card_text(card: Card) -> str:
 
 
 def card_facts(card: Card) -> str:
-    return f"{card.date}, generation {card.generation}. Print a new card after each recovery."
+    return f"{card.date}, for recovery {card.generation}. Print a new card after each recovery."
 
 
 WIDTH, LEFT, RIGHT = 210.0, 15.0, 195.0  # millimetres
