@@ -189,6 +189,7 @@ def test_row_25_a_recovery_by_a_stolen_paper_alarms_the_owner(tmp_path: Path) ->
     said = hf("doctor", code=6).out
     assert "a recovery at generation 1, rotation 0 was not made here" in said
     assert "someone else has the recovery words" in said
+    assert said.split("identity  ", 1)[1].count("stop this copy") == 1  # two records, one fix
 
 
 def test_row_26_one_mistake_is_found_and_no_wrong_identity_is_ever_taken(phrase: Phrase) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.cli.explain import find_pages, read_errors
+from holdfast.cli.explain import find_pages, linked, read_errors
 from holdfast.cli.main import main
 
 PACKAGE = Path(holdfast.__file__).parent
@@ -48,6 +48,15 @@ def test_no_name_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out.split()
     assert {"bad-input", "settings", "internal", "formats/keys", "keys"} <= set(said)
     assert "reference/settings" not in said
+
+
+def test_a_link_to_another_page_names_its_command() -> None:
+    """On a screen a link cannot be followed."""
+    pages = find_pages()
+    text = "It stops ([clones](../explanation/clones.md)). See [the keys](keys.md#a), [here](errors.md#b), [x](y.png)."
+    assert linked(text, pages["effect-key"], pages) == (
+        "It stops (`holdfast explain clones`). See the keys (`holdfast explain formats/keys`), here, x."
+    )
 
 
 def test_codes_and_pages_have_different_names() -> None:

@@ -66,9 +66,10 @@ REMARK_AGE_MS_MAX = 60_000
 PARKED_SHOWN_MAX = 20
 UNSERVED_SHOWN_MAX = 20
 _MEND = {
-    SigningPower.PAPER: "if it was not you, someone else has the recovery words; recover with newer words if you "
-    "have them, and see `holdfast explain recovery`",
-    SigningPower.NEXT: "if it was not you: `holdfast identity recover` evicts the thief",
+    SigningPower.PAPER: "if you recovered the agent elsewhere, stop this copy. If not, someone else has the recovery "
+    "words; recover with newer words if you have them, and see `holdfast explain recovery`",
+    SigningPower.NEXT: "if you rotated the keys elsewhere, stop this copy. If not: `holdfast identity recover` evicts "
+    "the thief",
 }
 
 

@@ -72,15 +72,25 @@ async def _run(args: argparse.Namespace) -> int:
 
 
 async def every_finding(path: Path, *, settings: Settings, deep: bool) -> AsyncIterator[Finding]:
-    """About the journal, and about the agent in whose folder it is, if that has an identity."""
-    from holdfast.app.doctor import examine, examine_identity
+    """About the journal, and about the agent in whose folder it is, if that has an identity. One recovery elsewhere is
+    found at each place and at the witnesses: the fix is named once."""
+    from dataclasses import replace
+
+    from holdfast.app.doctor import Level, examine, examine_identity
     from holdfast.layout.agent_home import load_home
 
-    async for finding in examine(path, settings=settings, deep=deep):
-        yield finding
-    if (path.parent / "identity.json").is_file():
-        async for finding in examine_identity(load_home(path.parent)):
-            yield finding
+    async def found() -> AsyncIterator[Finding]:
+        async for one in examine(path, settings=settings, deep=deep):
+            yield one
+        if (path.parent / "identity.json").is_file():
+            async for one in examine_identity(load_home(path.parent)):
+                yield one
+
+    evicted = False
+    async for finding in found():
+        replaced = finding.check == "identity" and finding.level is Level.DAMAGE
+        yield replace(finding, mend="") if replaced and evicted else finding
+        evicted = evicted or replaced
 
 
 def _print(finding: Finding) -> None:

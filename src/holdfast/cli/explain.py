@@ -9,13 +9,16 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from textwrap import wrap
 
 from holdfast.cli.command import Commands, add_options, nearest, new_command
+from holdfast.cli.screen.wrapping import screen_width
 from holdfast.errors import BadInput
 
 FOLDERS = ("reference", "how-to", "explanation", "tutorial", "formats")  # the first one wins where two share a name
-_LINK = re.compile(r"\[([^\]\n]+)\]\([^)\s]+\)")
+_LINK = re.compile(r"\[([^\]\n]+)\]\(([^)\s]+)\)")
 
 
 def add_parser(commands: Commands) -> None:
@@ -39,9 +42,10 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print_json({"errors": list(errors), "pages": names})
         else:
-            print(
-                "errors:", *(f"  {code}" for code in errors), "", "pages:", *(f"  {name}" for name in names), sep="\n"
-            )
+            _print_names("errors", errors)
+            for folder in ("", *FOLDERS):
+                own = [one for one in names if _folder_of(pages[one]) == folder]
+                _print_names(f"pages ({folder})" if folder else "pages", own)
         return 0
     name = args.name.removeprefix("docs/").removesuffix(".md").rpartition("#")[2]
     if name in errors:
@@ -54,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"name": name, "kind": kind, "text": text})
     else:
-        _print_page(text)
+        _print_page(linked(text, pages.get(name, pages["reference/errors"]), pages) if sys.stdout.isatty() else text)
     return 0
 
 
@@ -75,12 +79,46 @@ def find_pages() -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
+def _folder_of(page: Path) -> str:
+    """The part of the documents that a page is in; empty at the top."""
+    return "" if page.parent == pages_folder() else page.relative_to(pages_folder()).parts[0]
+
+
 def read_errors() -> dict[str, str]:
     """The section of each error, by its code."""
     page = (pages_folder() / "reference" / "errors.md").read_text()
     parts = re.split(r"^### ", page, flags=re.MULTILINE)[1:]
     sections = (re.split(r"^## ", part, flags=re.MULTILINE)[0].partition("\n") for part in parts)
     return {code: f"# {code}\n{text.rstrip()}\n" for code, _, text in sections}
+
+
+def linked(text: str, page: Path, pages: Mapping[str, Path]) -> str:
+    """The text of this page with a command instead of each link to another page, and without the other links."""
+    names = {path.resolve(): name for name, path in sorted(pages.items(), key=lambda one: -len(one[0]))}
+
+    def said(link: re.Match[str]) -> str:
+        target = (page.parent / link[2].partition("#")[0]).resolve()
+        name = names.get(target, "") if target != page.resolve() else ""
+        if not name:
+            return link[1]
+        return f"`holdfast explain {name}`" if link[1] == name else f"{link[1]} (`holdfast explain {name}`)"
+
+    return _LINK.sub(said, text)
+
+
+def _print_names(title: str, names: Iterable[str]) -> None:
+    print(
+        f"{title}:",
+        *wrap(
+            " ".join(names),
+            screen_width(),
+            initial_indent="  ",
+            subsequent_indent="  ",
+            break_on_hyphens=False,
+            break_long_words=False,
+        ),
+        sep="\n",
+    )
 
 
 def _print_page(text: str) -> None:
@@ -91,4 +129,4 @@ def _print_page(text: str) -> None:
     from rich.markdown import Markdown
 
     console = Console(highlight=False)
-    console.print(Markdown(_LINK.sub(r"\1", text), hyperlinks=False), width=min(console.width, 100))
+    console.print(Markdown(text, hyperlinks=False), width=min(console.width, 100))

@@ -32,7 +32,7 @@ HOLDFAST_TRACE=1 shows the traceback of a bug.
 
 examples:
   holdfast demo
-  holdfast worker examples/trip.py:tasks
+  holdfast worker trip.py:tasks
 """
 
 

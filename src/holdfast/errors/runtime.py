@@ -10,9 +10,7 @@ class BadApp(BadUsage):
     attribute is not a list of tasks or a `holdfast.App`. If it has several tasks, choose one with `--task`."""
 
     code = "bad-app"
-    default_hint = (
-        "name a list of tasks as `module:attribute` or `path/file.py:attribute`, for example `examples/trip.py:tasks`"
-    )
+    default_hint = "name a list of tasks as `module:attribute` or `path/file.py:attribute`, for example `trip.py:tasks`"
 
 
 class BadReference(BadUsage):

@@ -81,7 +81,8 @@ def print_effect(shape: Shape, step: StepView, *, now_ms: int, decided: bool) ->
     if step.note:
         fields.append(("note", step.note))
     if shape["ways"]:
-        fields.append(("what to do", "\n".join(shape["ways"])))
+        commands = (one.partition("#") for one in shape["ways"])  # the reason above its command: both fit 80 columns
+        fields.append(("what to do", "\n".join(f"# {why.strip()}\n{way.strip()}" for way, _, why in commands)))
     print_fields(fields)
 
 

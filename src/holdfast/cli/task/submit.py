@@ -35,7 +35,7 @@ def add_parser(commands: Commands) -> None:
           state  planned, started, unknown, succeeded, failed, skipped, parked
           took   from the start of the newest attempt to its end
         examples:
-          holdfast submit examples/trip.py:tasks 'LIS to BER' --request-id order-77
+          holdfast submit trip.py:tasks 'LIS to BER' --request-id order-77
           holdfast submit orders.app:app '{"order": 77}' --task ship --json
         """)
     parser.add_argument("app", metavar="APP", help="where the task is: module:attribute or path/file.py:attribute")

@@ -24,7 +24,7 @@ def add_parser(commands: Commands) -> None:
     verbs = new_noun(commands, "tool").help("""
         Test whether the far end keeps the promises of the tool's class.
         examples:
-          holdfast tool check examples/trip.py:tasks charge '{"card": "tok_test", "cents": 100}' --yes
+          holdfast tool check trip.py:tasks charge '{"card": "tok_test", "cents": 100}' --yes
         """)
     check = new_verb(verbs, "check", run_check).help("""test a tool with a sandbox; print the class it proved
 

@@ -17,7 +17,7 @@ def add_parser(commands: Commands) -> None:
         kills the worker, which loses nothing. Any number of workers may serve one journal on one machine. Events go
         to standard error, as JSON lines unless it is a terminal.
         examples:
-          holdfast worker examples/trip.py:tasks
+          holdfast worker trip.py:tasks
           holdfast worker orders.app:app --journal /var/lib/orders --health-port 9471
         """)
     parser.add_argument("app", metavar="APP", help="tasks to run: module:attribute or path/file.py:attribute")
