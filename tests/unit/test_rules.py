@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.ids import TaskId
@@ -14,7 +15,7 @@ from holdfast.errors import InvariantViolated, LeaseLost, TooLarge
 from holdfast.journal import rules
 from holdfast.journal.contract import Change, InboxKind
 from holdfast.journal.records import ENDED, RecordKind, TaskState
-from holdfast.journal.rules import NEVER_MS, Claimable
+from holdfast.journal.rules import NEVER_MS, Claimable, Death, Lease, LeaseWatch, LookedAt
 
 TASK = TaskId("01J9ZK3V5T8Q2M4N6P7R8S9T0V")
 NOW = 1_000_000
@@ -40,22 +41,137 @@ def test_the_own_deadline_lies_before_the_journals(request: int, ttl_ms: int) ->
 
 
 @pytest.mark.parametrize(
-    ("ended", "lock_free", "boot_id", "until", "dead"),
+    ("ended", "lock_free", "boot_id", "until", "death"),
     [
-        (False, False, "b1", NOW + 1, False),
-        (False, None, "b1", NOW + 1, False),
-        (False, False, "b1", NOW, True),  # a paused process keeps its lock, not its lease
-        (False, None, "b1", NOW, True),
-        (False, True, "b1", NOW + 1, True),
-        (True, False, "b1", NOW + 1, True),
-        (False, None, "b0", NOW + 1, True),
+        (False, False, "b1", NOW + 1, Death.NO),
+        (False, None, "b1", NOW + 1, Death.NO),
+        (False, False, "b1", NOW, Death.OVER),  # a paused process keeps its lock, not its lease
+        (False, None, "b1", NOW, Death.OVER),
+        (False, True, "b1", NOW + 1, Death.PROVEN),
+        (True, False, "b1", NOW + 1, Death.PROVEN),
+        (False, None, "b0", NOW + 1, Death.PROVEN),
     ],
 )
-def test_when_a_session_is_dead(ended: bool, lock_free: bool | None, boot_id: str, until: int, dead: bool) -> None:
-    found = rules.session_dead(
-        ended=ended, lock_free=lock_free, boot_id=boot_id, lease_until_boot_ms=until, now_boot_id="b1", now_boot_ms=NOW
+def test_when_a_session_of_an_embedded_journal_is_dead(
+    ended: bool, lock_free: bool | None, boot_id: str, until: int, death: Death
+) -> None:
+    lease = Lease(session_id="s", ended=ended, boot_id=boot_id, until_boot_ms=until)
+    assert rules.session_dead(lease, LookedAt(boot_id="b1", boot_ms=NOW), lock_free=lock_free) is death
+
+
+JOURNAL_NOW = 10**12
+BOOTED = JOURNAL_NOW - NOW  # when this machine was started, in the journal's time
+
+
+@pytest.mark.parametrize(
+    ("host", "boot", "lock_free", "until", "death"),
+    [
+        ("there", "b9", None, JOURNAL_NOW + 1, Death.NO),  # another boot is another machine's
+        ("there", "b9", None, JOURNAL_NOW, Death.OVER),
+        ("there", "b9", None, JOURNAL_NOW + 10_000, Death.NO),
+        ("there", "b9", None, JOURNAL_NOW + 10_001, Death.OVER),  # of before the clock was set back
+        ("there", "b1", True, JOURNAL_NOW + 1, Death.NO),  # a lock that is free here says nothing about there
+        ("here", "b1", True, JOURNAL_NOW + 1, Death.PROVEN),
+        ("here", "b1", False, JOURNAL_NOW - 10**6, Death.NO),  # on one machine its boot clock is better
+        ("here", "b0", None, BOOTED + 9_000, Death.PROVEN),  # renewed before this boot began
+        ("here", "b0", None, JOURNAL_NOW + 9_000, Death.NO),  # renewed since: a copy of this machine
+    ],
+)
+def test_when_a_session_of_a_shared_journal_is_dead(
+    host: str, boot: str, lock_free: bool | None, until: int, death: Death
+) -> None:
+    def found(since_boot_ms: int, **changed: object) -> Death:
+        watch = LeaseWatch(timeline="1", boot_ms=NOW, seen={"s": (until, since_boot_ms)})
+        at = LookedAt(boot_id="b1", boot_ms=NOW, host_id="here", now_ms=JOURNAL_NOW, watch=watch)
+        return rules.session_dead(msgspec.structs.replace(lease, **changed), at, lock_free=lock_free)
+
+    lease = Lease(
+        session_id="s", ended=False, boot_id=boot, until_boot_ms=NOW + 1, host_id=host, until_ms=until, ttl_ms=10_000
     )
-    assert found is dead
+    assert found(NOW - 10_000) is death
+    assert found(NOW - 10_000, ended=True) is Death.PROVEN
+    by_time = Death.NO if death is Death.OVER else death
+    assert found(NOW - 9_999) is found(NOW - 10_000, session_id="new") is by_time
+
+
+def test_what_is_remembered_of_leases() -> None:
+    first = rules.watch_leases(None, timeline="1", until_ms={"a": 5, "b": 5}, boot_ms=100)
+    then = rules.watch_leases(first, timeline="1", until_ms={"a": 5, "b": 6, "c": 5}, boot_ms=200)
+    assert then.seen == {"a": (5, 100), "b": (6, 200), "c": (5, 200)}
+    # A renewal may be lost with the timeline before: what is seen again may not be the newest lease.
+    promoted = rules.watch_leases(then, timeline="2", until_ms={"a": 5, "b": 6}, boot_ms=300)
+    assert promoted.seen == {"a": (5, 300), "b": (6, 300)}
+
+
+class Server:
+    """A journal's clock that goes too fast or too slow and is set, in real milliseconds."""
+
+    def __init__(self, rate: float, steps: list[tuple[int, int]], promotions: list[int]) -> None:
+        self.rate = rate
+        self.steps = steps
+        self.promotions = promotions
+
+    def now_ms(self, at_ms: int) -> int:
+        return int(10**12 + at_ms * self.rate) + sum(by for when, by in self.steps if when <= at_ms)
+
+    def timeline(self, at_ms: int) -> str:
+        return str(sum(1 for when in self.promotions if when <= at_ms))
+
+
+TTL_MS = 10_000
+times = st.integers(0, 120_000)
+jumps = st.one_of(st.integers(-60_000, 60_000), st.sampled_from([86_400_000, -86_400_000]))
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    rate=st.floats(0.9, 1.1),
+    steps=st.lists(st.tuples(times, jumps), max_size=4),
+    promotions=st.lists(times, max_size=3),
+    gaps=st.lists(st.integers(1, 9_000), min_size=1, max_size=40),
+    looks=st.lists(st.tuples(st.integers(1, 6_000), st.integers(0, 800)), min_size=1, max_size=80),
+)
+def test_nobodys_lease_is_over_before_its_own_deadline(
+    rate: float, steps: list[tuple[int, int]], promotions: list[int], gaps: list[int], looks: list[tuple[int, int]]
+) -> None:
+    """However the journal's clock goes: a session that renews in time is never found dead by time; and one that has
+    stopped is found dead three leases after the clock is steady again, by one who looks every second."""
+    server = Server(rate, steps, promotions)
+    renewals = list(itertools.accumulate(gaps))
+    watch: LeaseWatch | None = None
+    at_ms, seen_dead = 0, False
+
+    def judge(asked_ms: int, got_ms: int) -> Death:
+        nonlocal watch
+        read_ms = (asked_ms + got_ms) // 2
+        renewed_ms = max((one for one in renewals if one <= read_ms), default=0)
+        until_ms = server.now_ms(renewed_ms) + TTL_MS
+        timeline = server.timeline(read_ms)
+        watch = rules.watch_leases(watch, timeline=timeline, until_ms={"s": until_ms}, boot_ms=got_ms)
+        lease = Lease(
+            session_id="s",
+            ended=False,
+            boot_id="there",
+            until_boot_ms=0,
+            host_id="there",
+            until_ms=until_ms,
+            ttl_ms=TTL_MS,
+        )
+        now_ms = server.now_ms(read_ms)
+        at = LookedAt(boot_id="here", boot_ms=asked_ms, host_id="here", now_ms=now_ms, watch=watch)
+        death = rules.session_dead(lease, at, lock_free=None)
+        if death is not Death.NO:
+            assert read_ms >= renewed_ms + TTL_MS
+        return death
+
+    for wait_ms, trip_ms in looks:
+        at_ms += wait_ms
+        judge(at_ms, at_ms + trip_ms)
+        at_ms += trip_ms
+    calm_ms = max([at_ms, renewals[-1], *promotions, *(when for when, _ in steps)])
+    for passed_ms in range(0, 3 * TTL_MS, 1_000):
+        seen_dead |= judge(calm_ms + passed_ms, calm_ms + passed_ms + 20) is not Death.NO
+    assert seen_dead
 
 
 # claims

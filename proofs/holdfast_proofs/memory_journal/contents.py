@@ -89,28 +89,20 @@ class KeptRecord(msgspec.Struct, frozen=True):
 class SessionCell:
     """A session's row, its lock and its page of send-begun slots."""
 
-    def __init__(self, *, session_id: str, worker: str, pid: int, boot_id: str, until_ms: int, now_ms: int) -> None:
+    def __init__(self, *, session_id: str, worker: str, pid: int, lease: rules.Lease, now_ms: int) -> None:
         self.session_id = session_id
         self.worker = worker
         self.pid = pid
-        self.boot_id = boot_id
-        self.lease_until_boot_ms = until_ms
+        self.lease = lease
         self.begun_ms = now_ms
-        self.ended = False
         self.serves: frozenset[str] | None = None
         self.locked = True
         self.slots: dict[int, tuple[bytes, bool]] = {}  # tag, begun
         self.left: set[int] = set()
 
-    def dead(self, clock: Clock) -> bool:
-        return rules.session_dead(
-            ended=self.ended,
-            lock_free=not self.locked,
-            boot_id=self.boot_id,
-            lease_until_boot_ms=self.lease_until_boot_ms,
-            now_boot_id=clock.boot_id,
-            now_boot_ms=clock.boot_ms(),
-        )
+    def dead(self, at: rules.LookedAt) -> bool:
+        free = not self.locked if self.lease.boot_id == at.boot_id else None
+        return rules.session_dead(self.lease, at, lock_free=free) is not rules.Death.NO
 
 
 class MemorySession:
@@ -119,7 +111,7 @@ class MemorySession:
     def __init__(self, cell: SessionCell, *, incarnation: int, ttl_ms: int, deadline: int) -> None:
         self._cell = cell
         self.session_id = cell.session_id
-        self.boot_id = cell.boot_id
+        self.boot_id = cell.lease.boot_id
         self.incarnation = incarnation
         self.ttl_ms = ttl_ms
         self.deadline_boot_ms = deadline
@@ -192,11 +184,14 @@ class RemarkCell(msgspec.Struct):
 
 
 class MemoryContents:
-    """One journal's contents. Each verb of a handle changes them without a pause inside."""
+    """One journal's contents. Each verb of a handle changes them without a pause inside.
+    With a `server`, whose wall clock is the journal's own time, it is one that several hosts share."""
 
-    def __init__(self, *, journal_id: str = "memory", incarnation: int = 1) -> None:
+    def __init__(self, *, journal_id: str = "memory", incarnation: int = 1, server: Clock | None = None) -> None:
         self.journal_id = journal_id
         self.incarnation = incarnation
+        self.server = server
+        self.timeline = "1"
         self.tasks: dict[TaskId, TaskCell] = {}
         self.sessions: dict[str, SessionCell] = {}
         self.inbox: list[InboxCell] = []

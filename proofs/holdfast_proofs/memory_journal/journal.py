@@ -15,12 +15,14 @@ import asyncio
 from collections.abc import Collection, Sequence
 
 import msgspec
+from msgspec import UNSET
 
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ids import TaskId
 from holdfast.core.notices import poison_notice, task_damaged_notice
 from holdfast.errors import HoldfastError, LeaseLost, RequestConflict, SessionLost, TaskNotFound
 from holdfast.journal import rules
+from holdfast.journal.bodies import ClaimedBy
 from holdfast.journal.contract import (
     Capabilities,
     Change,
@@ -54,12 +56,14 @@ from holdfast_proofs.memory_journal.upkeep import MemoryUpkeep
 class MemoryJournal(MemoryUpkeep):
     """One process's handle on a MemoryStore."""
 
-    capabilities = Capabilities(durable=False, statements=True, shared=True, administered=False)
-
-    def __init__(self, store: MemoryContents, clock: Clock, entropy: Entropy) -> None:
+    def __init__(self, store: MemoryContents, clock: Clock, entropy: Entropy, *, host_id: str = "") -> None:
         super().__init__(store, clock)
+        hosts = store.server is not None
+        self.capabilities = Capabilities(durable=False, statements=True, shared=True, hosts=hosts, administered=False)
+        self._host_id = host_id
         self._entropy = entropy
         self._opened: list[SessionCell] = []
+        self._watch: rules.LeaseWatch | None = None
         self.journal_id = store.journal_id
         self.broken = ""
         self.full = False
@@ -75,13 +79,12 @@ class MemoryJournal(MemoryUpkeep):
     # sessions
 
     async def open_session(self, *, worker: str, ttl_ms: int, serves: TaskNames = None) -> Session:
-        store, request_ms = self._store, self._clock.boot_ms()
+        store, request_ms, session_id = self._store, self._clock.boot_ms(), self._entropy.bytes(16).hex()
         cell = SessionCell(
-            session_id=self._entropy.bytes(16).hex(),
+            session_id=session_id,
             worker=worker,
             pid=len(store.sessions) + 1,
-            boot_id=self._clock.boot_id,
-            until_ms=rules.lease_until_boot_ms(request_ms, ttl_ms),
+            lease=self._new_lease(session_id, ttl_ms),
             now_ms=self.now_ms(),
         )
         cell.serves = None if serves is None else frozenset(serves)
@@ -96,7 +99,7 @@ class MemoryJournal(MemoryUpkeep):
         if request_ms > session.deadline_boot_ms:
             raise SessionLost(f"session {session.session_id}: the lease was over before")
         cell = self._alive(session)
-        cell.lease_until_boot_ms = rules.lease_until_boot_ms(request_ms, session.ttl_ms)
+        cell.lease = self._new_lease(session.session_id, session.ttl_ms)
         session.deadline_boot_ms = rules.deadline_boot_ms(request_ms, session.ttl_ms)
 
     async def end_session(self, session: Session, *, orderly: bool = True) -> None:
@@ -105,15 +108,37 @@ class MemoryJournal(MemoryUpkeep):
         if not orderly:
             self._changed()
             return
-        cell.ended = True
+        cell.lease = msgspec.structs.replace(cell.lease, ended=True)
         for task in self._store.tasks.values():
             if task.session_id == session.session_id:
                 task.state, task.session_id, task.crashes = TaskState.QUEUED, "", 0
         self._changed()
 
+    def _new_lease(self, session_id: str, ttl_ms: int) -> rules.Lease:
+        at = self._look()
+        return rules.Lease(
+            session_id=session_id,
+            ended=False,
+            boot_id=at.boot_id,
+            until_boot_ms=rules.lease_until_boot_ms(at.boot_ms, ttl_ms),
+            host_id=at.host_id,
+            until_ms=at.now_ms + ttl_ms,
+            ttl_ms=ttl_ms,
+        )
+
+    def _look(self) -> rules.LookedAt:
+        """Where and when it is now; a journal of several hosts is asked for its own time."""
+        boot_id, boot_ms, server = self._clock.boot_id, self._clock.boot_ms(), self._store.server
+        if server is None:
+            return rules.LookedAt(boot_id=boot_id, boot_ms=boot_ms)
+        until_ms = {cell.session_id: cell.lease.until_ms for cell in self._store.sessions.values()}
+        self._watch = rules.watch_leases(self._watch, timeline=self._store.timeline, until_ms=until_ms, boot_ms=boot_ms)
+        now_ms = server.wall_ms()
+        return rules.LookedAt(boot_id=boot_id, boot_ms=boot_ms, host_id=self._host_id, now_ms=now_ms, watch=self._watch)
+
     def _alive(self, session: Session) -> SessionCell:
         cell = self._store.sessions[session.session_id]
-        if cell.dead(self._clock):
+        if cell.dead(self._look()):
             raise SessionLost(f"session {session.session_id}: the lease is over")
         return cell
 
@@ -184,7 +209,7 @@ class MemoryJournal(MemoryUpkeep):
 
     def _holder_dead(self, task: TaskCell) -> bool:
         holder = self._store.sessions.get(task.session_id)
-        return holder is None or holder.dead(self._clock)
+        return holder is None or holder.dead(self._look())
 
     def _claim_one(self, task: TaskCell, session: Session, holder: SessionCell, *, alone: bool) -> Claimed | None:
         store, now_ms = self._store, self.now_ms()
@@ -207,8 +232,8 @@ class MemoryJournal(MemoryUpkeep):
             return None
         task.epoch = rules.next_epoch(task.epoch, incarnation=session.incarnation)
         task.crashes = decision.crashes
-        body = {"session": session.session_id, "boot": session.boot_id, "worker": holder.worker}
-        self._write(task, [NewRecord(kind=RecordKind.CLAIMED, body=body)], view)
+        by = ClaimedBy(session.session_id, session.boot_id, holder.worker, self._host_id or UNSET)
+        self._write(task, [NewRecord(kind=RecordKind.CLAIMED, body=by.body())], view)
         if decision.verdict is rules.Claimable.POISON:
             self._write(task, [rules.poison_entry()], view)
             self._rest(task, TaskState.PARKED, rules.NEVER_MS, now_ms)
@@ -347,7 +372,7 @@ class MemoryJournal(MemoryUpkeep):
 
     def send_begun(self, *, session_id: str, boot_id: str, slot: int, tag: bytes) -> bool:
         cell = self._store.sessions.get(session_id)
-        if cell is None or cell.locked or cell.boot_id != boot_id:
+        if cell is None or cell.locked or cell.lease.boot_id != boot_id:
             return True
         if boot_id != self._clock.boot_id:
             return True  # the page did not outlive the machine's restart
@@ -397,7 +422,7 @@ class MemoryJournal(MemoryUpkeep):
         waiting: dict[str, list[int]] = {}
         for task in self._store.tasks.values():
             holder = self._store.sessions.get(task.session_id)
-            gone = task.state is TaskState.RUNNING and (holder is None or holder.dead(self._clock))
+            gone = task.state is TaskState.RUNNING and (holder is None or holder.dead(self._look()))
             if gone or (task.state in rules.TIMED and task.due_ms <= self.now_ms()):
                 waiting.setdefault(task.name, []).append(task.due_ms)
         return [WaitingTasks(name=name, tasks=len(due), since_ms=min(due)) for name, due in waiting.items()]
@@ -409,13 +434,15 @@ class MemoryJournal(MemoryUpkeep):
                 session_id=cell.session_id,
                 worker=cell.worker,
                 pid=cell.pid,
-                boot_id=cell.boot_id,
-                lease_until_boot_ms=cell.lease_until_boot_ms,
+                boot_id=cell.lease.boot_id,
+                lease_until_boot_ms=cell.lease.until_boot_ms,
                 begun_ms=cell.begun_ms,
-                ended=cell.ended,
-                alive=not cell.dead(self._clock),
+                ended=cell.lease.ended,
+                alive=not cell.dead(self._look()),
                 tasks=held.count(cell.session_id),
                 serves=cell.serves,
+                host_id=cell.lease.host_id,
+                lease_until_ms=cell.lease.until_ms,
             )
             for cell in self._store.sessions.values()
         ]
@@ -452,5 +479,5 @@ class MemoryJournal(MemoryUpkeep):
 class MemoryStore(MemoryContents):
     """One journal's contents, and the way to get handles on it."""
 
-    def connect(self, clock: Clock, entropy: Entropy) -> MemoryJournal:
-        return MemoryJournal(self, clock, entropy)
+    def connect(self, clock: Clock, entropy: Entropy, *, host_id: str = "") -> MemoryJournal:
+        return MemoryJournal(self, clock, entropy, host_id=host_id)

@@ -134,8 +134,10 @@ class MemoryUpkeep:
         """Nothing but the journal itself can reach what it keeps."""
 
     def now_ms(self) -> int:
+        if self._store.server is not None:
+            return max(self._store.server.wall_ms(), self._store.newest_ms)
         return self._time.now_ms(Moment(self._store.newest_ms, self._store.newest_boot_ms))
 
     @property
     def clock_behind_ms(self) -> int:
-        return max(0, self._store.newest_ms - self._clock.wall_ms())
+        return max(0, self._store.newest_ms - (self._store.server or self._clock).wall_ms())

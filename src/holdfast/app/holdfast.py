@@ -202,11 +202,11 @@ class Holdfast:
         """Decide a parked step: it was `done`, `run` it, or `skip` it. The first decision counts.
         Raises NotSettleable if it is not parked or is decided already, NotNow while a request may be in flight."""
         step = await self.check_settle(task_id, ordinal, decision, result=result)
-        task, epoch = ids.parse_task_id(task_id), question_epoch(step)
+        task, epoch, now_ms = ids.parse_task_id(task_id), question_epoch(step), self.journal.now_ms()
         given = DecisionGiven(decision, checked(result, what="result"), by, note, epoch)
 
         def check(view: TaskView, inbox: Sequence[InboxItem]) -> None:
-            if question_epoch(asked_decision(view, inbox, step.ordinal, self._clock)) != epoch:
+            if question_epoch(asked_decision(view, inbox, step.ordinal, self._clock, now_ms=now_ms)) != epoch:
                 raise NotSettleable(
                     f"task {task} step {step.ordinal} was decided and then parked again: look once more"
                 )
@@ -221,7 +221,8 @@ class Holdfast:
             raise BadInput(f"{decision!r} is not a decision: use `done`, `run` or `skip`")
         task = ids.parse_task_id(task_id)
         view = await self.journal.read_task(task)
-        step = asked_decision(view, await self.journal.inbox_of(task), parse_ordinal(ordinal), self._clock)
+        inbox, now_ms = await self.journal.inbox_of(task), self.journal.now_ms()
+        step = asked_decision(view, inbox, parse_ordinal(ordinal), self._clock, now_ms=now_ms)
         encode(checked(result, what="result"), what="result")
         return step
 

@@ -119,6 +119,7 @@ class ClaimedBy(Written, frozen=True):  # CLAIMED
     session: str
     boot: str
     worker: str
+    host: str | UnsetType = UNSET  # of a journal that several hosts share
 
 
 class RestoredFrom(Written, frozen=True):  # RESTORED; also in a step that a lost timeline may have taken

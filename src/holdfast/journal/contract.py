@@ -45,6 +45,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     durable: bool
     statements: bool  # applies Transactional tools' statements in the closing commit
     shared: bool  # other processes may open the same journal
+    hosts: bool = False  # processes on other machines too: leases are kept in the journal's own time
     administered: bool  # outlives its processes: `admin.JournalAdmin` serves it
 
 
@@ -97,12 +98,14 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     pid: int
     boot_id: str
-    lease_until_boot_ms: int
+    lease_until_boot_ms: int  # on the boot clock of its machine
     begun_ms: int
     ended: bool
     alive: bool
     tasks: int
     serves: frozenset[str] | None = None  # names of tasks; None: not known
+    host_id: str = ""  # these two: of a journal that several hosts share
+    lease_until_ms: int = 0  # in the journal's own time
 
 
 class WaitingTasks(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,11 +263,16 @@ class Journal(Protocol):
 
     # sessions
     async def open_session(self, *, worker: str, ttl_ms: int, serves: TaskNames = None) -> Session:
-        """Begin a lease; `worker` is a name for people, `serves` names the tasks that it will claim."""
+        """Begin a lease; `worker` is a name for people, `serves` names the tasks that it will claim. The session's own
+        deadline is on its boot clock, counted from before the request. The row says until when others wait: on the same
+        clock; and where several hosts share the journal, in the journal's own time when the commit is made, with the
+        host's id (`host.machine.host_id`)."""
         ...
 
     async def renew(self, session: Session) -> None:
-        """Extend the lease from the moment of the request. Raises SessionLost."""
+        """Extend the lease in the same way. Raises SessionLost where the session's own deadline has passed or another
+        process has declared it dead; never because of the journal's clock, which may have jumped. Where several hosts
+        share the journal, this is also a look at all leases (`rules.watch_leases`), and so is every claim."""
 
     async def end_session(self, session: Session, *, orderly: bool = True) -> None:
         """Give up the lease; tasks still held go back to the queue. Safe to repeat. With `orderly=False` the session
@@ -331,12 +339,14 @@ class Journal(Protocol):
         ...
 
     def send_begun(self, *, session_id: str, boot_id: str, slot: int, tag: bytes) -> bool:
-        """Whether that attempt may have handed a byte to the kernel. True when in doubt."""
+        """Whether that attempt may have handed a byte to the kernel. True when in doubt: always, of a session on
+        another machine."""
         ...
 
     def is_left(self, *, session_id: str, boot_id: str, slot: int, tag: bytes, in_child: bool) -> bool:
         """Whether something of that attempt may have outlived its session: it was marked so (`Session.mark_left`); or
-        it ran in a child that shares the session's lock, and the lock is held though the lease is over."""
+        it ran in a child that shares the session's lock, and the lock is held though the lease is over. Of a session on
+        another machine nothing is known: there the tool's delay alone counts, and this is False."""
         ...
 
     # reading
@@ -447,7 +457,8 @@ class Journal(Protocol):
         soon for the work that this takes. An engine does this before it claims. Raises RowsPutBack."""
 
     def now_ms(self) -> int:
-        """Wall time that never falls: at least the newest record's."""
+        """Wall time that never falls: at least the newest record's. Of a journal that several hosts share it is the
+        journal's own time, carried on by the boot clock between two looks."""
         ...
 
     @property

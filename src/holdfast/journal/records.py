@@ -124,6 +124,7 @@ class Claim(NamedTuple):
     boot_ms: int
     at_ms: int
     worker: str
+    host_id: str = ""  # of a journal that several hosts share: another boot may be another machine's
 
 
 class Attempt(NamedTuple):
@@ -352,7 +353,8 @@ def _fold_claim(view: TaskView, record: Record) -> None:
             f"task {view.task_id}: epoch {record.epoch} follows epoch {view.epoch}, which is not lower"
         )
     by = bodies.ClaimedBy.read(record.body)
-    view.claims[record.epoch] = Claim(record.epoch, by.session, by.boot, record.boot_ms, record.at_ms, by.worker)
+    claim = Claim(record.epoch, by.session, by.boot, record.boot_ms, record.at_ms, by.worker, by.host or "")
+    view.claims[record.epoch] = claim
     if view.epoch and not view.rested and view.finished is None:
         view.lost[view.epoch] = record.epoch
     view.epoch = record.epoch

@@ -14,10 +14,25 @@ SQLite and PostgreSQL cannot differ in it.
   orderly rest forgives all of them. From CRASHES_ALONE deaths on the task runs with no neighbour,
   at CRASHES_MAX it is parked as poison.
 * Epochs only rise, also across restores: the incarnation is their upper half.
+
+Leases. A session stops by its own deadline, on its own boot clock, counted from before the request.
+Others must find its lease over later than that, whatever clocks do.
+
+* One machine, an embedded journal: all sessions share a boot clock, so the lease is kept on it. A released lock, or a
+  session of an earlier boot, is a proof of death.
+* Several hosts, a shared journal: their boot clocks and boot ids mean nothing to each other, so the lease is kept in
+  the journal's own time. That clock may jump: a standby that was promoted may be a day ahead of the server before it.
+  So a lease is over when two clocks say so: the journal's, and the claimer's own boot clock, on which one full lease
+  must have passed since the claimer first saw this very lease (`watch_leases`), or since the timeline changed. A
+  session that lives has renewed by then. Comparing the two clocks to find steps would not do: a step that goes and
+  comes back between two looks is not seen (0051).
+* The proofs of one machine hold for sessions of the same host id and boot. Another boot under our host id is one of our
+  earlier boots only if its last renewal came before this boot began: machines can be copied with their ids.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import assert_never
 
@@ -52,15 +67,75 @@ def lease_until_boot_ms(request_boot_ms: int, ttl_ms: int) -> int:
     return request_boot_ms + ttl_ms
 
 
-def session_dead(
-    *, ended: bool, lock_free: bool | None, boot_id: str, lease_until_boot_ms: int, now_boot_id: str, now_boot_ms: int
-) -> bool:
-    """Whether others may take what the session holds. `lock_free`: the lock of the session's process was found released
-    (True), held (False), or could not be looked at (None). A held lock does not save a session whose lease is over: a
-    paused process keeps its lock."""
-    if ended or lock_free is True or boot_id != now_boot_id:
-        return True
-    return lease_until_boot_ms <= now_boot_ms
+class LeaseWatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What a claimer remembers of the leases in a shared journal from one look to the next."""
+
+    timeline: str
+    boot_ms: int  # when the last answer was there, on the claimer's boot clock
+    seen: Mapping[str, tuple[int, int]]  # by session: the end of its lease, and since when it is seen to be that
+
+    def seen_for_ms(self, lease: Lease, boot_ms: int) -> int:
+        until_ms, since_boot_ms = self.seen.get(lease.session_id, (0, 0))
+        return boot_ms - since_boot_ms if until_ms == lease.until_ms else 0
+
+
+def watch_leases(before: LeaseWatch | None, *, timeline: str, until_ms: Mapping[str, int], boot_ms: int) -> LeaseWatch:
+    """The memory after one look at all sessions that have not ended. A changed timeline begins a new memory: renewals
+    may be lost with the one before, so that an older lease is seen again."""
+    known: Mapping[str, tuple[int, int]] = {}
+    if before is not None and before.timeline == timeline:
+        known = before.seen
+    seen = {
+        one: known[one] if one in known and known[one][0] == until else (until, boot_ms)
+        for one, until in until_ms.items()
+    }
+    return LeaseWatch(timeline=timeline, boot_ms=boot_ms, seen=seen)
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """The columns of a session's row that its life depends on."""
+
+    session_id: str
+    ended: bool
+    boot_id: str
+    until_boot_ms: int  # on the boot clock of its machine
+    host_id: str = ""  # these three: of a journal that several hosts share
+    until_ms: int = 0  # in the journal's own time; every renewal changes it
+    ttl_ms: int = 0
+
+
+class LookedAt(msgspec.Struct, frozen=True, kw_only=True):
+    """When, and from which machine, leases are judged."""
+
+    boot_id: str
+    boot_ms: int  # before the journal was asked
+    host_id: str = ""
+    now_ms: int = 0  # the journal's own time, in its answer
+    watch: LeaseWatch | None = None  # after this look; None: an embedded journal, which one machine has
+
+
+class Death(StrEnum):
+    """Whether others may take what a session holds."""
+
+    NO = "no"
+    OVER = "over"  # its time is up: the commit that takes must find the lease as it was looked at
+    PROVEN = "proven"  # its process is gone, so that no renewal can contradict it
+
+
+def session_dead(lease: Lease, at: LookedAt, *, lock_free: bool | None) -> Death:
+    """`lock_free`: the lock of the session's process was found released (True), held (False), or could not be looked at
+    (None). A held lock does not save a session whose lease is over: a paused process keeps its lock. Of a journal that
+    several hosts share, True needs the lock's own file: a missing one proves nothing, it may be on another machine."""
+    if lease.ended:
+        return Death.PROVEN
+    if at.watch is None or lease.host_id == at.host_id:
+        if lease.boot_id == at.boot_id:
+            over = Death.OVER if lease.until_boot_ms <= at.boot_ms else Death.NO
+            return Death.PROVEN if lock_free is True else over
+        if at.watch is None or lease.until_ms - lease.ttl_ms < at.now_ms - at.watch.boot_ms:
+            return Death.PROVEN
+    runs = 0 < lease.until_ms - at.now_ms <= lease.ttl_ms  # more is no lease of this clock: it was set back since
+    return Death.NO if runs or at.watch.seen_for_ms(lease, at.boot_ms) < lease.ttl_ms else Death.OVER
 
 
 # Claims

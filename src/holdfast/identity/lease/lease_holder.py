@@ -27,7 +27,6 @@ old bytes are overwritten through a descriptor that was opened before.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +35,7 @@ import msgspec
 
 from holdfast.core.clock import Clock, Entropy
 from holdfast.errors import BadRecord, HoldfastError, InstanceDamaged, InvariantViolated, KeysReplaced, NotNow
+from holdfast.host.machine import machine_id
 from holdfast.host.private_files import check_place, destroying, ensure_private_folder, read_private, write_atomically
 from holdfast.identity.lease import instance as decide
 from holdfast.identity.lease.arbiter import LeaseArbiter
@@ -54,7 +54,6 @@ from holdfast.identity.witness.witness import copy_of
 FORMAT = 1
 NAME = "key.json"
 FILE_BYTES_MAX = 16 * 1024
-_MACHINE_ID = Path("/etc/machine-id")
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -160,12 +159,7 @@ def site_of(folder: Path, clock: Clock) -> Site:
 
 
 def machine_digest() -> Digest:
-    """Of the machine's id; of its name where it has none."""
-    try:
-        text = _MACHINE_ID.read_text("ascii").strip() if sys.platform == "linux" else ""
-    except (OSError, ValueError):
-        text = ""
-    return digest_of(f"holdfast/machine/1\0{text or os.uname().nodename}".encode())
+    return digest_of(f"holdfast/machine/1\0{machine_id()}".encode())
 
 
 def host_digest(clock: Clock) -> Digest:

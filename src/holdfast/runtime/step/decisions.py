@@ -65,14 +65,14 @@ def waits_for_yes(view: TaskView, step: StepView) -> bool:
     return step.state is StepState.PLANNED and (rests or not tried)
 
 
-def asked_decision(view: TaskView, inbox: Inbox, ordinal: str, clock: Clock) -> StepView:
+def asked_decision(view: TaskView, inbox: Inbox, ordinal: str, clock: Clock, *, now_ms: int) -> StepView:
     """The parked step, where it may be decided now. Raises StepNotFound, NotSettleable, NotNow."""
     place, step = f"task {view.task_id} step {ordinal}", view.steps.get(ordinal)
     if step is None:
         raise StepNotFound(f"task {view.task_id} has no step {ordinal}")
     if step.state is not StepState.PARKED:
         raise NotSettleable(f"{place} is {step.state}, not parked")
-    left_ms = decidable_in_ms(view, step, clock)
+    left_ms = decidable_in_ms(view, step, clock, now_ms=now_ms)
     if left_ms > 0:
         raise NotNow(
             f"{place}: wait {left_ms / 1000:.1f} s before you decide; until then, a request may still reach the service"

@@ -2,7 +2,9 @@
 
 Times are measured on the clock that can be trusted for the question. Quiet is counted on the boot clock from the moment
 the newest attempt ended: by its own record, or by the claim that took the task from the session that made it. After a
-reboot everything of the old boot has ended, so the time since the boot counts. Key windows are counted on the wall
+reboot everything of the old boot has ended, so the time since the boot counts. Where several hosts share the journal,
+another boot may be another machine's, whose clock we cannot read: there the time since this machine claimed the task
+counts, or the journal's own time for those who hold no claim. Key windows are counted on the wall
 clock, which may have been set back: the longer of wall time and boot time counts, and when the wall clock is behind the
 journal's newest record the window of an attempt of another boot is taken as closed.
 """
@@ -44,20 +46,31 @@ def quiet_in_ms(view: TaskView, step: StepView, *, delay_ms: int, clock: Clock) 
 def ended_ago_ms(view: TaskView, step: StepView, clock: Clock) -> int:
     """How long ago the newest attempt had ended for certain; 0 while it may be under way."""
     ended = _ended(view, step)
-    if ended is None:
-        return 0
-    boot_id, boot_ms = ended
-    return clock.boot_ms() - boot_ms if boot_id == clock.boot_id else clock.boot_ms()
+    return 0 if ended is None else _since_ms(view, *ended, clock)
 
 
-def decidable_in_ms(view: TaskView, step: StepView, clock: Clock) -> int:
+def _since_ms(view: TaskView, claim: Claim, boot_ms: int, clock: Clock) -> int:
+    """How long ago that moment under the claim was, at least."""
+    if claim.boot_id == clock.boot_id:
+        return clock.boot_ms() - boot_ms
+    if not claim.host_id:
+        return clock.boot_ms()
+    here = [one.boot_ms for one in view.claims.values() if one.epoch > claim.epoch and one.boot_id == clock.boot_id]
+    return clock.boot_ms() - min(here) if here else 0
+
+
+def decidable_in_ms(view: TaskView, step: StepView, clock: Clock, *, now_ms: int) -> int:
     """How long until a person may decide a parked step: what they see before it is quiet is no
-    ground for a decision (T10). On the boot clock: a wall clock set forward must not shorten it.
+    ground for a decision (T10). On the boot clock: a wall clock set forward must not shorten it. A person may be at a
+    host that never had the task: there the journal's time counts, `now_ms`.
     """
     if step.parked is None:
         return 0
     epoch, boot_ms, quiet_in = step.parked
-    since = clock.boot_ms() - boot_ms if _is_of_this_boot(view, epoch, clock) else clock.boot_ms()
+    claim = view.claims.get(epoch)
+    if claim is not None and claim.host_id and claim.boot_id != clock.boot_id:
+        return max(0, step.not_before_ms - now_ms)
+    since = clock.boot_ms() - boot_ms if claim is not None and claim.boot_id == clock.boot_id else clock.boot_ms()
     return max(0, quiet_in - since)
 
 
@@ -150,14 +163,14 @@ def pause_s(tool: Tool[..., object], *, reason: str, tries: int, retry_after_s: 
     return max(wait_s, tool.retry_delay_s) if reason in ("refused", "raised") else wait_s
 
 
-def _ended(view: TaskView, step: StepView) -> tuple[str, int] | None:
-    """The boot and moment at which the newest attempt had ended for certain."""
+def _ended(view: TaskView, step: StepView) -> tuple[Claim, int] | None:
+    """The claim under which the newest attempt had ended for certain, and when on the boot clock of its machine."""
     if step.ended is not None:
         epoch, boot_ms = step.ended
         claim = view.claims.get(epoch)
-        return None if claim is None else (claim.boot_id, boot_ms)
+        return None if claim is None else (claim, boot_ms)
     claim = _superseded(view, step.attempts[-1] if step.attempts else None)
-    return None if claim is None else (claim.boot_id, claim.boot_ms)
+    return None if claim is None else (claim, claim.boot_ms)
 
 
 def _superseded(view: TaskView, attempt: Attempt | None) -> Claim | None:

@@ -13,13 +13,14 @@ Where journals may differ, `Capabilities` says so and the test asks for the refu
 from holdfast.testing.journal_contract.admin import Admin
 from holdfast.testing.journal_contract.appends import Appends
 from holdfast.testing.journal_contract.claims import Claims, Deaths
+from holdfast.testing.journal_contract.hosts import Hosts
 from holdfast.testing.journal_contract.sessions import Sessions
 from holdfast.testing.journal_contract.submissions import Facts, Submissions
 from holdfast.testing.journal_contract.upkeep import Remarks, Upkeep
-from holdfast.testing.journal_contract.world import Administered, World
+from holdfast.testing.journal_contract.world import Administered, SeveralHosts, World
 
-__all__ = ["Administered", "JournalContract", "World"]
+__all__ = ["Administered", "JournalContract", "SeveralHosts", "World"]
 
 
-class JournalContract(Submissions, Claims, Deaths, Sessions, Appends, Facts, Upkeep, Remarks, Admin):
+class JournalContract(Submissions, Claims, Deaths, Sessions, Hosts, Appends, Facts, Upkeep, Remarks, Admin):
     """Inherit, and supply the `world` fixture."""

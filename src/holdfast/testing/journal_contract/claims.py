@@ -238,6 +238,7 @@ class Deaths:
         worker = await world.process()
         claimed = await worker.start_task()
         await worker.die()
+        world.clock.advance(1_000)
         world.clock.reboot(boot_id="boot-2")
         other = await world.process()
         again = await other.take(claimed.hold.task_id)

@@ -254,7 +254,7 @@ class Upkeep:
         world.clock.advance(DAY_MS // 2)
         await worker.journal.append(first.hold, [noted()])
         newest = world.clock.wall_ms()
-        world.clock.set_wall_ms(newest - DAY_MS)
+        world.set_time(newest - DAY_MS)
 
         for one in (worker.journal, other.journal):
             assert one.now_ms() == newest
@@ -262,7 +262,7 @@ class Upkeep:
         await other.journal.append(second.hold, [noted()])
         view = await other.journal.read_task(second.hold.task_id)
         assert view.notes["n1"].at_ms == newest
-        world.clock.set_wall_ms(newest + 5)
+        world.set_time(newest + 5)
         assert worker.journal.now_ms() == newest + 5
         assert worker.journal.clock_behind_ms == 0
 
@@ -270,7 +270,7 @@ class Upkeep:
         journal = await world.connect()
         await world.submit(journal)
         newest = world.clock.wall_ms()
-        world.clock.set_wall_ms(newest - 5_000)
+        world.set_time(newest - 5_000)
         other = await world.connect()
         assert (other.now_ms(), other.clock_behind_ms) == (newest, 5_000)
 

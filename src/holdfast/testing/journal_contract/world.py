@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ class World(ABC):
 
     clock: ManualClock
     administered: Administered | None = None  # of a journal with a second port
+    hosts: SeveralHosts | None = None  # of a journal that several machines share
     _submitted = 0
 
     @abstractmethod
@@ -43,6 +44,10 @@ class World(ABC):
     @abstractmethod
     async def query(self, sql: str) -> list[tuple[Any, ...]]:
         """Read a table that Transactional tools wrote; an empty list where there is none."""
+
+    def set_time(self, wall_ms: int) -> None:
+        """Set the clock that the journal's time is read from."""
+        self.clock.set_wall_ms(wall_ms)
 
     async def process(self, *, ttl_ms: int = TTL_MS) -> Process:
         """A process with a handle and a session."""
@@ -65,6 +70,18 @@ class World(ABC):
 
     async def submit(self, journal: Journal, *, name: str = "trip") -> TaskId:
         return (await journal.submit(self.submission(name=name))).task_id
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeveralHosts:
+    """Two machines and the journal's own clock. `World.clock` is that of the first, with `World.connect`."""
+
+    elsewhere: ManualClock  # of the second machine: another boot id, another time since its start
+    connect_elsewhere: Callable[[], Awaitable[Journal]]
+    let_pass: Callable[[int], None]  # milliseconds, on all clocks
+    step: Callable[[int], None]  # of the journal's clock alone
+    promote: Callable[[int], None]  # another timeline, whose clock is so far ahead
+    renew_as_before: Callable[[Session], Awaitable[None]]  # by a process of the boot in which the session was opened
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,20 +65,15 @@ def find_dead_sessions(db: Db, clock: Clock, instance: Instance, *, but: int) ->
         "WHERE s != ? AND (ended = 0 OR s IN (SELECT session FROM task WHERE session IS NOT NULL))",
         (but,),
     ).fetchall()
+    at = rules.LookedAt(boot_id=clock.boot_id, boot_ms=clock.boot_ms())
     dead: list[DeadSession] = []
     for row in rows:
         s, session_id, boot_id, until_ms, ended = cast("tuple[int, str, str, int, int]", row)
         free = None if boot_id != clock.boot_id else not instance.is_alive(session_id)
-        if rules.session_dead(
-            ended=bool(ended),
-            lock_free=free,
-            boot_id=boot_id,
-            lease_until_boot_ms=until_ms,
-            now_boot_id=clock.boot_id,
-            now_boot_ms=clock.boot_ms(),
-        ):
-            proven = bool(ended) or free is True or boot_id != clock.boot_id
-            dead.append(DeadSession(row=s, until_ms=until_ms, proven=proven))
+        lease = rules.Lease(session_id=session_id, ended=bool(ended), boot_id=boot_id, until_boot_ms=until_ms)
+        death = rules.session_dead(lease, at, lock_free=free)
+        if death is not rules.Death.NO:
+            dead.append(DeadSession(row=s, until_ms=until_ms, proven=death is rules.Death.PROVEN))
     return dead
 
 
