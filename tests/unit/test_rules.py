@@ -15,7 +15,7 @@ from holdfast.errors import InvariantViolated, LeaseLost, TooLarge
 from holdfast.journal import rules
 from holdfast.journal.contract import Change, InboxKind
 from holdfast.journal.records import ENDED, RecordKind, TaskState
-from holdfast.journal.rules import NEVER_MS, Claimable, Death, Lease, LeaseWatch, LookedAt
+from holdfast.journal.rules import NEVER_MS, Claimable, Death, Lease, LeaseWatch, LookedAt, SeenRecord
 
 TASK = TaskId("01J9ZK3V5T8Q2M4N6P7R8S9T0V")
 NOW = 1_000_000
@@ -172,6 +172,32 @@ def test_nobodys_lease_is_over_before_its_own_deadline(
     for passed_ms in range(0, 3 * TTL_MS, 1_000):
         seen_dead |= judge(calm_ms + passed_ms, calm_ms + passed_ms + 20) is not Death.NO
     assert seen_dead
+
+
+# copies
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "newest", "link", "may_be_erased", "older"),
+    [
+        (2, 50, b"l", False, False),
+        (2, 51, b"l", False, False),
+        (2, 49, None, False, True),
+        (2, 49, None, True, True),  # a number that was drawn is never drawn again
+        (2, 80, None, False, True),  # the sequence ran ahead, the record is lost
+        (2, 80, None, True, False),
+        (2, 80, b"x", False, True),  # put back, and grown past the mark since
+        (2, 80, b"x", True, True),
+        (1, 80, b"l", False, True),
+        (3, 10, None, False, False),  # restored as it should be
+    ],
+)
+def test_an_older_copy_of_several_writers_is_recognized(
+    incarnation: int, newest: int, link: bytes | None, may_be_erased: bool, older: bool
+) -> None:
+    mark = SeenRecord(incarnation=2, number=50, link=b"l")
+    found = rules.is_older_copy(mark, incarnation=incarnation, newest=newest, link=link, may_be_erased=may_be_erased)
+    assert found is older
 
 
 # claims

@@ -306,6 +306,10 @@ class Journal(Protocol):
     ) -> list[int]:
         """Append records under the hold, all or none; returns their numbers.
 
+        Numbers are drawn in this commit and never given twice under one incarnation. Of two records of one task the
+        later has the higher number; of two tasks, where several writers commit at once, numbers need not be in the
+        order of the commits. With the incarnation, the number of a start is the attempt's fence (0005, 0052).
+
         `applied` marks inbox items as concluded; `begins` says that an effect will be sent on the strength of this
         commit: such a write is refused while space is short. A change to rest becomes one to the queue where the inbox
         holds an item that is newer than the hold (`hold.seen`) and not applied: nothing that was dropped meanwhile is

@@ -227,6 +227,28 @@ def check_hold(*, task_id: TaskId, state: TaskState, epoch: int, seq: int, hold_
         raise InvariantViolated("I8", f"task {task_id}: record {seq} was added under this very epoch, {epoch}")
 
 
+# Copies
+
+
+class SeenRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest record whose commit a host saw return, kept outside the journal."""
+
+    incarnation: int
+    number: int
+    link: bytes  # its hash
+
+
+def is_older_copy(mark: SeenRecord, *, incarnation: int, newest: int, link: bytes | None, may_be_erased: bool) -> bool:
+    """Whether a journal of several writers was put back since the host saw that record (0052). `newest`: the highest
+    number that was ever drawn. `link`: the hash of the record with the mark's number, None where there is none.
+    `may_be_erased`: the mark is older than retention keeps records."""
+    if incarnation != mark.incarnation:
+        return incarnation < mark.incarnation
+    if newest < mark.number:
+        return True
+    return not may_be_erased if link is None else link != mark.link
+
+
 # Poison
 
 
