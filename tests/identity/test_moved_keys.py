@@ -16,7 +16,7 @@ from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.errors import KeysWrong, VaultDamaged, VaultLocked, VaultMissing
 from holdfast.identity.journal_keys.keyfile import KeyFile, parse, read
 from holdfast.identity.journal_keys.secret_file import SecretFile
-from holdfast.identity.journal_keys.vault_keys import move_keys, open_ring, read_keys
+from holdfast.identity.journal_keys.vault_keys import move_keys, open_ring, point_keys, read_keys
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.phrase import Phrase
 from holdfast.identity.vault.keyset import create_vaults
@@ -48,6 +48,20 @@ def vault_for(folder: Path, phrase: Phrase, ring: JournalKeys | None) -> Vault:
         ring=ring,
     )
     return vault
+
+
+@pytest.mark.parametrize("linked", [False, True], ids=["before it had its name", "after"])
+def test_a_set_up_that_was_killed_leaves_nothing_beside_the_keys(tmp_path: Path, phrase: Phrase, linked: bool) -> None:
+    vault, home = vault_for(tmp_path, phrase, None), tmp_path / "home"
+    home.mkdir(0o700)
+    cut = home / ".keys.json.0123456789abcdef.new"
+    cut.touch(0o600)
+    if linked:
+        point_keys(home / "keys.json", vault)
+        os.link(home / "keys.json", cut)
+    point_keys(home / "keys.json", vault)
+    assert os.listdir(home) == ["keys.json"]
+    assert open_ring((home / "keys.json").read_bytes(), where=home / "keys.json").k_effect
 
 
 async def test_a_journal_goes_on_with_its_keys_in_a_vault(tmp_path: Path, phrase: Phrase) -> None:

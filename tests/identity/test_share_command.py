@@ -130,7 +130,7 @@ def test_a_caller_in_this_process_takes_them(phrase: Phrase) -> None:
 def test_a_person_types_them_unseen_and_may_mistype(hf: Commands, phrase: Phrase) -> None:
     made = hf("share", "split", "--needed=2", "--total=2", "--from-fd=0", stdin=" ".join(phrase.words))
     shares = [block.split("\n")[1] for block in made.out.strip().split("\n\n")]
-    typed = [shares[0], "not a share", shares[0], " ".join(w[:4] for w in shares[1].split())]
+    typed = [shares[0], "not a share", "", shares[0], " ".join(w[:4] for w in shares[1].split())]
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "holdfast", "share", "combine"],

@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.cli.input.input_sheet import FOUR_LETTERS, sorted_paper
+from holdfast.cli.input.input_sheet import sorted_paper
 from holdfast.cli.input.input_slots import read_line
-from holdfast.cli.input.terminal import ask_words, read_words
+from holdfast.cli.input.terminal import ask_sheet, ask_words, read_words
 from holdfast.cli.screen.screen import talk
 from holdfast.errors import BadInput, BadShare
 from holdfast.identity.acts.paper_sheets import FittedWords, PaperSession, check_same_agent, fit_phrase, fit_shares
@@ -60,9 +60,9 @@ def fit_text(session: PaperSession, text: str, passphrase: str = "") -> FittedWo
 
 def _typed(session: PaperSession, passphrase: str) -> FittedWords:
     def ask(what: str) -> str:
-        return ask_words(what, "--words-fd")
+        return ask_sheet(what, "--words-fd")
 
-    text = ask(f"the {WORDS} words, or the {SHARE_WORDS} of a share, {FOUR_LETTERS}")
+    text = ask(f"the {WORDS} words, or the {SHARE_WORDS} of a share")
     if _CODE.search(text) or not sorted_paper(text).shares:
         return fit_text(session, text, passphrase)
     return fit_shares(session, ask_shares(ask, text), passphrase)

@@ -9,12 +9,11 @@ import argparse
 import re
 from dataclasses import dataclass, field
 
-from holdfast.cli.input.terminal import ask_words, read_words
+from holdfast.cli.input.terminal import ask_sheet, read_words
 from holdfast.errors import BadInput
 
 _CODE = re.compile(r"HF1[RS]:", re.IGNORECASE)
 _HEADING = re.compile(r"share [0-9]+ of [0-9]+,")
-FOUR_LETTERS = "on one line; the first four letters of each word are enough"
 _PHRASE_WORDS_MAX = 28  # more words than this are shares
 
 
@@ -48,7 +47,7 @@ def read_given(args: argparse.Namespace) -> Given:
     if args.words_fd is not None:
         text = read_words(args.words_fd, "--words-fd")
         return sorted_paper(text, passphrase)
-    found = sorted_paper(ask_words(f"the 24 words, or the 33 of a share, {FOUR_LETTERS}", "--words-fd"), passphrase)
+    found = sorted_paper(ask_sheet("the 24 words, or the 33 of a share", "--words-fd"), passphrase)
     if not found.shares:
         return found
     return _more_shares(found)
@@ -82,5 +81,5 @@ def _more_shares(found: Given) -> Given:
     shares = list(found.shares)
     needed = read_share(shares[0]).needed
     while len(shares) < needed:
-        shares.append(ask_words(f"share {len(shares) + 1} of {needed} needed", "--words-fd"))
+        shares.append(ask_sheet(f"share {len(shares) + 1} of {needed} needed", "--words-fd"))
     return Given(shares=tuple(shares), passphrase=found.passphrase)

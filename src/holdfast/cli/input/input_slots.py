@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,15 +67,16 @@ def read_line(option: str, word: str) -> str:
 def new_slots(args: argparse.Namespace) -> tuple[list[UnlockKey], list[UnlockKey]]:
     """The keys that open a new vault and its second place."""
     vault = given_keys("--passphrase-fd", args.passphrase_fd, args.unlock_file, args.credential, what="the vault")
-    second = given_keys(
-        "--second-passphrase-fd", args.second_passphrase_fd, args.second_unlock_file, None, what="the second place"
-    )
-    for one in vault:
-        if any(one.kind == other.kind and one.secret == other.secret for other in second):
+
+    def differ(other: UnlockKey) -> None:
+        if any(one.kind == other.kind and one.secret == other.secret for one in vault):
             raise BadInput(
                 "the vault and its second place have the same passphrase or unlock file",
                 hint="a thief who opens one could open both: use different ones",
             )
+
+    option, fd, file = "--second-passphrase-fd", args.second_passphrase_fd, args.second_unlock_file
+    second = given_keys(option, fd, file, None, what="the second place", check=differ)
     return vault, second
 
 
@@ -89,8 +91,17 @@ def open_existing(folder: Path, option: str, fd: str | None, *, what: str) -> Va
     return open_vault(folder, ask=ask)
 
 
-def given_keys(option: str, fd: str | None, file: str | None, credential: str | None, *, what: str) -> list[UnlockKey]:
-    """The keys that these options name; without any, a passphrase that a person types."""
+def given_keys(
+    option: str,
+    fd: str | None,
+    file: str | None,
+    credential: str | None,
+    *,
+    what: str,
+    check: Callable[[UnlockKey], None] = lambda _: None,
+) -> list[UnlockKey]:
+    """The keys that these options name; without any, a passphrase that a person types. The check raises BadInput for
+    one that may not be used; a person may then type another."""
     from holdfast.identity.vault.slots import RISKS, passphrase_key
 
     keys: list[UnlockKey] = []
@@ -102,9 +113,12 @@ def given_keys(option: str, fd: str | None, file: str | None, credential: str | 
         keys.append(_credential(credential))
     if not keys:
         prompt, for_what = f"new passphrase for {what}", f"a passphrase for {what}"
-        asked = ask_twice(prompt, for_what=for_what, hint=f"give {option} N", check=passphrase_key)
+        asked = ask_twice(
+            prompt, for_what=for_what, hint=f"give {option} N", check=lambda text: check(passphrase_key(text))
+        )
         keys.append(passphrase_key(asked))
     for key in keys:
+        check(key)
         if key.kind != "passphrase":
             talk(f"risk: {what}: {RISKS[key.kind]}")
     return keys

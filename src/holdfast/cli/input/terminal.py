@@ -12,8 +12,10 @@ from collections.abc import Callable
 
 from holdfast.cli.screen.screen import talk
 from holdfast.cli.screen.wrapping import screen_width, wrapped
+from holdfast.core.notices import counted
 from holdfast.errors import BadInput, BadUsage
 
+WORDS = 24
 WORDS_BYTES_MAX = 64 * 1024
 TRIES = 3
 
@@ -63,6 +65,18 @@ def ask_twice(prompt: str, *, for_what: str, hint: str, check: Callable[[str], o
 
 def ask_words(what: str, option: str = "--from-fd") -> str:
     return ask_hidden(what, for_what="the words", hint=f"give {option} 0 to read the words from standard input")
+
+
+def ask_sheet(what: str, option: str = "--from-fd") -> str:
+    """The words of a sheet or share: all on one line, or the text of a code; or on several lines, then Enter alone."""
+    text = ask_words(f"{what}; the first four letters of each are enough. On one line or several", option)
+    if ":" in text or len(text.split()) >= WORDS:
+        return text
+    while (
+        more := ask_words(f"{counted(len(text.split()), 'word', 'words')} so far; more, or Enter to end", option)
+    ).strip():
+        text += f" {more}"
+    return text
 
 
 def read_words(word: str, option: str = "--from-fd") -> str:

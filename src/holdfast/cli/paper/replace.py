@@ -11,7 +11,7 @@ from holdfast.cli.command import home_of
 from holdfast.cli.identity.show import report
 from holdfast.cli.input.input_sheet import read_given
 from holdfast.cli.input.input_slots import read_line
-from holdfast.cli.input.terminal import ask_hidden, ask_words, confirm, read_words
+from holdfast.cli.input.terminal import ask_hidden, ask_sheet, confirm, read_words
 from holdfast.cli.screen.output_words import words_out
 from holdfast.cli.screen.screen import talk
 from holdfast.core.clock import SystemEntropy
@@ -64,7 +64,7 @@ def _new_words(home: AgentHome, args: argparse.Namespace, old: PaperKeys) -> Phr
         talk("an earlier run was interrupted: type the new words that it showed")
         if args.again_fd is not None:
             return read_phrase(read_words(args.again_fd, "--again-fd"))
-        return read_phrase(ask_words("the 24 new words", "--again-fd"))
+        return read_phrase(ask_sheet("the 24 new words", "--again-fd"))
     if args.again_fd is not None:
         raise BadInput("--again-fd: there is no interrupted run")
     show = words_out(args.new_words_fd, home.name)

@@ -6,7 +6,7 @@ import argparse
 import re
 
 from holdfast.cli.command import Commands, new_noun, new_verb
-from holdfast.cli.input.terminal import ask_words, read_words
+from holdfast.cli.input.terminal import ask_sheet, read_words
 from holdfast.cli.screen.screen import talk
 from holdfast.errors import BadInput
 
@@ -52,7 +52,7 @@ def run_split(args: argparse.Namespace) -> int:
 
     check_way_out(None, text=True)
     needed, total = _number("--needed", args.needed), _number("--total", args.total)
-    text = read_words(args.from_fd) if args.from_fd is not None else ask_words("the 24 words")
+    text = read_words(args.from_fd) if args.from_fd is not None else ask_sheet("the 24 words")
     with read_phrase(text) as phrase:
         for share in split(phrase, needed=needed, total=total):
             print(f"share {share.number} of {total}, any {needed} needed, document {share.document}")
@@ -73,7 +73,7 @@ def run_combine(args: argparse.Namespace) -> int:
         lines = [line.strip() for line in read_words(args.from_fd).splitlines()]
         shares = [line for line in lines if line and not _HEADING.match(line)]
     else:
-        shares = [" ".join(one.words) for one in ask_shares(ask_words)]
+        shares = [" ".join(one.words) for one in ask_shares(ask_sheet)]
     with combine(shares) as phrase:
         print(" ".join(phrase.words))
     talk("secret: these are all the words; if this machine has a network, run `holdfast paper replace` soon")

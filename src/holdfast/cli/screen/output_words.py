@@ -11,9 +11,9 @@ import fcntl
 import os
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from holdfast.cli.input.terminal import ask_words
+from holdfast.cli.input.terminal import ask_sheet, ask_words
 from holdfast.cli.screen.screen import talk
 from holdfast.core.clock import SystemEntropy
 from holdfast.errors import BadInput
@@ -77,18 +77,16 @@ def copy_by_hand(title: str, words: Sequence[str], listed: WordList) -> None:
     Raises BadInput if the copy stays wrong; it names positions, never words."""
     check_person()
     talk(f"{title}: write each word down, then press Enter. Make sure that no one else sees this screen")
-    for number, word in enumerate(words, 1):
-        _ask(f"word {number} of {len(words)}: {word}   [Enter] ")
-        sys.stderr.write(_WIPE)
-        sys.stderr.flush()
+    _show(words, range(1, len(words) + 1))
     some = places_to_ask(len(words), SystemEntropy())
     _until_right(words, listed, lambda: wrong_places(words, _typed_at(some), listed))
-    prompt = f"all {len(words)} words, from your copy, on one line; the first four letters of each are enough"
-    _until_right(words, listed, lambda: retyped_wrong(words, ask_words(prompt), listed))
+    prompt = f"all {len(words)} words, from your copy"
+    _until_right(words, listed, lambda: retyped_wrong(words, ask_sheet(prompt), listed))
 
 
 def _until_right(words: Sequence[str], listed: WordList, ask: Callable[[], list[int]]) -> None:
-    """Ask; then ask again only for the words that were wrong."""
+    """Ask; then ask again only for the words that were wrong. Those that stay wrong are shown again: the same words
+    are good, the copy is not."""
     wrong = ask()
     for left in reversed(range(TRIES)):
         if not wrong:
@@ -96,8 +94,17 @@ def _until_right(words: Sequence[str], listed: WordList, ask: Callable[[], list[
         where = "the number of words" if wrong == [0] else f"word {', '.join(map(str, wrong))}"
         talk(f"your copy differs in {where}; check it" + (" and try again" if left else ""))
         if left:
+            if wrong != [0] and left < TRIES - 1:
+                _show(words, wrong)
             wrong = ask() if wrong == [0] else wrong_places(words, _typed_at(wrong), listed)
     raise BadInput("the copy is still wrong", hint="run the command again, and copy the words again")
+
+
+def _show(words: Sequence[str], places: Iterable[int]) -> None:
+    for number in places:
+        _ask(f"word {number} of {len(words)}: {words[number - 1]}   [Enter] ")
+        sys.stderr.write(_WIPE)
+        sys.stderr.flush()
 
 
 def _typed_at(places: Sequence[int]) -> dict[int, str]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import cast
 
 from holdfast.errors import KeysWrong, VaultDamaged
-from holdfast.host.private_files import create_durably, destroying, write_atomically
+from holdfast.host.private_files import TEMPORARY_SUFFIX, create_durably, destroying, write_atomically
 from holdfast.identity.journal_keys.keyfile import POINTER, is_pointer, parse, read
 from holdfast.identity.journal_keys.secret_file import lock_keys
 from holdfast.identity.vault.ring import JournalKeys, VaultRing, read_escrow
@@ -62,15 +62,16 @@ def move_keys(path: Path, vault: Vault) -> None:
 def point_keys(path: Path, vault: Vault) -> None:
     """From now on this keys.json leads to the vault: a new one, or one whose vault was lost. One that holds keys itself
     is moved. Safe to repeat."""
-    if not os.path.lexists(path) and create_durably(path, _pointing_to(vault)):
-        return
-    with lock_keys(path):
-        raw = read(path)
-        if is_pointer(raw):
-            if _pointer(raw, path) != (vault.folder.absolute(), vault.vault_id):
+    if os.path.lexists(path) or not create_durably(path, _pointing_to(vault)):
+        with lock_keys(path):
+            raw = read(path)
+            if is_pointer(raw) and _pointer(raw, path) != (vault.folder.absolute(), vault.vault_id):
                 write_atomically(path, _pointing_to(vault))
-            return
-    move_keys(path, vault)
+        if not is_pointer(raw):
+            move_keys(path, vault)
+    with lock_keys(path):  # no one writes it now: what is left beside it is of a run that was killed
+        for one in path.parent.glob(f".{path.name}.*{TEMPORARY_SUFFIX}"):
+            one.unlink(missing_ok=True)
 
 
 def _pointing_to(vault: Vault) -> bytes:
