@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 import holdfast
+from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.rest import NeedsPerson, Suspended
 from holdfast.errors import (
@@ -46,6 +48,20 @@ async def test_messages_are_answered_in_order(lab: Lab, agent: MakeAgent) -> Non
         view = await hf.task(await chat.task_id()).view()
     messages = request_of(view, asks_of(view)[-1].ordinal).messages
     assert len(messages) == 1 + 6 * 2 - 1  # the system, and all but the last answer
+
+
+async def test_idle_conversations_are_told_apart_in_the_list(
+    lab: Lab, agent: MakeAgent, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with lab.open(ada := agent()) as hf:
+        for name in ("monday", "tuesday"):
+            chat = ada.chat(name)
+            await chat.say("hello", timeout_s=20)
+            await wait_state(hf.task(await chat.task_id()), TaskState.WAITING)
+    assert await asyncio.to_thread(main, ["task", "list", "--journal", str(lab.journal)]) == 0
+    said = capsys.readouterr().out
+    for name in ("monday", "tuesday"):
+        assert re.search(rf"\({name}\) +waiting ", said)
 
 
 async def test_a_message_id_is_a_message(lab: Lab, agent: MakeAgent, seen: SeenNow) -> None:

@@ -68,6 +68,8 @@ def test_a_call_under_way_ends_before_the_worker_does(hf: Commands, start_worker
     assert worker.process.poll() is None
     (hf.folder / "go").touch()
     assert worker.wait_end() == 0
+    asked = [line for line in worker.said if "to finish" in line]
+    assert ["calls in flight have 60 s to finish" in line for line in asked] == [True]  # the number of --grace
     shown = hf.look("task", "show", task_id, "--json").json
     assert (shown["state"], len(keys_sent(hf.folder))) == ("succeeded", 1)
 
