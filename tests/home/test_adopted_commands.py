@@ -143,6 +143,7 @@ READING = (
     "backup list",
     "memory show",
     "memory search tea",
+    "memory folders",
     "backup schedule",
     "backup due",
 )

@@ -53,6 +53,27 @@ def memory(home: Path) -> Memory:
     return Memory(home)
 
 
+def test_a_folder_that_is_gone_can_be_forgotten(memory: Memory, home: Path) -> None:
+    async def mark(folder: str) -> None:
+        journal, _ = await open_file_journal(home / "journal.db")
+        await journal.close_remarks(1, folder=folder, name="old-host:/agents/ada")
+        await journal.close()
+
+    async def begin() -> None:
+        await (await open_file_journal(home / "journal.db"))[0].close()
+
+    asyncio.run(begin())
+    assert "no line was written" in memory("folders").err
+    memory("add", "tea")
+    (own,) = memory("folders", "--json").json["folders"]
+    assert (own["where"].endswith(f":{home}"), own["waiting"]) == (True, 0)
+    asyncio.run(mark("feed" * 8))
+    assert "old-host:/agents/ada" in memory("folders").out
+    assert "no folder has" in memory("folders", "--forget", "xyz", code=2).err
+    found = memory("folders", "--forget", "feed", "--json").json
+    assert (found["forgotten"], [one["id"] for one in found["folders"]]) == ("old-host:/agents/ada", [own["id"]])
+
+
 def test_without_a_journal_a_line_goes_straight_into_the_file(memory: Memory, home: Path) -> None:
     done = memory("add", "moved the meeting", "--json").json
     assert (done["journal"], done["written"]) == (False, True)

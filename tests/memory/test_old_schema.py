@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,8 @@ from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.sqlite.opening import check
 from holdfast.journal.sqlite.opening import open as opening
 from holdfast.journal.sqlite.schema import SCHEMA, schema_step
+from holdfast.layout.agent_home import MemoryPlace
+from holdfast.memory.projection import project_now
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.journal_contract.world import planned, succeeded
 
@@ -197,7 +200,7 @@ async def test_damage_of_remarks_is_found(old: Path) -> None:
         ("DELETE FROM remark WHERE n = 2", "newest is missing"),
         ("DELETE FROM remark WHERE n = 1", "an earlier remark is missing"),
         ("UPDATE meta SET value = x'00' WHERE key = 'remark_head'", "newest is missing"),
-        ("INSERT INTO meta VALUES ('remarks_written', 9)", "more are marked"),
+        ("INSERT INTO remark_mark VALUES ('f', '', 9, 0)", "more are marked"),
     ):
         found = await damaged(sql)
         assert any(word in one for one in found), (sql, found)
@@ -205,7 +208,7 @@ async def test_damage_of_remarks_is_found(old: Path) -> None:
             (old / name).unlink(missing_ok=True)
         (old / "journal.db").write_bytes(kept)
     db = raw(old)
-    with pytest.raises(apsw.ConstraintError, match="until it is in its file"):
+    with pytest.raises(apsw.ConstraintError, match="until it is in its files"):
         db.execute("DELETE FROM remark WHERE n = 1")
     db.close()
 
@@ -222,4 +225,47 @@ async def test_a_remark_that_was_changed_is_not_read(old: Path) -> None:
     journal = await opened(old)
     with pytest.raises(JournalDamaged):
         await journal.remarks_after(0, limit=9)
+    await journal.close()
+
+
+async def test_the_one_mark_of_older_days_goes_over_to_the_folder(tmp_path: Path) -> None:
+    """What was written then is not written again, and the first folder that goes on takes the mark's place."""
+    tmp_path.chmod(0o700)
+    journal = await opened(tmp_path)
+    await journal.add_remarks([Remark(remark_id=one, to=RemarkTo.MEMORY, text=one, origin="user") for one in "abc"])
+    await journal.close()
+    lower(tmp_path, 3)
+    db = raw(tmp_path)
+    db.execute("INSERT INTO meta VALUES ('remarks_written', 2); DELETE FROM remark WHERE n = 1")
+    db.close()
+    assert check.find_damage(tmp_path / "journal.db", opening.KeyWraps(FixedKeys())) == []
+
+    journal = await opened(tmp_path)
+    assert [(one.folder, one.number) for one in await journal.remark_marks()] == [("", 2)]
+    assert await findings(journal) == []
+    await project_now(journal, MemoryPlace(folder=tmp_path))
+    (mark,) = await journal.remark_marks()
+    assert (mark.folder != "", mark.name.endswith(f":{tmp_path}"), mark.number) == (True, True, 3)
+    written = (tmp_path / "MEMORY.md").read_text()
+    assert "c" in written.splitlines()[-1]
+    assert "- b" not in written
+    await journal.close()
+
+
+async def test_a_folder_on_another_machine_takes_the_mark_of_its_journal_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    journal, place = await opened(tmp_path), MemoryPlace(folder=tmp_path)
+    await journal.add_remarks([Remark(remark_id="a", to=RemarkTo.MEMORY, text="before", origin="user")])
+    await project_now(journal, place)
+    (before,) = await journal.remark_marks()
+    monkeypatch.setattr("holdfast.host.machine.machine_id", lambda: "another")
+    shutil.rmtree(place.private)
+    place.memory_file.write_text("# Memory\n")  # a person has removed the line: it does not come back
+    await journal.add_remarks([Remark(remark_id="b", to=RemarkTo.MEMORY, text="after", origin="user")])
+    await project_now(journal, place)
+    (mark,) = await journal.remark_marks()
+    assert (mark.folder != before.folder, mark.number) == (True, 2)
+    assert "before" not in place.memory_file.read_text()
     await journal.close()

@@ -21,7 +21,7 @@ from holdfast.errors import InvariantViolated, JournalDamaged, TaskNotFound
 from holdfast.host.sqlite import open_in_memory
 from holdfast.journal import rules
 from holdfast.journal.chain import first_link, first_remark_link, next_link, next_remark_link
-from holdfast.journal.contract import InboxItem, InboxKind, KeptRemark, Remark, Statement, TaskRow
+from holdfast.journal.contract import InboxItem, InboxKind, KeptRemark, Remark, RemarkMark, Statement, TaskRow
 from holdfast.journal.records import Body, NewRecord, Record, TaskState, TaskView, as_kept, fold
 from holdfast.journal.sqlite.verbs.tasks import apply_statements
 
@@ -198,7 +198,7 @@ class MemoryContents:
         self.notices: dict[str, tuple[Notice, bool]] = {}  # told
         self.blobs: dict[str, BlobCell] = {}
         self.remarks: list[RemarkCell] = []
-        self.remarks_written = 0
+        self.remark_marks: dict[str, RemarkMark] = {}
         self.effects: dict[bytes, tuple[TaskId, str]] = {}
         self.sequence = 0
         self.newest_ms = 0
@@ -301,10 +301,8 @@ class MemoryContents:
 
     def erase_remarks(self, *, before_ms: int) -> None:
         """Forget those that are in their files since before then; the newest stays."""
-        newest = self.remarks[-1:]
-        self.remarks = [
-            cell for cell in self.remarks[:-1] if cell.at_ms >= before_ms or cell.number > self.remarks_written
-        ] + newest
+        newest, written = self.remarks[-1:], min((one.number for one in self.remark_marks.values()), default=0)
+        self.remarks = [cell for cell in self.remarks[:-1] if cell.at_ms >= before_ms or cell.number > written] + newest
 
     def add_notice(self, notice: Notice, *, now_ms: int) -> None:
         stamped = msgspec.structs.replace(notice, at_ms=notice.at_ms or now_ms)

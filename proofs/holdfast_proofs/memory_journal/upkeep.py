@@ -11,7 +11,7 @@ from holdfast.core.ids import TaskId
 from holdfast.core.notices import Notice
 from holdfast.errors import BlobNotFound, HoldfastError, JournalDamaged
 from holdfast.journal import rules
-from holdfast.journal.contract import KeptRemark, Remark
+from holdfast.journal.contract import KeptRemark, Remark, RemarkMark
 from holdfast.journal.steady import Moment, SteadyTime
 from holdfast_proofs.memory_journal.contents import BlobCell, MemoryContents
 
@@ -69,13 +69,17 @@ class MemoryUpkeep:
         found = [kept.link for kept in self._store.read_remarks() if kept.number == number]
         return found[0] if found else None
 
-    async def remarks_written(self) -> int:
-        return self._store.remarks_written
+    async def remark_marks(self) -> list[RemarkMark]:
+        return sorted(self._store.remark_marks.values(), key=lambda one: (one.number, one.folder))
 
-    async def close_remarks(self, number: int) -> None:
-        newest = self._store.remarks[-1].number if self._store.remarks else 0
-        written = min(number, newest)
-        self._store.remarks_written = max(self._store.remarks_written, written)
+    async def close_remarks(self, number: int, *, folder: str, name: str = "") -> None:
+        marks = self._store.remark_marks
+        number = min(number, self._store.remarks[-1].number if self._store.remarks else 0)
+        if number > (marks[folder].number if folder in marks else 0):
+            marks[folder] = RemarkMark(folder=folder, name=name, number=number, at_ms=self.now_ms())
+
+    async def forget_folder(self, folder: str) -> bool:
+        return self._store.remark_marks.pop(folder, None) is not None
 
     # upkeep
 

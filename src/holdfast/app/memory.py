@@ -25,7 +25,7 @@ from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.notices import memory_not_written_notice
 from holdfast.core.ports import Recalled, Recollection, Unread
 from holdfast.core.waiting import wait_event
-from holdfast.errors import HoldfastError
+from holdfast.errors import BadInput, HoldfastError
 from holdfast.host.log import Log
 from holdfast.journal.contract import Journal, Remark, RemarkTo
 from holdfast.journal.rules import check_remark, remark_to
@@ -277,6 +277,48 @@ async def _waiting(journal: Journal, place: MemoryPlace) -> tuple[list[Recalled]
         for one in kept[:WAITING_MAX]
     ]
     return lines, (more,) if len(kept) > WAITING_MAX else ()
+
+
+class FolderMark(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder into which the agent's memory is written."""
+
+    id: str
+    where: str
+    waiting: int  # lines that are not in its files yet, at most WAITING_MAX
+    at_ms: int
+
+
+class Folders(msgspec.Struct, frozen=True, kw_only=True):
+    folders: tuple[FolderMark, ...]
+    forgotten: str = ""  # where it was
+
+
+async def list_folders(home: AgentHome, *, forget: str = "") -> Folders:
+    """The folders that the journal knows; with `forget`, without the one whose id begins so. Raises BadInput."""
+    journal, _ = await open_file_journal(home.journal, create=False)
+    try:
+        forgotten = await _forget_folder(journal, forget) if forget else ""
+        folders = [
+            FolderMark(
+                id=one.folder,
+                where=one.name or "unknown",
+                waiting=len(await journal.remarks_after(one.number, limit=WAITING_MAX)),
+                at_ms=one.at_ms,
+            )
+            for one in await journal.remark_marks()
+        ]
+        return Folders(folders=tuple(folders), forgotten=forgotten)
+    finally:
+        await journal.close()
+
+
+async def _forget_folder(journal: Journal, start: str) -> str:
+    fitting = [one for one in await journal.remark_marks() if one.folder.startswith(start)]
+    if len(fitting) != 1:
+        count = "no folder has" if not fitting else f"{len(fitting)} folders have"
+        raise BadInput(f"{count} an id that starts with {start!r}", hint="`holdfast memory folders` lists the ids")
+    await journal.forget_folder(fitting[0].folder)
+    return fitting[0].name or fitting[0].folder
 
 
 class MissingFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -163,6 +163,15 @@ class KeptRemark(msgspec.Struct, frozen=True, kw_only=True):
     link: bytes  # its hash over the one before
 
 
+class RemarkMark(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the remarks are in the files of one agent folder."""
+
+    folder: str  # the folder's id (`host.machine.host_id`): each host that writes the files has its own
+    name: str  # where it is, for people
+    number: int
+    at_ms: int  # when it was moved last; 0: not known
+
+
 class InboxKind(StrEnum):
     EVIDENCE = "evidence"
     DECISION = "decision"
@@ -425,12 +434,17 @@ class Journal(Protocol):
         """The hash of that remark; None where it is not there (any more)."""
         ...
 
-    async def remarks_written(self) -> int:
-        """Up to which number they are known to be in their files; 0 where none is."""
+    async def remark_marks(self) -> list[RemarkMark]:
+        """One per agent folder that has written remarks into its files; the one that is furthest behind first."""
         ...
 
-    async def close_remarks(self, number: int) -> None:
-        """They are in their files up to this one: retention may erase them. Only rises."""
+    async def close_remarks(self, number: int, *, folder: str, name: str = "") -> None:
+        """Up to this one they are in the files of this folder. A folder's mark only rises. Retention erases no remark
+        that a folder with a mark has not got."""
+
+    async def forget_folder(self, folder: str) -> bool:
+        """Remove the mark of a folder that is gone for good; False where it has none."""
+        ...
 
     # upkeep
     def notice_turn(self) -> AbstractAsyncContextManager[bool]:
@@ -449,7 +463,8 @@ class Journal(Protocol):
     async def retain(self, *, keep_ms: int, tombstone_ms: int) -> int:
         """Erase payloads of tasks that ended more than `keep_ms` ago; returns how many. Never touches a task that is
         open or whose key window is; the id and fingerprint stay as a tombstone for `tombstone_ms` more, so that a late
-        resubmission finds the same task. Remarks go when they are as old and in their files; the newest one stays."""
+        resubmission finds the same task. Remarks go when they are as old and in the files of every folder that has a
+        mark, at least one; the newest one stays."""
         ...
 
     def check(self) -> AsyncIterator[str]:

@@ -163,6 +163,7 @@ class MemoryPlace:
     lock = _Inside(f"{PRIVATE}/memory.lock")
     position = _Inside(f"{PRIVATE}/memory.json")
     report = _Inside(f"{PRIVATE}/merges.jsonl")
+    instance = _Inside("instance")  # of this machine, never copied: names the folder in the journal
 
     def day_file(self, day: str) -> Path:
         return self.days / f"{day}.md"

@@ -110,7 +110,7 @@ async def furnish(folder: Path) -> None:
         await cancelled.cancel(by="a person")
         await wait_rest(hf)
         await hf.journal.add_remarks([_remark("early", number) for number in range(3)])
-        await hf.journal.close_remarks(2)
+        await hf.journal.close_remarks(2, folder="f" * 32, name="furnished")
 
 
 async def die_unrepeatably(folder: Path, request: str) -> None:

@@ -65,6 +65,22 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("day", metavar="DAY", nargs="?", default="", help="print this day's log (default: MEMORY.md)")
     add_flag(parser, "--start", "the summary that an agent gets when it starts")
     add_options(parser, "--home", "--json")
+    parser = new_verb(verbs, "folders", run_folders).help("""which folders hold the memory
+
+        List the folders into which Holdfast writes this agent's memory; with a journal that several hosts share, each
+        host has one. The journal keeps a line until every folder in this list has it. If a folder is gone for good,
+        remove it from the list with --forget. Holdfast deletes no file.
+        columns:
+          id      names the folder in the journal
+          where   host and folder
+          lines   lines that wait to be written there
+          written when a line was last written there
+        examples:
+          holdfast memory folders
+          holdfast memory folders --forget 3f2a
+        """)
+    parser.add_argument("--forget", metavar="ID", default="", help="remove this folder; the first letters are enough")
+    add_options(parser, "--home", "--json")
 
 
 def run_add(args: argparse.Namespace) -> int:
@@ -108,6 +124,23 @@ def run_search(args: argparse.Namespace) -> int:
         talk(f"NOT SEARCHED: {one.file}: {one.why}")
         if one.hint:
             talk(f"hint: {one.file}: {one.hint}")
+    return 0
+
+
+def run_folders(args: argparse.Namespace) -> int:
+    import asyncio
+
+    from holdfast.app.memory import list_folders
+    from holdfast.core.clock import iso
+
+    found = asyncio.run(list_folders(home_of(args), forget=args.forget))
+    if args.json:
+        print_json({"folders": found.folders, "forgotten": found.forgotten})
+        return 0
+    if found.forgotten:
+        print(f"forgot {found.forgotten}")
+    rows = [(one.id, one.where, str(one.waiting), iso(one.at_ms)) for one in found.folders]
+    print_table(("id", "where", "lines", "written"), rows, empty="no line was written to a memory file yet")
     return 0
 
 

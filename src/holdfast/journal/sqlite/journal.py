@@ -33,7 +33,7 @@ from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.opening import check
 from holdfast.journal.sqlite.rows import COLUMNS, TASK_COLUMNS, TASK_FROM, open_record, read_view, task_row
 from holdfast.journal.sqlite.sql_errors import translated, unreadable
-from holdfast.journal.sqlite.txn import NEWEST, Txn
+from holdfast.journal.sqlite.txn import NEWEST
 from holdfast.journal.sqlite.verbs import claims, inbox, remarks, tasks, upkeep
 from holdfast.journal.sqlite.verbs.sessions import SqliteSession, find_dead_sessions, list_sessions, pages_to_keep
 from holdfast.journal.sqlite.writer import Writer
@@ -276,9 +276,7 @@ class SqliteJournal:
     async def find_effect(self, effect_key: bytes) -> tuple[TaskId, str] | None:
         query = "SELECT t.task_id, r.ordinal FROM record r JOIN task t ON t.t = r.t WHERE r.effect_key = ? LIMIT 1"
         row = self._read(lambda db: db.execute(query, (effect_key,)).fetchone())
-        if row is None:
-            return None
-        raw, ordinal = row
+        raw, ordinal = row or (None, None)
         return (task_id_from_bytes(raw), str(ordinal)) if isinstance(raw, bytes) else None
 
     async def find_due_ms(self) -> int | None:
@@ -339,10 +337,9 @@ class SqliteJournal:
         )
 
     async def put_blobs(self, contents: Sequence[bytes], *, task_id: TaskId) -> list[str]:
-        def act(txn: Txn) -> list[str]:
-            return upkeep.put_blobs(txn, contents, task_id, self._wraps, self._digest_key)
-
-        return await self._writer.write(act, begins=True)
+        return await self._writer.write(
+            lambda txn: upkeep.put_blobs(txn, contents, task_id, self._wraps, self._digest_key), begins=True
+        )
 
     async def get_blob(self, digest: str) -> bytes:
         return self._read(lambda db: upkeep.get_blob(db, digest, self._wraps, self._digest_key))
@@ -360,11 +357,14 @@ class SqliteJournal:
     async def find_remark_link(self, number: int) -> bytes | None:
         return self._read(lambda db: remarks.find_link(db, number))
 
-    async def remarks_written(self) -> int:
-        return self._read(remarks.written)
+    async def remark_marks(self) -> list[contract.RemarkMark]:
+        return self._read(remarks.marks)
 
-    async def close_remarks(self, number: int) -> None:
-        await self._writer.write(lambda txn: remarks.close(txn, number))
+    async def close_remarks(self, number: int, *, folder: str, name: str = "") -> None:
+        await self._writer.write(lambda txn: remarks.close(txn, number, folder, name))
+
+    async def forget_folder(self, folder: str) -> bool:
+        return await self._writer.write(lambda txn: remarks.forget(txn, folder))
 
     # upkeep
 

@@ -13,7 +13,7 @@ from importlib import resources
 
 from holdfast.host.sqlite import Db, open_in_memory
 
-SCHEMA = 3
+SCHEMA = 4
 _COMMENT = re.compile(r"--[^\n]*")
 
 

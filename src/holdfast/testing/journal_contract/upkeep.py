@@ -11,7 +11,7 @@ import pytest
 from holdfast.core.ids import TaskId, task_id_from_bytes
 from holdfast.core.notices import Notice
 from holdfast.errors import BadInput, BlobNotFound, JournalDamaged, LeaseLost, RequestConflict, TaskNotFound, TooLarge
-from holdfast.journal.contract import Journal, Remark, RemarkTo, Submission
+from holdfast.journal.contract import Journal, Remark, RemarkMark, RemarkTo, Submission
 from holdfast.journal.records import NewRecord, RecordKind, TaskState
 from holdfast.journal.rules import BLOB_BYTES_MAX, REMARK_CHARS_MAX
 from holdfast.testing.journal_contract.world import (
@@ -433,10 +433,11 @@ class Remarks:
     async def test_retention_erases_what_is_written_and_old(self, world: World) -> None:
         journal = await world.connect()
         await journal.add_remarks([remark(name, name) for name in "abcd"])
-        assert await journal.remarks_written() == 0
-        await journal.close_remarks(2)
-        await journal.close_remarks(1)
-        assert await journal.remarks_written() == 2
+        assert await journal.remark_marks() == []
+        await journal.close_remarks(2, folder="home", name="here:/home")
+        await journal.close_remarks(1, folder="home", name="here:/home")
+        at_ms = world.clock.wall_ms()
+        assert await journal.remark_marks() == [RemarkMark(folder="home", name="here:/home", number=2, at_ms=at_ms)]
         await journal.retain(keep_ms=KEEP_MS, tombstone_ms=KEEP_MS)
         assert await texts(journal) == ["a", "b", "c", "d"]
         world.clock.advance(KEEP_MS + 1)
@@ -444,11 +445,29 @@ class Remarks:
         assert await texts(journal) == ["c", "d"]
         assert await findings(journal) == []
 
+    async def test_no_remark_goes_that_a_folder_has_not_got(self, world: World) -> None:
+        """Several hosts write the same remarks into files of their own; one that is gone for good is forgotten."""
+        journal, other = await world.connect(), await world.connect()
+        await journal.add_remarks([remark(name, name) for name in "abcd"])
+        world.clock.advance(KEEP_MS + 1)
+        await journal.retain(keep_ms=KEEP_MS, tombstone_ms=KEEP_MS)
+        assert await texts(journal) == ["a", "b", "c", "d"]
+        await journal.close_remarks(3, folder="fast")
+        await other.close_remarks(1, folder="slow")
+        assert [(one.folder, one.number) for one in await journal.remark_marks()] == [("slow", 1), ("fast", 3)]
+        await journal.retain(keep_ms=KEEP_MS, tombstone_ms=KEEP_MS)
+        assert await texts(journal) == ["b", "c", "d"]
+        assert [await journal.forget_folder(name) for name in ("slow", "slow", "unknown")] == [True, False, False]
+        await journal.retain(keep_ms=KEEP_MS, tombstone_ms=KEEP_MS)
+        assert await texts(journal) == ["d"]
+        await journal.forget_folder("fast")
+        assert await findings(journal) == []
+
     async def test_numbers_rise_across_retention(self, world: World) -> None:
         journal = await world.connect()
         await journal.add_remarks([remark("a"), remark("b", "newest")])
-        await journal.close_remarks(99)
-        assert await journal.remarks_written() == 2
+        await journal.close_remarks(99, folder="home")
+        assert [one.number for one in await journal.remark_marks()] == [2]
         world.clock.advance(KEEP_MS + 1)
         await journal.retain(keep_ms=KEEP_MS, tombstone_ms=KEEP_MS)
         assert await texts(journal) == ["newest"]

@@ -73,6 +73,7 @@ Migration = Callable[[Db, KeyWraps], None]
 MIGRATIONS: dict[int, Migration] = {  # from version n to n + 1
     1: lambda db, _wraps: _run_all(db, schema_step(2)),
     2: lambda db, wraps: _begin_total(db, wraps),  # noqa: PLW0108 - it is defined below
+    3: lambda db, _wraps: _run_all(db, schema_step(4)),
 }
 
 

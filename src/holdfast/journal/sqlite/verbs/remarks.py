@@ -3,8 +3,9 @@
 True at all times: remarks are numbered without a gap from the oldest that is kept to the newest; each is hashed over
 the one before, and `meta.remark_head` is the hash of the newest, so that a changed, moved or missing one is found, also
 at the end. A remark of a task is written by the commit that appends its record, and its id is the task's and the
-ordinal: code that is run again finds its record and adds none. `meta.remarks_written` says up to which number they are
-in their files; only those are ever erased, and never the newest, because numbers must not fall.
+ordinal: code that is run again finds its record and adds none. `remark_mark` says for each agent folder up to which
+number they are in its files; only those that all of them have are ever erased, and never the newest, because numbers
+must not fall. `meta.remarks_erased` says up to which number some are gone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from holdfast.errors import HoldfastError, JournalDamaged
 from holdfast.host.sqlite import Db, Row
 from holdfast.journal import rules
 from holdfast.journal.chain import first_remark_link, next_remark_link
-from holdfast.journal.contract import KeptRemark, Remark
+from holdfast.journal.contract import KeptRemark, Remark, RemarkMark
 from holdfast.journal.records import NewRecord
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.rows import BAD_COLUMN
@@ -28,7 +29,9 @@ from holdfast.journal.sqlite.txn import Txn
 COLUMNS = "n, remark_id, key_id, at_ms, body, prev_hash, hash"
 SINCE = 2  # the schema that brought them
 HEAD = "remark_head"
-WRITTEN = "remarks_written"
+MARKS_SINCE = 4
+ERASED = "remarks_erased"
+ERASED_BEFORE_4 = "remarks_written"  # up to there some might be gone
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Remark).decode
@@ -82,25 +85,37 @@ def find_link(db: Db, number: int) -> bytes | None:
     return None if row is None else cast(bytes, row[0])
 
 
-def written(db: Db) -> int:
-    row = db.execute("SELECT value FROM meta WHERE key = ?", (WRITTEN,)).fetchone()
-    return 0 if row is None else int(str(row[0]))
+def marks(db: Db) -> list[RemarkMark]:
+    rows = db.execute("SELECT folder, name, n, at_ms FROM remark_mark ORDER BY n, folder").fetchall()
+    return [RemarkMark(folder=folder, name=name, number=number, at_ms=at_ms) for folder, name, number, at_ms in rows]
 
 
-def close(txn: Txn, number: int) -> None:
-    """They are in their files up to this one. A lower number than before changes nothing."""
+def close(txn: Txn, number: int, folder: str, name: str) -> None:
+    """They are in this folder's files up to this one. A lower number than before changes nothing."""
     newest = txn.db.execute("SELECT max(n) FROM remark").fetchone()
     number = min(number, 0 if newest is None or newest[0] is None else cast(int, newest[0]))
-    if number > written(txn.db):
-        _set(txn.db, WRITTEN, number)
+    if number:
+        txn.db.execute(
+            "INSERT INTO remark_mark VALUES (?, ?, ?, ?) ON CONFLICT (folder) DO UPDATE "
+            "SET name = excluded.name, n = excluded.n, at_ms = excluded.at_ms WHERE excluded.n > n",
+            (folder, name, number, txn.at_ms),
+        )
+
+
+def forget(txn: Txn, folder: str) -> bool:
+    txn.db.execute("DELETE FROM remark_mark WHERE folder = ?", (folder,))
+    return txn.db.changes() == 1
 
 
 def erase(txn: Txn, *, keep_ms: int) -> None:
-    """Forget those that are in their files since long; the newest stays."""
-    txn.db.execute(
-        "DELETE FROM remark WHERE at_ms < ? AND n <= ? AND n < (SELECT max(n) FROM remark)",
-        (txn.at_ms - keep_ms, written(txn.db)),
-    )
+    """Forget those that are in all their files since long; the newest stays."""
+    gone = txn.db.execute(
+        "DELETE FROM remark WHERE at_ms < ? AND n <= (SELECT min(n) FROM remark_mark) "
+        "AND n < (SELECT max(n) FROM remark) RETURNING n",
+        (txn.at_ms - keep_ms,),
+    ).fetchall()
+    if gone:
+        _set(txn.db, ERASED, max(cast(int, number) for (number,) in gone))
 
 
 def find_damage(db: Db, wraps: KeyWraps) -> list[str]:
@@ -112,7 +127,7 @@ def find_damage(db: Db, wraps: KeyWraps) -> list[str]:
             _open(row, wraps, before=before)
             if before is None and row[0] == 1 and row[5] != _first(db):
                 raise JournalDamaged("remark 1 belongs to another journal")
-            if before is None and row[0] - 1 > written(db):
+            if before is None and row[0] - 1 > _erased(db):
                 raise JournalDamaged(f"remark {row[0]}: an earlier remark is missing")
         except (HoldfastError, ValueError, TypeError) as error:
             findings.append(str(error))
@@ -120,9 +135,21 @@ def find_damage(db: Db, wraps: KeyWraps) -> list[str]:
     meta = db.execute("SELECT value FROM meta WHERE key = ?", (HEAD,)).fetchone()
     if (None if meta is None else meta[0]) != (None if before is None else before[1]):
         findings.append("remarks: the newest is missing, or its hash differs from the recorded one")
-    if not 0 <= written(db) <= (0 if before is None else before[0]):
+    newest = 0 if before is None else before[0]
+    numbers = [_erased(db), *(one.number for one in (marks(db) if _has_marks(db) else ()))]
+    if not all(0 <= number <= newest for number in numbers):
         findings.append("remarks: more are marked as written than exist")
     return findings
+
+
+def _has_marks(db: Db) -> bool:
+    return cast(int, db.pragma("user_version")) >= MARKS_SINCE
+
+
+def _erased(db: Db) -> int:
+    key = ERASED if _has_marks(db) else ERASED_BEFORE_4
+    row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return 0 if row is None else int(str(row[0]))
 
 
 def _open(row: Row, wraps: KeyWraps, *, before: tuple[int, bytes] | None) -> KeptRemark:
