@@ -17,6 +17,7 @@ import pytest
 
 import holdfast
 from holdfast.core.step import StepState
+from holdfast.errors import NotNow
 from holdfast.journal.records import StepView, TaskState
 from holdfast.runtime.tool import started
 from holdfast.testing.lab import Lab, Scripted, wait_state, wait_step
@@ -152,6 +153,26 @@ async def test_what_still_runs_after_the_timeout_is_neither_asked_about_nor_repe
     if stage.vendor is not None:
         stage.vendor.kill()
         await stage.vendor.wait()
+
+
+async def test_it_is_not_run_again_while_its_worker_may_still_send(lab: Lab, stage: Stage) -> None:
+    """The quiet time is over, and the thread still lives: two letters, if a person believes that none was sent."""
+    tool = scripted(ONCE, stage, to_thread)
+    one = calling(tool)
+    async with lab.open(one) as hf:
+        handle = await hf.submit(one)
+        await wait_state(handle, TaskState.PARKED)
+        async with lab.open(serve=False) as other:
+            with pytest.raises(NotNow, match=r"a call in a thread of the worker .* may still send") as caught:
+                await other.settle(handle.id, "1", "run")
+            assert "stop the worker" in caught.value.hint
+            await other.check_settle(handle.id, "1", "done", result="sent")
+            await other.check_settle(handle.id, "1", "skip")
+    stage.go_on.set()
+    async with lab.open(one) as hf:  # the worker that had the thread has ended
+        await hf.settle(handle.id, "1", "run")
+        assert await hf.task(handle.id).result(10) == "sent"
+    assert len(tool.calls) == 2
 
 
 async def test_an_unrepeatable_step_says_why_too(lab: Lab, stage: Stage) -> None:

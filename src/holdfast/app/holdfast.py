@@ -22,6 +22,7 @@ from holdfast.errors import (
     ApprovalNotFound,
     BadInput,
     Misuse,
+    NotNow,
     NotSettleable,
     Retryable,
     ScopeBusy,
@@ -224,7 +225,22 @@ class Holdfast:
         inbox, now_ms = await self.journal.inbox_of(task), self.journal.now_ms()
         step = asked_decision(view, inbox, parse_ordinal(ordinal), self._clock, now_ms=now_ms)
         encode(checked(result, what="result"), what="result")
+        if decision == "run" and step.failure.left:
+            await self._check_gone(view, step)
         return step
+
+    async def _check_gone(self, view: TaskView, step: StepView) -> None:
+        """What the call started ends with its worker at the latest. Until then it may send, and a repeat would be the
+        second time. Raises NotNow."""
+        claim = view.claims.get(step.attempts[-1].epoch)
+        held = [] if claim is None else await self.journal.list_sessions()
+        for session in held:
+            if claim is not None and session.session_id == claim.session_id and session.alive:
+                raise NotNow(
+                    f"task {view.task_id} step {step.ordinal}: {step.failure.left} of the worker {session.worker} may "
+                    "still send, so it is too early to run the step again",
+                    hint=f"stop the worker {session.worker}, which ends it; then decide. The next worker applies it",
+                )
 
     async def approve(self, task_id: str, ordinal: str, *, granted: bool, by: str = "", note: str = "") -> None:
         """Answer the question that a task waits for. The first answer counts.
