@@ -172,6 +172,9 @@ async def test_a_repository_moved_and_a_key_mended(places: BackupPlaces, tmp_pat
     with pytest.raises(RepositoryMoved):
         await places.check("nas")
     write_places(places.home.places_file, [place])
+    shutil.copytree(tmp_path / "rack", places.home.folder / "rack")
+    with pytest.raises(BadPlace, match="is inside the agent's folder"):
+        await places.move("nas", str(places.home.folder / "rack"))
     await places.move("nas", str(tmp_path / "rack"))
     assert (await places.check("nas")).repository_id == place.repository_id
     assert read_escrow(places.vault).places == (str(tmp_path / "rack" / "ada"),)

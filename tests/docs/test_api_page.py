@@ -92,6 +92,12 @@ def test_every_public_name_is_on_a_page() -> None:
     assert not named & errors
 
 
+def test_errors_that_a_program_handles_are_public() -> None:
+    for name in ("TaskUnfinished", "NotNow", "NotSettleable", "ScopeBusy", "ApprovalNotFound", "JournalStopped"):
+        assert name in holdfast.__all__
+        assert issubclass(getattr(holdfast, name), HoldfastError)
+
+
 def test_what_is_named_here_exists() -> None:
     for name, inner in INNER.items():
         assert [one for one in inner if not hasattr(getattr(holdfast, name), one)] == [], name

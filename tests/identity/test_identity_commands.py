@@ -84,9 +84,12 @@ def test_rotate_evict_and_retire_by_command(hf: Commands) -> None:
     make()
     words = Path("words").read_text()
 
+    said = ""
+
     def head(*given: str, stdin: str = "") -> tuple[int, int, str]:
+        nonlocal said
         done = hf("identity", *given, "--home", "ada", "--yes", "--json", stdin=stdin)
-        shown = json.loads(done.out)
+        shown, said = json.loads(done.out), done.err
         return shown["head"]["g"], shown["head"]["s"], shown["standing"]
 
     assert head("rotate") == (0, 1, "active")
@@ -94,7 +97,9 @@ def test_rotate_evict_and_retire_by_command(hf: Commands) -> None:
     assert head("evict") == (0, 3, "active")
     paper = ("--words-fd", "0")
     assert head("evict", "--paper", "--lock-only", *paper, stdin=words) == (1, 0, "locked")
+    assert "ada is locked" in said
     assert head("evict", "--paper", *paper, stdin=words) == (1, 1, "active")
+    assert "locked" not in said
     wrong = hf(
         "identity",
         "evict",

@@ -206,7 +206,7 @@ def test_sheets_are_listed_stale_and_revoked(home: Home, hf: Commands, phrase: P
     assert [line.split()[1] for line in table.splitlines()[1:]] == ["revoked", "verified"]
 
 
-def test_the_card_holds_the_signed_records_and_where_to_look(home: Home, hf: Commands) -> None:
+def test_the_card_holds_the_signed_records_and_where_to_look(home: Home, hf: Commands, phrase: Phrase) -> None:
     with_relays(home.folder, "https://relay.example.org")
     usb = Place(
         name="usb", kind=PlaceKind.FOLDER, address="/mnt/usb", place_id="1", repository_id="2", agent="ada", added_ms=1
@@ -217,6 +217,8 @@ def test_the_card_holds_the_signed_records_and_where_to_look(home: Home, hf: Com
     assert [one.digest for one in records] == [home.log.generations[0].tier.digest]
     for shown in ("https://relay.example.org", "usb (/mnt/usb)", "keeper@example.org", "m/7233'"):
         assert shown in text
+    sheet = hf("paper", "print", "--text", "--words-fd", "0", stdin=words_of(phrase)).out
+    assert "Backups: usb (/mnt/usb)" in sheet
     signed = home.recover()
     card = make_card(home.session(), date=today())
     records = [parse_record(line) for line in read_card(card_text(card))]

@@ -6,9 +6,11 @@ import asyncio
 import hashlib
 import json
 import os
+import pty
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,15 +100,24 @@ class BareMachine:
         source = str(Path(holdfast.__file__).parents[1])
         return {"PATH": path, "HOME": str(self.root), "PYTHONPATH": source, "LANG": "C.UTF-8", **more}
 
-    def recover(self, lost: Lost, *options: str, words: str | None = None, keys: bool = True, second: str = "second"):
-        """Run the one command; words and passphrase come by descriptors."""
+    def recover(
+        self,
+        lost: Lost,
+        *options: str,
+        words: str | None = None,
+        keys: bool = True,
+        second: str = "second",
+        answers: str = "",
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the one command; words and passphrase come by descriptors. With `answers` it runs at a terminal, where
+        a person types these."""
         self.root.mkdir(mode=0o700, exist_ok=True)
         typed = _pipe(lost.words if words is None else words)
         typed_second = _pipe("a passphrase for the second place")
         options = ("recover", "--home", str(self.home), "--json", "--words-fd", str(typed), *options)
         if keys:
             options += (
-                "--yes",
+                *(() if answers else ("--yes",)),
                 "--second",
                 str(self.root / second),
                 "--unlock-file",
@@ -115,12 +126,35 @@ class BareMachine:
                 str(typed_second),
             )
         try:
+            if answers:
+                return self._run_at_terminal(options, answers, (typed, typed_second))
             return run_command(
                 options, env=self.environment(), cwd=self.root, timeout=180, pass_fds=(typed, typed_second)
             )
         finally:
             os.close(typed)
             os.close(typed_second)
+
+    def _run_at_terminal(
+        self, words: Sequence[str], answers: str, fds: Sequence[int]
+    ) -> subprocess.CompletedProcess[str]:
+        ours, theirs = pty.openpty()
+        os.write(ours, answers.encode())
+        try:
+            return subprocess.run(
+                [*COMMAND, *words],
+                cwd=self.root,
+                env=self.environment(),
+                stdin=theirs,
+                pass_fds=fds,
+                capture_output=True,
+                text=True,
+                timeout=180,
+                check=False,
+            )
+        finally:
+            os.close(ours)
+            os.close(theirs)
 
     def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         return run_command(words, env=self.environment(**more), cwd=self.root, timeout=120)

@@ -55,6 +55,8 @@ def test_words_and_one_place_bring_the_agent_back_and_it_finishes_its_task(
     assert (seen["id"], seen["done"], seen["evicted"]) == (lost.id, True, True)
     assert (seen["suspect_tasks"], seen["secrets_to_rotate"]) == (1, ["billing"])
     assert seen["position"] == [1, 1]
+    assert seen["published_at"] == ["place-2"]
+    assert [one["place"] for one in seen["backup"]["places"] if one["verified"]] == ["place-2"]
     assert (machine.home / "MEMORY.md").read_text() == FACT
     measured(f"bare machine: recovered in {seen['seconds']:.1f} s, of it {seen['restore_s']:.1f} s restore")
     before = far_end.ledger()
@@ -245,7 +247,8 @@ def test_a_second_loss_gives_back_what_was_backed_up_since_the_first(
     refused = third.recover(lost, "--place", str(lost.place))
     assert "was already recovered" in refused.stderr
     assert not third.home.exists()
-    done = third.recover(lost, "--place", str(lost.place), "--again")
+    done = third.recover(lost, "--place", str(lost.place), answers="again\nrecover\n")
+    assert "was already recovered" in done.stderr, "the person knows what is asked"
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert (seen["id"], seen["position"]) == (lost.id, [2, 1])

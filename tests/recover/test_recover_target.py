@@ -88,6 +88,8 @@ def test_a_folder_that_is_not_an_agents_is_refused_before_any_word_is_asked_for(
     (machine.root / "work").mkdir()
     (machine.root / "work" / "report.txt").write_text("mine")
     folder = {"~": machine.root, "/": Path("/"), "above": machine.root.parent, "foreign": machine.root / "work"}[where]
+    if where in ("~", "above"):  # not even if an agent's journal is there
+        (folder / "journal.db").touch()
     done = recover(machine, lost, "--place", str(lost.place), "--home", str(folder), words=False)
     error = json.loads(done.stderr.splitlines()[-1])["error"]
     assert (done.returncode, error["code"]) == (2, "bad-input")

@@ -13,6 +13,7 @@ from holdfast.errors import TaskParked
 from holdfast.journal.records import TaskState
 from holdfast.testing.lab import Lab, Scripted, wait_state, wait_until
 from holdfast.views.tasks import task_shape
+from holdfast.views.unfinished import list_todo
 
 KEYED = holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=True)
 
@@ -148,8 +149,11 @@ async def test_both_values_and_the_ways_out_are_shown(lab: Lab, before: Version,
         await wait_state(handle, TaskState.PARKED)
         row, view = await handle.row(), await handle.view()
         parked = task_shape(row, view, {})["parked"]
+        (todo,) = await list_todo(hf.journal)
         (notice,) = [one for one in await hf.journal.pending_notices(limit=10) if one.kind == "parked"]
     assert parked["detail"] == detail
+    assert (todo.kind, todo.about, todo.text) == ("task", handle.task_id, parked["question"])
+    assert todo.command == f"holdfast task show {handle.task_id}"
     ways = "\n".join(parked["ways"])
     assert all(word in ways for word in ("put the code back", "run.version", "run.random()"))
     assert "recorded 1" not in notice.text

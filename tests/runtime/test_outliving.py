@@ -20,7 +20,7 @@ from holdfast.core.step import StepState
 from holdfast.errors import NotNow
 from holdfast.journal.records import StepView, TaskState
 from holdfast.runtime.tool import started
-from holdfast.testing.lab import Lab, Scripted, wait_state, wait_step
+from holdfast.testing.lab import Lab, Scripted, look_dead, wait_state, wait_step
 
 QUERYABLE = holdfast.Queryable(max_delay_s=0)
 ONCE = holdfast.Unrepeatable(max_delay_s=0)
@@ -245,6 +245,25 @@ async def test_a_call_that_a_stopping_worker_breaks_off_is_not_asked_about_eithe
             await asyncio.sleep(0.01)
     async with lab.open(one) as hf:
         await wait_state(hf.task(handle.id), TaskState.PARKED)
+    assert (len(tool.calls), len(tool.lookups)) == (1, 0)
+
+
+async def test_a_process_that_a_dead_worker_left_is_neither_asked_about_nor_repeated(lab: Lab, stage: Stage) -> None:
+    """No record says what became of the attempt; the page of the dead session says that it had started a process."""
+    tool = scripted(QUERYABLE, stage, process, timeout_s=60)
+    one = calling(tool)
+    async with lab.open(one, grace_s=0) as dead:
+        handle = await dead.submit(one)
+        while stage.vendor is None:  # noqa: ASYNC110 - set by the tool
+            await asyncio.sleep(0.01)
+        async with lab.open(one) as heir:
+            look_dead(dead)
+            theirs = heir.task(handle.task_id)
+            await wait_state(theirs, TaskState.PARKED, TaskState.SUCCEEDED)
+            step = (await theirs.view()).steps["1"]
+    stage.vendor.kill()
+    await stage.vendor.wait()
+    assert "may still run and send: a process" in step.question
     assert (len(tool.calls), len(tool.lookups)) == (1, 0)
 
 

@@ -36,7 +36,8 @@ async def test_the_same_request_is_the_same_task(lab: Lab) -> None:
     async with lab.open(greet) as hf:
         first = await hf.submit(greet, name="ada", request_id="order-1")
         again = await hf.submit(greet, name="ada", request_id="order-1")
-        assert (first.created, again.created, first.id) == (True, False, again.id)
+        assert (first.created, again.created, first.task_id) == (True, False, again.task_id)
+        assert first.id == first.task_id == (await first.row()).task_id
         assert await again.result(10) == "hello ada"
     async with lab.open(greet) as hf:
         later = await hf.submit(greet, name="ada", request_id="order-1")

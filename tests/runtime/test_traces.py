@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.app.open import open as open_holdfast
+from holdfast.cli.task.page import print_task
 from holdfast.core.step import StepState
 from holdfast.errors import TaskFailed, TaskParked
 from holdfast.host.log import Log
@@ -171,7 +172,7 @@ async def test_a_run_that_rests_says_why(lab: Lab) -> None:
     assert (ended["state"], ended["why"]) == ("waiting", "approval")
 
 
-async def test_a_step_that_waits_for_its_next_try_says_when(lab: Lab) -> None:
+async def test_a_step_that_waits_for_its_next_try_says_when(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     rate = Scripted(holdfast.Read(), holdfast.Busy(600), name="rate")
 
     @holdfast.task
@@ -186,6 +187,10 @@ async def test_a_step_that_waits_for_its_next_try_says_when(lab: Lab) -> None:
     assert [one.text for one in waits] == ["the next try of step 1 (rate)"]
     assert 500_000 < waits[0].due_ms - now_ms <= 600_000
     assert next_try_ms(view.steps["1"]) == waits[0].due_ms
+    print_task({**task_shape(row, view, {}), "decisions": []}, view, waits, now_ms=now_ms)
+    page = capsys.readouterr().out
+    assert "the next try of step 1 (rate), in 9 min" in page
+    assert "busy; next try in 9 min" in page
 
 
 async def test_a_decision_keeps_its_name_and_the_attempts_before_it(lab: Lab) -> None:

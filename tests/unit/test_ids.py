@@ -149,5 +149,6 @@ def test_any_beginning_of_a_task_id_is_a_prefix(length: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "8", "0" * 27])
 def test_what_no_task_id_begins_with_is_no_prefix(text: str) -> None:
-    with pytest.raises(BadReference):
+    with pytest.raises(BadReference) as caught:
         parse_task_prefix(text)
+    assert "its first letters" in caught.value.hint

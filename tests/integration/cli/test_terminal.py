@@ -83,12 +83,14 @@ def _words(text: str) -> set[str]:
 def test_one_list_of_what_waits_for_a_person(hf: Commands) -> None:
     hf("submit", "app.py:tasks", "{}", "--task", "parks", "--run", code=5)
     hf("submit", "app.py:tasks", "ada", "--task", "asks", "--run", "--timeout", "5", code=8)
+    hf("submit", "app.py:tasks", "eva", "--task", "hello", "--no-follow")
     place = hf.look("effect", "list", "--json").json["effects"][0]["effect"]
     question = hf.look("approval", "list", "--json").json["approvals"][0]["approval"]
     todo = hf.look("todo", "--json").json["todo"]
     commands = {(one["kind"], one["about"]): one["command"] for one in todo}
     assert commands["effect", place] == f"holdfast effect show {place}"
     assert commands["approval", question] == f"holdfast approval grant {question}"
+    assert commands["alarm", "queue"] == "`holdfast worker APP`", "no worker serves the task that was submitted last"
     said = hf.look("todo").out
     assert all(command in said for command in commands.values())
     hf("effect", "settle", place, "--skip", "--yes")

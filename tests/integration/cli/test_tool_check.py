@@ -70,7 +70,12 @@ async def look(call, n: int):
 async def nothing(run):
     return None
 
+@holdfast.task
+async def order(run):
+    return await run.call(stripe_like, card="tok_1", cents=100)
+
 tasks = [nothing]
+app = holdfast.App([order])
 """
 GOOD, OTHER, DECLINED = (
     json.dumps({"card": card, "cents": cents})
@@ -179,6 +184,12 @@ def test_bad_words(shop: Commands, words: tuple[str, ...], said: str) -> None:
 def test_nothing_is_sent_without_a_yes(shop: Commands) -> None:
     done = shop("tool", "check", "shop.py:tasks", "honest", '{"n": 1}', "--json", code=2)
     assert "9 real requests" in done.error["message"]
+
+
+def test_a_tool_that_only_a_task_names_is_found(shop: Commands) -> None:
+    words = ("tool", "check", "shop.py:app")
+    assert "real requests" in shop(*words, "stripe_like", GOOD, "--json", code=2).error["message"]
+    assert shop(*words, "silent", GOOD, "--json", code=2).error["hint"] == "it has: stripe_like"
 
 
 # the judgement, by hand-made answers
