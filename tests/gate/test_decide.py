@@ -43,7 +43,7 @@ def added(gate: Gate, rows: list[Row], tool: str = "charge") -> Past:
     tally = Tally(*gate.counted(tool), lambda step: agos[step.ordinal])
     for ordinal, (args, state, _) in zip(agos, rows, strict=True):
         step = StepView(ordinal, "K")
-        step.step, step.args = Step(letter="K", state=state), args
+        step.step, step.body = Step(letter="K", state=state), {"args": args}
         tally.add(step)
     first = tally.past([])
     again = tally.past([])  # looked at twice, added once
@@ -138,7 +138,7 @@ def test_rates() -> None:
 
 def test_a_tally_counts_what_is_not_yet_recorded_and_follows_what_is() -> None:
     open_step = StepView("1", "K")
-    open_step.step, open_step.args = Step(letter="K", state=StepState.STARTED), {"cents": 5}
+    open_step.step, open_step.body = Step(letter="K", state=StepState.STARTED), {"args": {"cents": 5}}
     tally = Tally({"cents"}, 1_000, lambda _step: 10)
     tally.add(open_step)
     found = tally.past([("2", {"cents": 7})])

@@ -22,11 +22,12 @@ async def pay(call: holdfast.Call, n: int) -> object:
     return n
 
 
-def opened(ordinal: str, tool: str, state: StepState, **known: Any) -> StepView:
+def opened(ordinal: str, tool: str, state: StepState, *, args: Any, **known: Any) -> StepView:
     """A step that this timeline has opened since the restore."""
     step = StepView(ordinal, "Q")
     step.step = Step(letter="Q", state=state, attempts=1, maybe_sent=1)
     step.tool, step.planned_ms, step.restored_ms = tool, LATER_MS, RESTORED_MS
+    step.body = {"args": args}
     for name, value in known.items():
         setattr(step, name, value)
     return step

@@ -12,6 +12,7 @@ from holdfast.core.ids import TaskId
 from holdfast.core.step import Event, Step, StepState
 from holdfast.errors import InvariantViolated, JournalDamaged
 from holdfast.journal import records
+from holdfast.journal.own_view import BEGIN, SUCCESS, fold_own
 from holdfast.journal.records import (
     ENDED,
     Attempt,
@@ -130,7 +131,6 @@ def test_a_new_step_knows_nothing() -> None:
         "letter": "K",
         "step": None,
         "tool": "",
-        "args": None,
         "body": {},
         "effect_key": b"",
         "fingerprint": b"",
@@ -512,13 +512,16 @@ def test_an_attempt_that_met_a_busy_model_is_spared() -> None:
 # what the owner writes itself
 
 
-def test_the_owner_folds_what_it_wrote_as_a_reader_would() -> None:
+@pytest.mark.parametrize("short", [False, True])
+def test_the_owner_folds_what_it_wrote_as_a_reader_would(*, short: bool) -> None:
+    """Also by the short ways, which the very tuples of a plain step take."""
+    begin, success = (BEGIN, SUCCESS) if short else ((Event.PLAN, Event.START), (Event.SUCCEED,))
     read, own = Told().accept().claim(), Told().accept().claim()
     entries = [
         NewRecord(
             kind=RecordKind.STEP,
             ordinal="1",
-            events=(Event.PLAN, Event.START),
+            events=begin,
             body=PLAN,
             effect_key=b"k" * 16,
             fingerprint=b"f" * 16,
@@ -526,11 +529,11 @@ def test_the_owner_folds_what_it_wrote_as_a_reader_would() -> None:
             quiet=True,
         ),
         NewRecord(kind=RecordKind.NOTE, ordinal="2", body={"what": "now", "value": 7}),
-        NewRecord(kind=RecordKind.STEP, ordinal="1", events=(Event.SUCCEED,), body={"result": 1}),
+        NewRecord(kind=RecordKind.STEP, ordinal="1", events=success, body={"result": 1}),
     ]
     for entry in entries:
         seq = own.view.seq + 1
-        records.fold_own(own.view, entry, number=100 + seq, epoch=EPOCH, at_ms=1_000 + seq, boot_ms=50 + seq)
+        fold_own(own.view, entry, number=100 + seq, epoch=EPOCH, at_ms=1_000 + seq, boot_ms=50 + seq)
         read.add(
             entry.kind,
             entry.body,
@@ -554,7 +557,7 @@ def test_the_owner_cannot_write_under_another_epoch() -> None:
     told = started()
     entry = NewRecord(kind=RecordKind.STEP, ordinal="1", events=(Event.SUCCEED,), body={"result": 1})
     with pytest.raises(JournalDamaged):
-        records.fold_own(told.view, entry, number=9, epoch=EPOCH + 1, at_ms=1, boot_ms=1)
+        fold_own(told.view, entry, number=9, epoch=EPOCH + 1, at_ms=1, boot_ms=1)
 
 
 def test_a_content_is_kept_by_its_digest() -> None:

@@ -115,10 +115,14 @@ def fingerprint_key(k_effect: bytes) -> bytes:
 
 def fingerprint(key: bytes, *, tool: str, canonical_args: bytes) -> bytes:
     """Says whether two calls are the same call: tool name and canonical arguments."""
-    state = hashlib.blake2b(tool.encode(), key=key, digest_size=16)
-    state.update(b"\0")
+    state = _keyed_for(key, tool).copy()
     state.update(canonical_args)
     return state.digest()
+
+
+@functools.lru_cache(1_024)
+def _keyed_for(key: bytes, tool: str) -> hashlib.blake2b:
+    return hashlib.blake2b(tool.encode() + b"\0", key=key, digest_size=16)
 
 
 def _mac(key: bytes, *parts: str) -> bytes:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import marshal  # noqa: TID251 - it only looks at types: nothing is stored or read
 import math
+from collections.abc import Callable
 from decimal import Decimal
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
@@ -23,29 +24,40 @@ INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 
 Json = object  # a JSON value; narrowed where it is used
 
+_KIND: Callable[[object], type] = type
 _SIMPLE = frozenset((bool, type(None)))
 _SMALL = 2**53
 _FIXED = frozenset((str, int, float, bool, type(None)))
 _EXACT = _FIXED - {float}  # written by our encoder as RFC 8785 has them
-_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_SHAPE = bytes.maketrans(b"123456789.E", b"000000000ee")  # every digit is a 0, point and exponent an e
 _LONG_NUMBER = b"0" * 19
 _sorted_encode = msgspec.json.Encoder(order="sorted").encode
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
-def checked(value: object, *, what: str) -> Json:
+def checked(value: Any, *, what: str) -> Json:
     """The value as it will be read back, or BadValue naming the place that cannot be kept."""
-    if type(value) is dict:
-        items = cast("dict[object, object]", value)
+    kind = _KIND(value)
+    if kind is dict:
+        items: dict[Any, Any] = value  # no `cast`, which is a call: every step passes here
         if _FIXED.issuperset(map(type, items.values())):
             return _checked_object(items, what, 0)
-        kept = _read_back(items)
-        return _checked_object(items, what, 0) if kept is None else kept
+        found = _read_back(items)
+        return _checked_object(items, what, 0) if found is None else found[0]
     return _checked(value, what, 0)
 
 
-def _read_back(items: dict[object, object]) -> Json | None:
+def checked_raw(value: dict[str, object], *, what: str) -> tuple[dict[str, object], bytes]:
+    """The same of an object, and its JSON. What comes back shares nothing with what went in."""
+    items: dict[Any, Any] = value
+    if not _FIXED.issuperset(map(type, items.values())) and (found := _read_back(items)) is not None:
+        return found
+    kept: Any = _checked_object(items, what, 0)
+    return kept, _encode(kept)
+
+
+def _read_back(items: dict[object, object]) -> tuple[dict[str, object], bytes] | None:
     """The nested value as it comes back from JSON, if that is as good as a walk through it; None where in doubt.
 
     Equal to what went in: JSON has changed nothing. `marshal` refuses subclasses of the plain types, which would be
@@ -57,9 +69,10 @@ def _read_back(items: dict[object, object]) -> Json | None:
         same = back == items
     except (ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError):
         return None
-    if not same or raw.count(b"{") + raw.count(b"[") > DEPTH_MAX or _LONG_NUMBER in raw.translate(_ZEROS):
+    deep = len(raw) > 2 * DEPTH_MAX and raw.count(b"{") + raw.count(b"[") > DEPTH_MAX
+    if not same or deep or _LONG_NUMBER in raw.translate(_SHAPE):
         return None
-    return back
+    return back, raw
 
 
 def encode(value: Json, *, what: str, bytes_max: int = PAYLOAD_BYTES_MAX) -> bytes:
@@ -88,21 +101,22 @@ def decode(raw: bytes) -> Json:
     return _decode(raw)
 
 
-def copied(value: Json) -> Json:
+def copied(value: Any) -> Json:
     """The same checked value, sharing nothing that can be changed."""
-    if type(value) is dict:
-        items = cast("dict[str, object]", value)
+    kind = _KIND(value)
+    if kind is dict:
+        items: dict[Any, Any] = value
         if _FIXED.issuperset(map(type, items.values())):
             return items.copy()
         return _decode(_encode(items))
     return _decode(_encode(value)) if isinstance(value, list) else value
 
 
-def canonical(value: Json) -> bytes:
+def canonical(value: Any) -> bytes:
     """RFC 8785 bytes of a checked value."""
-    kind = type(value)
+    kind = _KIND(value)
     if kind is dict:
-        items = cast("dict[str, object]", value)
+        items: dict[Any, Any] = value
         raw = _sorted_encode(items)
         # Sorted by bytes is then sorted as the RFC wants it, and numbers without point and exponent are as it has them.
         if raw.isascii() and (_EXACT.issuperset(map(type, items.values())) or not _may_hold_floats(raw)):
@@ -116,8 +130,7 @@ def canonical(value: Json) -> bytes:
 
 def _may_hold_floats(raw: bytes) -> bool:
     """Whether a digit is followed by a point or an exponent; also in a text: then it is looked at more closely."""
-    zeros = raw.translate(_ZEROS)
-    return b"0." in zeros or b"0e" in zeros or b"0E" in zeros
+    return b"0e" in raw.translate(_SHAPE)
 
 
 def _checked(value: object, place: str, depth: int) -> Json:

@@ -18,7 +18,6 @@ def first_link(task_id: bytes) -> bytes:
 
 def next_link(
     before: bytes,
-    *,
     seq: int,
     kind: int,
     what: int,
@@ -26,7 +25,7 @@ def next_link(
     at_ms: int,
     boot_ms: int,
     slot: int,
-    quiet: bool,
+    quiet: int,
     ordinal: str,
     effect_key: bytes,
     fingerprint: bytes,
@@ -39,9 +38,9 @@ def next_link(
     return sha256(b"".join((before, head, sizes, name, effect_key, fingerprint, body))).digest()
 
 
-def place(task_id: bytes, *, seq: int, kind: int, ordinal: str, epoch: int) -> bytes:
+def place(task_id: bytes, seq: int, kind: int, ordinal: str, epoch: int) -> bytes:
     """The associated data that binds a record's payload to its place."""
-    return b"record\0%s\0%d\0%d\0%s\0%d" % (task_id.hex().encode(), seq, kind, ordinal.encode(), epoch)
+    return f"record\0{task_id.hex()}\0{seq}\0{kind}\0{ordinal}\0{epoch}".encode()
 
 
 _REMARK = struct.Struct(">QQIH")

@@ -17,6 +17,7 @@ import msgspec
 from holdfast.core.effect import Letter
 from holdfast.core.ids import TaskId
 from holdfast.core.step import CLOSED, Event, Step, StepState, apply, apply_all
+from holdfast.core.values import decode
 from holdfast.errors import InvariantViolated, JournalDamaged
 from holdfast.journal import bodies
 from holdfast.journal.bodies import Body, FoundAt, PlanItem, Planned, Rested, StepFailure, TaskEnd
@@ -151,7 +152,6 @@ class StepView(msgspec.Struct, gc=False, eq=False):
     letter: Letter
     step: Step | None = None
     tool: str = ""
-    args: object = None
     body: Body = {}
     effect_key: bytes = b""
     fingerprint: bytes = b""
@@ -185,6 +185,12 @@ class StepView(msgspec.Struct, gc=False, eq=False):
     @property
     def closed(self) -> bool:
         return self.step is not None and self.step.state in CLOSED
+
+    @property
+    def args(self) -> object:
+        """The arguments that it was planned with; nobody else holds them where the plan has them as JSON."""
+        args = self.body["args"]
+        return decode(bytes(args)) if isinstance(args, msgspec.Raw) else args
 
     @property
     def planned(self) -> Planned:
@@ -292,16 +298,6 @@ def fold(view: TaskView, record: Record) -> None:
         raise JournalDamaged(f"task {view.task_id}: record {record.seq} is malformed: {error!r}") from error
 
 
-def fold_own(view: TaskView, entry: NewRecord, *, number: int, epoch: int, at_ms: int, boot_ms: int) -> None:
-    """Take into the owner's view what it has written itself."""
-    record = as_kept(entry, number=number, seq=view.seq + 1, epoch=epoch, at_ms=at_ms, boot_ms=boot_ms)
-    if entry.kind is RecordKind.STEP and epoch == view.epoch:
-        view.seq = record.seq
-        _fold_step(view, record)
-    else:
-        fold(view, record)
-
-
 def _fold(view: TaskView, record: Record) -> None:
     if record.kind is not RecordKind.CLAIMED and record.epoch != view.epoch:
         raise JournalDamaged(
@@ -403,18 +399,21 @@ def _fold_step(view: TaskView, record: Record) -> None:
 def _take_plan(step: StepView, record: Record) -> None:
     body = record.body
     step.body = body
-    step.tool = body["tool"]
-    step.args = body["args"]
+    step.tool, _ = body["tool"], body["args"]
     step.planned_ms = record.at_ms
 
 
+def fence_of(epoch: int, number: int) -> int:
+    return epoch >> 32 << 40 | number
+
+
 def _take_start(step: StepView, record: Record) -> None:
-    fence = record.epoch >> 32 << 40 | record.number
+    fence = fence_of(record.epoch, record.number)
     step.attempts += (Attempt(record.epoch, record.number, record.at_ms, record.boot_ms, record.slot, fence),)
     step.ended = None
 
 
-def _take_success(step: StepView, record: Record) -> None:
+def take_success(step: StepView, record: Record | NewRecord) -> None:
     step.result = record.body.get("result")
     step.note = record.body.get("note", "")
     step.unkept = record.body.get("unkept", "")
@@ -476,14 +475,14 @@ def _take_restore(step: StepView, record: Record) -> None:
 _TAKE = {
     Event.PLAN: _take_plan,
     Event.START: _take_start,
-    Event.SUCCEED: _take_success,
+    Event.SUCCEED: take_success,
     Event.REFUSE: _take_failure,
     Event.DOUBT: _take_doubt,
     Event.UNSENT: _take_unsent,
     Event.FAIL: _take_failure,
     Event.RETRY: _take_unsent,
-    Event.FIND: _take_success,
-    Event.ADOPT: _take_success,
+    Event.FIND: take_success,
+    Event.ADOPT: take_success,
     Event.PARK: _take_park,
     Event.SETTLE_DONE: _take_settlement,
     Event.SETTLE_RUN: _take_settlement,

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from holdfast.core.effect import Letter
 from holdfast.core.ids import TaskId
 from holdfast.core.step import CLOSED, Event, Step, apply
@@ -26,7 +28,8 @@ class Row:
         self.ordinal = record.ordinal
         self.letter: Letter = body["letter"]
         self.tool = str(body["tool"])
-        self.args: object = body["args"]
+        args: object = body["args"]
+        self.args = msgspec.json.decode(args) if isinstance(args, msgspec.Raw) else args
         self.effect_key = record.effect_key
         self.starts = 0
         self.step: Step | None = None

@@ -45,7 +45,7 @@ MOVING = (
     "SELECT task_id FROM task WHERE task_id IN (SELECT unhex(value) FROM json_each(?)) "
     "AND state IN ('queued', 'running', 'sleeping', 'waiting')"
 )
-POLL_S = 0.02  # how often another process's commits are looked for
+POLL_S, IDLE_POLL_S, BUSY_TICKS = 0.02, 0.05, 50  # how often another process's commits are looked for
 TOTAL_REST = 49  # times the processor time of a check of the running total: it takes at most a fiftieth
 
 
@@ -73,8 +73,8 @@ class SqliteJournal:
         self._watch = FileWatch(path, instance.folder, let_go=self._let_go)
         self._changed, self._changes, self._waiting = asyncio.Event(), 0, 0
         self._ticking: asyncio.TimerHandle | None = None
-        self._holds = 0
-        self._closed = False
+        self._ticks = 0  # looks since the last change
+        self._holds, self._closed = 0, False
         self._seen_version = self._timed_version = cast(object, None)
         self._seen_version = self._data_version()
         self._total_version = checked  # the data_version that the running total was checked after; None: it was not
@@ -308,7 +308,8 @@ class SqliteJournal:
             self._look()
         except HoldfastError:
             self._note_change()  # those who wait look themselves, and so get the error
-        self._ticking = loop.call_later(POLL_S, self._tick, loop)
+        self._ticks += 1
+        self._ticking = loop.call_later(POLL_S if self._ticks < BUSY_TICKS else IDLE_POLL_S, self._tick, loop)
 
     def _look(self) -> int:
         version = self._data_version()
@@ -320,6 +321,7 @@ class SqliteJournal:
     def _note_change(self) -> None:
         """Wakes all who wait. Each has its own count of what it has seen, so nobody takes another's wake-up."""
         self._changes += 1
+        self._ticks = 0
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -60,52 +60,20 @@ def make_rows(
     """The entries as rows behind the tail, which moves along; nothing is written yet."""
     rows: list[Row] = []
     number, at_ms, boot_ms = txn.number, txn.at_ms, txn.boot_ms
+    seq, head, last = tail.seq, tail.head, tail.last
     if tail.seq + len(entries) >= RECORDS_MAX:
         raise InvariantViolated("limit", f"a task has at most {RECORDS_MAX:,} records")
     for entry in entries:
-        seq, number, before = tail.seq + 1, number + 1, tail.last
-        kind, ordinal, slot, quiet = int(entry.kind), entry.ordinal, entry.slot, entry.quiet
+        seq, number, before = seq + 1, number + 1, last
+        kind, ordinal, slot, quiet = int(entry.kind), entry.ordinal, entry.slot, int(entry.quiet)
         what, key, mark = pack_events(entry.events), entry.effect_key, entry.fingerprint
-        where = place(task_id, seq=seq, kind=kind, ordinal=ordinal, epoch=epoch)
-        body = sealer.seal(packed(_encode(entry.body)), where)
-        head = next_link(
-            tail.head,
-            seq=seq,
-            kind=kind,
-            what=what,
-            epoch=epoch,
-            at_ms=at_ms,
-            boot_ms=boot_ms,
-            slot=slot,
-            quiet=quiet,
-            ordinal=ordinal,
-            effect_key=key,
-            fingerprint=mark,
-            body=body,
-        )
-        quiet = int(quiet)
-        rows.append(
-            (
-                number,
-                row,
-                seq,
-                before,
-                kind,
-                what,
-                ordinal,
-                epoch,
-                at_ms,
-                boot_ms,
-                key,
-                mark,
-                slot,
-                quiet,
-                body,
-                head,
-                NO_TOTAL,
-            )
-        )
-        tail.seq, tail.head, tail.last = seq, head, number
+        body = sealer.seal(packed(_encode(entry.body)), place(task_id, seq, kind, ordinal, epoch))
+        # Positions, not names, in the order of the chain: every record passes here.
+        head = next_link(head, seq, kind, what, epoch, at_ms, boot_ms, slot, quiet, ordinal, key, mark, body)
+        made = (number, row, seq, before, kind, what, ordinal, epoch, at_ms, boot_ms, key, mark, slot, quiet, body)
+        rows.append((*made, head, NO_TOTAL))
+        last = number
+    tail.seq, tail.head, tail.last = seq, head, last
     return rows
 
 
@@ -171,7 +139,7 @@ def verify_link(before: bytes, row: Row, *, where: str) -> bytes:
 def open_record(row: Row, task_id: bytes, sealer: Sealer) -> Record:
     try:
         number, seq, _, kind, what, ordinal, epoch, at_ms, boot_ms, key, mark, slot, quiet, sealed, _ = row
-        where = place(task_id, seq=seq, kind=kind, ordinal=ordinal, epoch=epoch)
+        where = place(task_id, seq, kind, ordinal, epoch)
         body, events = _decode(unpacked(sealer.open(sealed, where))), unpack_events(what)
         kind, quiet = RecordKind(kind), bool(quiet)
         return Record(number, seq, kind, ordinal, events, epoch, at_ms, boot_ms, key, mark, slot, quiet, body)

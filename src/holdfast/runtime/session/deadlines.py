@@ -33,20 +33,31 @@ class _Entry(msgspec.Struct, eq=False):
 class Deadlines:
     """Runs awaitables with a deadline."""
 
-    __slots__ = ("_entries", "_on_stuck", "_tick")
+    __slots__ = ("_entries", "_loop", "_on_stuck", "_tick")
 
     def __init__(self, on_stuck: Callable[[str], None]) -> None:
         self._on_stuck = on_stuck
         self._entries: dict[_Entry, None] = {}  # in order: the same run expires them alike
         self._tick: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of this worker; asked for once: each time costs a system call."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop
+
+    def time(self) -> float:
+        return self.loop.time()
 
     async def run(self, start: Callable[[], Awaitable[object]], timeout_s: float, *names: str) -> object:
         """What it gives, or TimeoutError once it was cancelled for being late and has ended. `names`, joined by a
         slash, say what it is where it is stuck."""
-        task = asyncio.current_task()
+        loop = self.loop
+        task = asyncio.current_task(loop)
         if task is None:
             raise RuntimeError("a deadline needs a running asyncio task")
-        loop = asyncio.get_running_loop()
         exact = timeout_s < EXACT_BELOW_S
         entry = _Entry(task, loop.time() + timeout_s, names, exact)
         before = task.cancelling()

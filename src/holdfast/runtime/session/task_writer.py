@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast import errors
@@ -28,7 +27,8 @@ from holdfast.core.waiting import Turn
 from holdfast.host.log import Log
 from holdfast.journal.bodies import EvidenceGiven
 from holdfast.journal.contract import Change, CommitOutcome, Hold, InboxItem, InboxKind, Journal, Statement
-from holdfast.journal.records import NewRecord, StepView, TaskView, fold_own
+from holdfast.journal.own_view import fold_own
+from holdfast.journal.records import NewRecord, StepView, TaskView
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 
 if TYPE_CHECKING:
@@ -176,9 +176,14 @@ class TaskWriter:
             self._pending, self._slots = [], []
             taken = [*pending, *entries] if pending else entries
             hold, before = self.hold, self.hold.seq
-            append = partial(
-                self.journal.append, hold, taken, change=change, applied=applied, statements=statements, begins=begins
-            )
+
+            def append() -> Awaitable[list[int]]:
+                if begins and change is None:  # every step passes here
+                    return self.journal.append(hold, taken, begins=True)
+                return self.journal.append(
+                    hold, taken, change=change, applied=applied, statements=statements, begins=begins
+                )
+
             try:
                 if self.fenced:
                     await self._leave_evidence(taken)
@@ -196,7 +201,7 @@ class TaskWriter:
             except BaseException:  # whatever it was, nothing is written: what was deferred is still to be
                 self._put_back(pending, slots)
                 raise
-            self._written(entries, numbers[len(pending) :], slots)
+            self._written(entries, numbers[len(pending) :] if pending else numbers, slots)
         finally:
             self._turn.give()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -34,7 +33,6 @@ from holdfast.runtime.tool.tool import Absent, Apply, Call, FindAnswer, Found, M
 
 TEXT_CHARS_MAX = 2_000  # of an error's message that is kept
 FIND_TIMEOUT_S = 30.0
-_UNWATCHED = nullcontext()
 _NO_WORD = frozenset(("timeout", "raised"))  # doubts in which the tool itself said nothing about the effect
 
 Args = dict[str, Any]  # Any: JSON values, checked before they are planned
@@ -117,8 +115,9 @@ class Caller:
     async def attempt(
         self, tool: Tool[..., Any], step: StepView, args: Args, *, task_id: str, send: Send, folder: Path | None = None
     ) -> AttemptOutcome:
-        """Call the tool once. Raises RunFenced before anything is sent where the lease is over."""
-        ends = asyncio.get_running_loop().time() + tool.timeout_s
+        """Call the tool once, with arguments that nobody else holds. Raises RunFenced before anything is sent where the
+        lease is over."""
+        ends = self.deadlines.time() + tool.timeout_s
         call = _call(tool, step, task_id=task_id, ends=ends, mark=send.mark)
         if folder is not None:
             call.give_scratch(folder)
@@ -126,7 +125,7 @@ class Caller:
             call.give_memory(self.memory, tool=tool.name)
         started = Started(send.mark_left) if tool.watched else None
         try:
-            own = _own(args)
+            own = args
             if "secrets" in step.body:  # not `planned`: every call passes here
                 own = self.secrets.resolve(tool, step, own)
             if tool.blocking:
@@ -137,8 +136,11 @@ class Caller:
                 else:
                     send.mark()
                 bound = tool.bound(call, own)
-                with started or _UNWATCHED:
+                if started is None:
                     value = await self.deadlines.run(bound, tool.timeout_s, task_id, step.ordinal)
+                else:
+                    with started:
+                        value = await self.deadlines.run(bound, tool.timeout_s, task_id, step.ordinal)
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 send.left = self._left(tool, send, started)
@@ -189,7 +191,7 @@ class Caller:
         ends = asyncio.get_running_loop().time() + FIND_TIMEOUT_S
         call = _call(tool, step, task_id=task_id, ends=ends, lookup=True, sent_ago_s=sent_ago_s)
         try:
-            own = self.secrets.resolve(tool, step, _own(args), lookup=True)
+            own = self.secrets.resolve(tool, step, cast(Args, copied(args)), lookup=True)
             async with asyncio.timeout(FIND_TIMEOUT_S):
                 answer = cast(object, await tool.finder(call, **own))
         except BaseException as error:  # a lookup may raise anything, an exit too: then it cannot say
@@ -303,12 +305,6 @@ def _is_cancelled() -> bool:
     """Whether this call was cancelled; a tool may also raise CancelledError itself."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
-
-
-def _own(args: Args) -> Args:
-    """Arguments that the tool may change without changing what a repeat would send."""
-    own: Any = copied(args)  # Any: the same JSON object
-    return own
 
 
 def _shown_json(proof: object, secrets: Secrets) -> Json:

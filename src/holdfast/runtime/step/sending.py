@@ -15,10 +15,12 @@ from typing import Any, assert_never
 import msgspec
 
 from holdfast.core.effect import CLASSES, Keyed
-from holdfast.core.step import Event, Facts, NotAllowed, StepState, next_step
+from holdfast.core.step import Event, Facts, NotAllowed, Step, StepState, next_step
+from holdfast.core.values import copied
 from holdfast.errors import InvariantViolated, JournalBusy, JournalFull, RunFenced, StatementFailed
 from holdfast.host.traces import Trace
 from holdfast.journal.contract import Change
+from holdfast.journal.own_view import SUCCESS
 from holdfast.journal.records import Body, NewRecord, RecordKind, StepView
 from holdfast.runtime.scratch.scratch import Scratch
 from holdfast.runtime.session.task_writer import TaskWriter
@@ -45,6 +47,7 @@ class Sender:
         epoch = writer.hold.epoch
         self._facts_plain = Facts(epoch=epoch, owner=True)
         self._facts_stored = Facts(epoch=epoch, owner=True, refusals_stored=True)
+        self._may_succeed: Step | None = None
 
     def take_slot(self, tool: Tool[..., Any], key: bytes, attempt: int) -> int:
         if tool.effect.changes_nothing:
@@ -88,15 +91,18 @@ class Sender:
                 self._lease.session.free_slot(slot)
             raise
 
-    async def call(self, tool: Tool[..., Any], step: StepView, args: dict[str, Any], slot: int) -> None:
-        """Call the tool and record what came of it."""
+    async def call(
+        self, tool: Tool[..., Any], step: StepView, args: dict[str, Any], slot: int, *, own: bool = False
+    ) -> None:
+        """Call the tool and record what came of it. `own`: nobody else holds these arguments."""
         send = Send(self._lease, slot)
         self._writer.calls += 1
         try:
             try:
                 scratch, task_id = self._writer.scratch, self._writer.view.task_id
                 folder = None if scratch is None else scratch.path
-                outcome = await self._caller.attempt(tool, step, args, task_id=task_id, send=send, folder=folder)
+                given: Any = args if own else copied(args)  # a tool that changes its own changes no repeat
+                outcome = await self._caller.attempt(tool, step, given, task_id=task_id, send=send, folder=folder)
             except asyncio.CancelledError:
                 # The worker is stopping or fenced, or the task's code broke the call off.
                 await self._record_stop(step, send)
@@ -127,7 +133,12 @@ class Sender:
         body: Body = {"result": outcome.result}
         if outcome.unkept:
             body["unkept"] = outcome.unkept
-        self._writer.defer(_entry(step, Event.SUCCEED, self._facts(tool), body), slot=slot)
+        if step.step is not self._may_succeed:  # rows that are equal are the same one, as long as they are kept at hand
+            facts = self._facts(tool)
+            check_allowed(next_step(step.step, Event.SUCCEED, facts, letter=step.letter), step.ordinal)
+            self._may_succeed = step.step
+        entry = NewRecord(kind=RecordKind.STEP, ordinal=step.ordinal, events=SUCCESS, body=body)
+        self._writer.defer(entry, slot=slot)
         return True
 
     async def unsend(self, tool: Tool[..., Any], step: StepView, slot: int, why: str) -> None:

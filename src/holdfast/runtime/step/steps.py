@@ -15,14 +15,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
 from holdfast.core.clock import Clock
 from holdfast.core.effect import Keyed
 from holdfast.core.ids import EffectKeys
 from holdfast.core.ordinal import retry_slot
 from holdfast.core.rest import BrokenOff, Diverged, Suspended
 from holdfast.core.step import Event, Facts, Step, StepState, next_step
-from holdfast.core.values import checked
+from holdfast.core.values import checked_raw, decode
 from holdfast.errors import Cancelled, InvariantViolated, JournalDamaged, JournalStopped, Misuse, ReadOnly, Signal
+from holdfast.journal.own_view import BEGIN, left_out
 from holdfast.journal.records import Body, NewRecord, RecordKind, StepView
 from holdfast.runtime.scratch.scratch import Scratch
 from holdfast.runtime.secrets import pinned_fingerprint
@@ -64,9 +67,12 @@ class Steps:
         self.changes: HeadChanges | None = None  # the policy for changed heads, of tasks
         self.not_awaited: dict[object, tuple[str, str, int]] = {}  # calls by the code: what, file, line
         self._open_scratch = open_scratch
+        self._loop = asyncio.get_running_loop()  # asked once: each time costs a system call
+        self._left_out: dict[tuple[str, object], StepView] = {}
         self._broken_off: list[_Asked] = []
         self._keys = effect_keys
         self._new_facts = Facts(epoch=writer.hold.epoch, owner=True, previous_closed=True, quiet=True)
+        self._may_plan: set[str] = set()  # letters of tools: it is the same for every new step of this run
         self._performing: dict[asyncio.Task[Any], None] = {}  # Any: the code's own tasks, in order
         self._sender = Sender(writer=writer, caller=caller, pace=pace)
         self._reconciler = Reconciler(
@@ -86,30 +92,45 @@ class Steps:
 
     async def perform(self, tool: Tool[..., Any], ordinal: str, args: Args, *, extra: Body | None = None) -> object:
         """The step's result, or what it failed with; Suspended where a person is needed."""
-        asked = (tool, ordinal, checked(args, what=tool.args_title), extra)
-        task = asyncio.current_task()
+        kept, raw = checked_raw(args, what=tool.args_title)
+        task = asyncio.current_task(self._loop)
         if task is None:
             raise InvariantViolated("I10", f"step {ordinal} is performed outside a task")
         self._performing[task] = None
         try:
             step = None
             if self.writer.scratch is None and ordinal not in self.writer.view.steps:
-                mark = self._reconciler.fingerprint(tool, asked[2])
-                step = await self._new(tool, ordinal, asked[2], extra, mark)
+                mark = self._reconciler.fingerprint(tool, kept)
+                step = await self._new(tool, ordinal, kept, extra, mark, raw)
             if step is None or step.state is StepState.FAILED:
-                step = await self._carry_out(*asked)
+                # The arguments as they were: the tool may have changed those that it got.
+                step = await self._carry_out(tool, ordinal, decode(raw), extra)
         except _OF_THE_JOURNAL as error:
             self.writer.end(error)
             raise
         except BaseException as error:  # a cancel of the code's own too; passed on
             if self._left_open(ordinal, error):
                 # A timeout of the code's own: it may not continue after a call in doubt (I5).
-                self._broken_off.append(asked)
+                self._broken_off.append((tool, ordinal, decode(raw), extra))
                 self.writer.end(Suspended(BrokenOff()))
             raise
         finally:
             self._performing.pop(task, None)
         return outcome_of(step)
+
+    def leave_out(self, ordinal: str) -> None:
+        """Keep no payload of a step that this run has just closed, where nothing in it can ask for one."""
+        view = self.writer.view
+        step = view.steps[ordinal]
+        if self.guard is not None or view.restored_ms or step.ending is not Event.SUCCEED:
+            return
+        kind = (step.tool, step.body.get("window_ms"))
+        same = self._left_out.get(kind)
+        if same is None:
+            same = self._left_out[kind] = left_out(step)
+        if step.attempts[0].at_ms > same.attempts[0].at_ms:
+            same.attempts = step.attempts
+        view.steps[ordinal] = same
 
     def scratch(self) -> Scratch:
         """The task's scratch folder; made, and empty, when it is first asked for in a run."""
@@ -174,6 +195,8 @@ class Steps:
                     await scratch.before(slot_name)
                 step = await self._new(tool, slot_name, args, extra, mark)
             else:
+                if step.ordinal != slot_name:
+                    raise InvariantViolated("I8", f"step {slot_name} is performed twice in one run")
                 check_same(step, tool, pinned_fingerprint(mark, step.planned.secrets), args)
                 if scratch is not None:
                     await scratch.replay(step)
@@ -196,9 +219,10 @@ class Steps:
         return step is not None and not step.closed and not isinstance(error, Signal)
 
     def _new(
-        self, tool: Tool[..., Any], ordinal: str, args: object, extra: Body | None, mark: bytes
+        self, tool: Tool[..., Any], ordinal: str, args: object, extra: Body | None, mark: bytes, raw: bytes = b""
     ) -> Awaitable[StepView]:
-        """A step that the journal does not know; awaited, it comes to its end."""
+        """A step that the journal does not know; awaited, it comes to its end. `raw`: the JSON of the arguments, where
+        nobody else holds them: the tool may then have them as they are."""
         if (note := self.writer.view.notes.get(ordinal)) is not None:
             raise Suspended(Diverged(f"step {ordinal}: the journal has {note.what}, the code now has {tool.name}"))
         if self.writer.cancelled:
@@ -228,17 +252,21 @@ class Steps:
             return self._open_slot(tool, ordinal, body, mark, Event.RESTORE)
         if tool.needs_approval:
             return self._open_slot(tool, ordinal, body, mark, Event.PLAN)
-        return self._begin_new(tool, ordinal, body, mark)
+        if raw:
+            body["args"] = msgspec.Raw(raw)
+        return self._begin_new(tool, ordinal, args, body, mark)
 
-    async def _begin_new(self, tool: Tool[..., Any], ordinal: str, body: Body, mark: bytes) -> StepView:
+    async def _begin_new(self, tool: Tool[..., Any], ordinal: str, args: Any, body: Body, mark: bytes) -> StepView:
         """Plan and start in one commit, then call."""
         key = self._key(ordinal)
-        check_allowed(next_step(None, Event.PLAN, self._new_facts, letter=tool.letter), ordinal)
+        if tool.letter not in self._may_plan:
+            check_allowed(next_step(None, Event.PLAN, self._new_facts, letter=tool.letter), ordinal)
+            self._may_plan.add(tool.letter)
         slot = self._sender.take_slot(tool, key, 1)
         entry = NewRecord(
             kind=RecordKind.STEP,
             ordinal=ordinal,
-            events=(Event.PLAN, Event.START),
+            events=BEGIN,
             body=body,
             effect_key=key,
             fingerprint=mark,
@@ -247,8 +275,8 @@ class Steps:
         )
         await self._sender.begin(entry, slot)
         step = self.writer.get_step(ordinal)
-        await self._sender.call(tool, step, body["args"], slot)
-        return step if step.closed else await self._reconciler.drive(tool, step, body["args"])
+        await self._sender.call(tool, step, args, slot, own=type(body["args"]) is msgspec.Raw)
+        return step if step.closed else await self._reconciler.drive(tool, step, args_of(step))
 
     async def _open_slot(self, tool: Tool[..., Any], ordinal: str, body: Body, mark: bytes, *events: Event) -> StepView:
         """Record the step without starting it; what may follow is decided by its row."""

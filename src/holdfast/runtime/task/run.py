@@ -87,13 +87,14 @@ class StepCall(Generic[T]):
         # What `open_step` does, without an object of its own: every step passes here.
         run.set_open(self.ordinal)
         try:
-            result = await run.steps.perform(self.tool, self.ordinal, self.args, extra=extra)
+            result: Any = await run.steps.perform(self.tool, self.ordinal, self.args, extra=extra)
         except BaseException as error:  # signals and cancels too end the chain; passed on
             run.end_by(error)
             raise
         finally:
             run.set_open("")
-        return cast(T, result)
+        run.steps.leave_out(self.ordinal)
+        return result
 
 
 class Approval:
