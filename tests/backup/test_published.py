@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from folder_engine import FolderEngine
 
+from holdfast.backup.engine import BackupEngine
 from holdfast.backup.places.address import PlaceKind
 from holdfast.backup.places.companion_files import (
     companion_repository,
@@ -103,21 +104,24 @@ async def test_at_once_exactly_one_wins(twins: Twins, tmp_path: Path) -> None:
         assert len(claimed) == 1
 
 
-async def test_a_far_host_decides_too(twins: Twins, tmp_path: Path) -> None:
-    before, one, other = twins
-    engine = FolderEngine(tmp_path / "base")
-    (tmp_path / "base").mkdir(mode=0o700)
+async def far_place(root: Path, log: KeyLog) -> Place:
     far = Place(
         name="far",
         kind=PlaceKind.SSH,
-        address=str(tmp_path / "far"),
+        address=str(root / "far"),
         place_id="",
         repository_id="id",
         agent="ada",
         added_ms=0,
     )
-    lines = b"".join(line + b"\n" for line in copy_of(before).records)
-    await put_companions(engine, far, {"place.json": b"{}", "kel.jsonl": lines})
+    lines = b"".join(line + b"\n" for line in copy_of(log).records)
+    await put_companions(FolderEngine(root), far, {"place.json": b"{}", "kel.jsonl": lines})
+    return far
+
+
+async def test_a_far_host_decides_too(twins: Twins, tmp_path: Path) -> None:
+    before, one, other = twins
+    engine, far = FolderEngine(tmp_path), await far_place(tmp_path, before)
     await Publisher(engine, [far], PORT)(one)
     assert len((await engine.list_archives(companion_repository(far), prefix="record-")).archives) == 2
     with pytest.raises(KeysReplaced, match="another machine recovered"):
@@ -172,14 +176,25 @@ async def test_a_place_that_does_not_answer_stops_nothing(twins: Twins, tmp_path
     assert (list(publish.told), list(publish.failed)) == (["p1"], ["p0"])
 
 
-async def test_a_disk_without_links_decides_too(twins: Twins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, one, other = twins
-    (place,) = folder_places(tmp_path, 1)
+@pytest.mark.parametrize("where", ["a disk", "a disk without links", "a far host"])
+async def test_if_both_looked_before_either_wrote_one_wins(
+    twins: Twins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    both_looked = asyncio.Barrier(2)
+
+    async def look(engine: BackupEngine, place: Place) -> dict[str, bytes]:
+        files = await read_companions(engine, place)
+        await both_looked.wait()
+        return files
 
     def no_links(*_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr("os.link", no_links)
-    await publisher([place], tmp_path)(one)
-    with pytest.raises(KeysReplaced):
-        await publisher([place], tmp_path)(other)
+    (place,) = folder_places(tmp_path, 1)
+    if where == "a far host":
+        place = await far_place(tmp_path, twins[0])
+    if where == "a disk without links":
+        monkeypatch.setattr("os.link", no_links)
+    monkeypatch.setattr("holdfast.backup.places.published.read_companions", look)
+    done = await asyncio.gather(*(publisher([place], tmp_path)(log) for log in twins[1:]), return_exceptions=True)
+    assert sorted(type(one).__name__ for one in done) == ["KeysReplaced", "NoneType"], done

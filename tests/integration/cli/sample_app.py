@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 from pathlib import Path
@@ -144,6 +145,11 @@ async def echo(run: holdfast.Run, value: object, also: object = None) -> object:
 
 
 @holdfast.task
+async def collector(run: holdfast.Run) -> list[int]:
+    return [gc.get_threshold()[0], gc.get_freeze_count()]
+
+
+@holdfast.task
 async def fills(run: holdfast.Run) -> dict[str, Any]:
     await run.call(fill_the_disk)
     return await run.call(send, to="after")
@@ -167,6 +173,7 @@ tasks = [
     quits,
     leaves,
     echo,
+    collector,
     fills,
     leaves_it_full,
 ]
