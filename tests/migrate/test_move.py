@@ -15,6 +15,8 @@ from hosts import WAIT_S, Host
 import holdfast
 from holdfast.downstream.faults import Fault, FaultKind
 from holdfast.downstream.process import start_blocking
+from holdfast.identity.vault.ring import read_escrow
+from holdfast.identity.vault.vault import open_vault
 from holdfast.journal.records import TaskState
 from holdfast.layout.moved import NAME
 from holdfast.recovery.move_in import READY, ReadyImport
@@ -73,6 +75,26 @@ def test_a_further_journal_keeps_its_ids_on_the_other_host(alone: Pair, tmp_path
     there.journal.unlink()
     there.run("recover", "--journal", str(there.journal), "--begin-anew", "--yes")
     assert there.submit() == task_id
+
+
+def test_copies_of_the_escrow_go_to_the_new_home(alone: Pair, tmp_path: Path) -> None:
+    """The old machine is gone: keys that change must not wait for a copy in its folder."""
+    here, there = alone
+    here.submit()
+    here.export(tmp_path / "ada.move")
+    there.take(tmp_path / "ada.move")
+    shutil.rmtree(here.root)
+
+    async def opened() -> None:
+        async with holdfast.open(there.home / "further.db", serve=False):
+            pass
+
+    asyncio.run(opened())
+    with open_vault(there.vault) as vault:
+        found = read_escrow(vault)
+    assert found.places == (str(there.home),)
+    assert [(one.name, len(one.salt)) for one in found.keys.journals] == [("further.db", 16)]
+    assert (there.home / "escrow.age").read_bytes() == (there.vault / "escrow.age").read_bytes()
 
 
 def test_a_package_is_taken_once(pair: Pair, tmp_path: Path) -> None:

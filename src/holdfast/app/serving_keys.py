@@ -6,6 +6,7 @@ anything can be submitted to it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -21,7 +22,9 @@ from holdfast.core.served import (
     with_journal,
 )
 from holdfast.errors import HoldfastError, JournalBusy, JournalGone, JournalOlderCopy, KeysWrong
+from holdfast.host.private_files import read_plain
 from holdfast.journal.bind import journal_at
+from holdfast.layout.covering import SQLITE_HEAD
 
 
 def check_may_begin(path: Path, keys: ServingRing) -> None:
@@ -56,6 +59,8 @@ def serve_journal(path: Path, journal_id: str, keys: ServingRing, entropy: Entro
             f"recover --journal {path}`",
         )
     others = admin.used_here().keys() - {journal_id}
+    if kept is None and not others:
+        others = _journals_beside(path)
 
     def with_this(served: Served) -> Served:
         salt = kept or (entropy.bytes(SALT_BYTES) if kept is None and (served or others) else b"")
@@ -72,6 +77,17 @@ def serve_journal(path: Path, journal_id: str, keys: ServingRing, entropy: Entro
         raise KeysWrong(f"the keys have another salt for {path} than the journal itself")
     if kept is None and admin.keep_task_salt(salt) != salt:
         raise JournalBusy(f"another process opened {path} for the first time at the same moment")
+
+
+def _journals_beside(path: Path) -> set[str]:
+    """The ids of the other journals in this folder. One that was moved here or restored may not have been opened yet:
+    neither the ring nor `instance` need know it."""
+    found: set[str] = set()
+    for one in path.parent.iterdir():
+        with contextlib.suppress(HoldfastError, OSError):
+            if one != path and one.is_file() and read_plain(one, len(SQLITE_HEAD)) == SQLITE_HEAD:
+                found.add(journal_at(one).peek())
+    return found
 
 
 def _is_here(path: Path, journal_id: str) -> bool:

@@ -23,7 +23,7 @@ import asyncio
 import contextlib
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -55,6 +55,7 @@ from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.speaker.open_speaker import VaultSpeaker, home_speaker
 from holdfast.identity.statements.statements import Head, JournalMark, find_fault_in_head
+from holdfast.identity.vault.ring import Escrow, change, with_place
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.moved import MOVED, STAGING, find_mark, remove_mark
@@ -163,14 +164,26 @@ class _Arrival:
         self._check_newer(ready)
         e, claimed = await self._taken(home, state, ready)
         kept = self._put(state)
+        self._place_escrow()
         await asyncio.to_thread(remove_tree, self.work)
         return self._done(ready, incarnation=e, claimed=claimed, kept=kept)
 
     async def _arrived(self, ready: ReadyImport) -> MovedIn:
         """The folder has its name: an earlier run was cut short after that."""
         home = load_home(self.target)
+        self._place_escrow()
         await asyncio.to_thread(remove_tree, self.work)
         return self._done(ready, incarnation=ready.incarnation + 1, claimed=home.arbiter is not None)
+
+    def _place_escrow(self) -> None:
+        """Copies of the escrow go to this home from now on, and no longer to the one that the agent has left: keys could
+        not be changed any more once that folder is gone."""
+
+        def placed(escrow: Escrow) -> Escrow:
+            here = (one for one in escrow.places if os.path.isdir(one) and find_mark(Path(one) / INSTANCE) is None)
+            return with_place(replace(escrow, places=tuple(here)), self.target)
+
+        change(self.means.vault, placed)
 
     def _done(self, ready: ReadyImport, *, incarnation: int, claimed: bool, kept: str = "") -> MovedIn:
         return MovedIn(
