@@ -176,8 +176,8 @@ class _Arrival:
         return self._done(ready, incarnation=ready.incarnation + 1, claimed=home.arbiter is not None)
 
     def _place_escrow(self) -> None:
-        """Copies of the escrow go to this home from now on, and no longer to the one that the agent has left: keys could
-        not be changed any more once that folder is gone."""
+        """Copies of the escrow go to this home from now on, and no longer to the one that the agent has left: once that
+        folder is gone, keys could not be changed any more."""
 
         def placed(escrow: Escrow) -> Escrow:
             here = (one for one in escrow.places if os.path.isdir(one) and find_mark(Path(one) / INSTANCE) is None)
