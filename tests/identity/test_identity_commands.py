@@ -116,6 +116,30 @@ def test_rotate_evict_and_retire_by_command(hf: Commands) -> None:
     assert head("retire", *paper, stdin=words) == (2, 0, "retired")
 
 
+def test_the_places_have_new_keys_at_once(hf: Commands) -> None:
+    """An evicted machine looks there: it must not go on until the next backup."""
+    make()
+    words, nas = Path("words").read_text(), Path("nas").absolute()
+    nas.mkdir()
+    hf("place", "add", "nas", str(nas), "--home", "ada")
+    evict = ("identity", "evict", "--paper", "--words-fd", "0", "--yes", "--home", "ada")
+    assert "do not have the new keys" not in hf(*evict, stdin=words).err
+    told = sorted(path.name for path in (nas / "ada").glob("record-*"))
+    assert told == ["record-1-0-0.jsonl", "record-1-1-0.jsonl"]
+    nas.rename(nas.with_name("unplugged"))
+    said = hf(*evict, stdin=words).err
+    assert "place nas does not have the new keys yet" in said
+    assert json.loads(hf("identity", "show", "--home", "ada", "--json").out)["head"]["g"] == 2
+    nas.with_name("unplugged").rename(nas)
+    Path("new").touch(0o600)
+    with open("words", "rb") as old, open("new", "ab") as new:
+        fds = [old.fileno(), new.fileno()]
+        given = ("--words-fd", str(fds[0]), "--new-words-fd", str(fds[1]), "--yes", "--home", "ada")
+        done = run_command(("paper", "replace", *given), pass_fds=fds)
+    assert done.returncode == 0, done.stderr
+    assert (nas / "ada" / "record-3-0-0.jsonl").is_file()
+
+
 def test_an_answer_to_another_challenge_or_of_old_keys_is_refused(hf: Commands) -> None:
     make()
     ask = ("--challenge", "challenge-challenge")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from holdfast.cli.command import home_of
 from holdfast.cli.identity.show import report
+from holdfast.cli.identity.tell_places import tell_places
 from holdfast.cli.input.agent_places import (
     default_place,
     path_of,
@@ -101,6 +102,7 @@ def run_evict(args: argparse.Namespace) -> int:
     what = f"{home.name}: a recovery with the recovery words evicts every holder of its keys; {what}"
     confirm("evict", what, yes=args.yes)
     done = _by_paper(home, args, read_given(args))
+    tell_places(home, done.log)
     report(home, done, as_json=args.json)
     return 0
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from holdfast.cli.command import home_of
 from holdfast.cli.identity.show import report
+from holdfast.cli.identity.tell_places import tell_places
 from holdfast.cli.input.input_sheet import read_given
 from holdfast.cli.input.input_slots import read_line
 from holdfast.cli.input.terminal import ask_hidden, ask_sheet, confirm, read_words
@@ -48,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
         new = stack.enter_context(PaperKeys(stack.enter_context(_new_words(home, args, old))))
         done = asyncio.run(_replaced(home, old, new, *vaults))
     _revoke_all(home)
+    tell_places(home, done.log)
     report(home, done, as_json=args.json)
     talk(
         "next: print the new words (`holdfast paper print | lp`), check the sheet (`holdfast paper verify`), and print "
