@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -105,6 +105,17 @@ async def test_an_answer_that_comes_first_is_seen_in_the_commit(lab: Lab, monkey
         with pytest.raises(ApprovalNotFound, match="already answered: refused by ada"):
             await late.approve(handle.id, "1", granted=True, by="bob")
         assert len(await hf.journal.inbox_of(handle.id)) == 1
+
+
+async def test_an_answer_to_what_is_asked_no_longer_is_refused(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be bound to the old question, and never count."""
+    async with lab.open(ask) as hf:
+        handle = await hf.submit(ask)
+        await wait_state(handle, TaskState.WAITING)
+        monkeypatch.setattr("holdfast.app.holdfast.asked_approval", Mock(side_effect=("pay 1", "pay 2")))
+        with pytest.raises(ApprovalNotFound, match="asks something else by now: look once more"):
+            await hf.approve(handle.id, "1", granted=True)
+        assert await hf.journal.inbox_of(handle.id) == []
 
 
 async def test_an_older_journal_with_two_answers_takes_the_newest(lab: Lab) -> None:

@@ -87,6 +87,26 @@ async def test_a_decision_that_comes_first_is_seen_in_the_commit(lab: Lab, monke
         assert len(await hf.journal.inbox_of(handle.id)) == 1
 
 
+async def test_a_decision_about_an_earlier_park_is_refused(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was run again and parked again while a person made up their mind; what they saw is another attempt."""
+    tool = Scripted(ONCE, ConnectionError("reset"))
+    one = one_step(tool)
+    async with lab.open(one) as hf, lab.open(serve=False) as late:
+        handle = await hf.submit(one)
+        await wait_state(handle, TaskState.PARKED)
+        seen = await handle.view()
+        await hf.settle(handle.id, "1", "run")
+        await wait_until(lambda: _parked_again(handle))
+        monkeypatch.setattr(late.journal, "read_task", AsyncMock(return_value=seen))
+        with pytest.raises(NotSettleable, match="was decided and then parked again: look once more"):
+            await late.settle(handle.id, "1", "done", result=7)
+
+
+async def _parked_again(handle: holdfast.TaskHandle) -> bool:
+    row, step = await handle.row(), (await handle.view()).steps["1"]
+    return row.state is TaskState.PARKED and len(step.earlier + step.attempts) > 1
+
+
 async def test_evidence_that_waits_is_not_overruled_by_a_decision(lab: Lab) -> None:
     tool = Scripted(ONCE, ConnectionError("reset"))
     one = one_step(tool)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import JournalBusy
-from holdfast.journal.sqlite.host import disk_trouble
+from holdfast.errors import HoldfastError, JournalBusy, JournalStopped
+from holdfast.journal.sqlite.host import disk_trouble, file_watch
 from holdfast.journal.sqlite.host.disk_trouble import Stopped, clear_stopped, find_stopped, mark_stopped
+from holdfast.journal.sqlite.host.file_watch import FileWatch
 from holdfast.journal.sqlite.host.high_water import fold_marks
 from holdfast.journal.sqlite.host.page import SessionPage
 from holdfast.journal.sqlite.host.use_lock import JournalUse
@@ -102,3 +103,29 @@ async def test_a_cancelled_wait_holds_nothing(folder: Path) -> None:
         await waiting
     (await JournalUse.shared(folder)).close()
     other.close()
+
+
+async def test_a_journal_that_cannot_let_go_at_once_is_asked_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inside a commit it says no. It must let go later all the same, or no repair comes to its turn."""
+    monkeypatch.setattr(file_watch, "LOOK_EVERY_S", 0.001)
+    _page(folder, "s").close(delete=True)
+    journal = tmp_path / "journal.db"
+    journal.touch()
+    answers, asked, gone = [False, True], list[str](), asyncio.Event()
+
+    def let_go(error: HoldfastError) -> bool:
+        asked.append(error.code)
+        if answers[0]:
+            gone.set()
+        return answers.pop(0)
+
+    watch = FileWatch(journal, folder, let_go=let_go)
+    mark_stopped(folder, reason="fsync: EIO", session_id="", at_ms=1)
+    async with asyncio.timeout(10):
+        await gone.wait()
+    with pytest.raises(JournalStopped, match="fsync: EIO"):
+        watch.check()
+    await asyncio.sleep(0.02)
+    assert asked == ["journal-stopped"] * 2
