@@ -70,7 +70,7 @@ WHY = {
     "app": "declarations and what workers serve are checked here; all who wait share one look",
     "backup": "published recoveries, copies in a cloud, sealed secrets and the kept staging folder moved in",
     "cli": "todo, explain, completion and tables that fit 80 columns moved in",
-    "journal": "the running total over all tasks moved in",
+    "journal": "the journal in PostgreSQL moved in",
     "layout": "which files of an adopted agent are secret is decided here",
     "recovery": "a recovery is published and ends with a first backup",
     "views": "what waits for a person, and why, is shown from here",

@@ -37,7 +37,7 @@ def drop(txn: Txn, item: InboxItem, wraps: KeyWraps, check: DropCheck | None = N
     if check is not None:
         view = read_view(txn.db, task_id=item.task_id, seq=seq, head=head, last=last, sealer=sealer)
         check(view, _items(txn.db, t, raw, sealer))
-    body = sealer.seal(_encode(item.body), _place(raw, item.ordinal, item.kind))
+    body = sealer.seal(_encode(item.body), item_place(raw, item.ordinal, item.kind))
     txn.db.execute(
         "INSERT INTO inbox (t, ordinal, kind, body, at_ms) VALUES (?, ?, ?, ?, ?)",
         (t, item.ordinal, item.kind.value, body, txn.at_ms),
@@ -90,7 +90,7 @@ def pending_of(db: Db, hold: Hold) -> list[InboxItem]:
 def open_item(row: list[Any], raw: bytes, sealer: Sealer) -> InboxItem:
     number, ordinal, kind, body, at_ms, applied = row
     try:
-        plain = _decode(sealer.open(body, _place(raw, ordinal, kind)))
+        plain = _decode(sealer.open(body, item_place(raw, ordinal, kind)))
         return InboxItem(
             number=number,
             task_id=task_id_from_bytes(raw),
@@ -104,5 +104,5 @@ def open_item(row: list[Any], raw: bytes, sealer: Sealer) -> InboxItem:
         raise JournalDamaged(f"inbox item {number} cannot be read: {error}") from error
 
 
-def _place(raw: bytes, ordinal: str, kind: str) -> bytes:
+def item_place(raw: bytes, ordinal: str, kind: str) -> bytes:
     return b"inbox\0%s\0%s\0%s" % (raw.hex().encode(), ordinal.encode(), kind.encode())

@@ -57,7 +57,7 @@ def _add(txn: Txn, remark: Remark, wraps: KeyWraps) -> int:
     number, before = (0, _first(db)) if newest is None else cast("tuple[int, bytes]", newest)
     number += 1
     key_id = wraps.current
-    body = wraps.payload(key_id).seal(_encode(remark), _place(number, remark.remark_id))
+    body = wraps.payload(key_id).seal(_encode(remark), remark_place(number, remark.remark_id))
     link = next_remark_link(
         before, number=number, at_ms=txn.at_ms, key_id=key_id, remark_id=remark.remark_id, body=body
     )
@@ -75,7 +75,7 @@ def read_after(db: Db, number: int, limit: int, wraps: KeyWraps) -> list[KeptRem
     before = None
     kept: list[KeptRemark] = []
     for row in rows:
-        kept.append(_open(row, wraps, before=before))
+        kept.append(open_remark(row, wraps, before=before))
         before = (row[0], row[6])
     return kept
 
@@ -124,7 +124,7 @@ def find_damage(db: Db, wraps: KeyWraps) -> list[str]:
     before: tuple[int, bytes] | None = None
     for row in db.execute(f"SELECT {COLUMNS} FROM remark ORDER BY n"):
         try:
-            _open(row, wraps, before=before)
+            open_remark(row, wraps, before=before)
             if before is None and row[0] == 1 and row[5] != _first(db):
                 raise JournalDamaged("remark 1 belongs to another journal")
             if before is None and row[0] - 1 > _erased(db):
@@ -152,7 +152,7 @@ def _erased(db: Db) -> int:
     return 0 if row is None else int(str(row[0]))
 
 
-def _open(row: Row, wraps: KeyWraps, *, before: tuple[int, bytes] | None) -> KeptRemark:
+def open_remark(row: Row, wraps: KeyWraps, *, before: tuple[int, bytes] | None) -> KeptRemark:
     try:
         number, remark_id, key_id, at_ms, body, prev, link = row
         wanted = next_remark_link(prev, number=number, at_ms=at_ms, key_id=key_id, remark_id=remark_id, body=body)
@@ -160,7 +160,7 @@ def _open(row: Row, wraps: KeyWraps, *, before: tuple[int, bytes] | None) -> Kep
             raise JournalDamaged(f"remark {number} was changed")
         if before is not None and before != (number - 1, prev):
             raise JournalDamaged(f"remark {number} follows remark {before[0]}: a remark is missing")
-        remark = _decode(wraps.payload(key_id).open(body, _place(number, remark_id)))
+        remark = _decode(wraps.payload(key_id).open(body, remark_place(number, remark_id)))
         return KeptRemark(number=number, remark=remark, at_ms=at_ms, link=link)
     except BAD_COLUMN as error:
         raise JournalDamaged(f"remark {row[0]} cannot be read: {error}") from error
@@ -177,5 +177,5 @@ def _set(db: Db, key: str, value: int | bytes) -> None:
     db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, value))
 
 
-def _place(number: int, remark_id: str) -> bytes:
+def remark_place(number: int, remark_id: str) -> bytes:
     return b"remark\0%d\0%s" % (number, remark_id.encode())

@@ -20,7 +20,7 @@ from holdfast.journal.sqlite.txn import Txn
 from holdfast.journal.sqlite.verbs import remarks
 
 RETAIN_TASKS_MAX = 500  # in one commit, so that no process waits long for the lock
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+DIGEST = re.compile(r"[0-9a-f]{64}")
 
 _encode = msgspec.json.Encoder().encode
 _decode_notice = msgspec.json.Decoder(Notice).decode
@@ -54,7 +54,7 @@ def _put_blob(txn: Txn, content: bytes, use: int | None, wraps: KeyWraps, digest
 
 
 def get_blob(db: Db, digest: str, wraps: KeyWraps, digest_key: bytes) -> bytes:
-    if not _DIGEST.fullmatch(digest):
+    if not DIGEST.fullmatch(digest):
         raise BadReference(f"{digest!r} is not a blob digest", hint="a blob digest has 64 hex digits")
     raw = bytes.fromhex(digest)
     row = db.execute("SELECT key_id, body FROM blob WHERE digest = ?", (raw,)).fetchone()
@@ -74,7 +74,7 @@ def blob_digest(content: bytes, digest_key: bytes) -> bytes:
 
 def add_notice(txn: Txn, notice: Notice, wraps: KeyWraps) -> None:
     key_id = wraps.current
-    body = wraps.payload(key_id).seal(_encode(notice), _notice_place(notice.notice_id))
+    body = wraps.payload(key_id).seal(_encode(notice), notice_place(notice.notice_id))
     txn.db.execute(
         "INSERT OR IGNORE INTO notice (notice_id, key_id, body, at_ms) VALUES (?, ?, ?, ?)",
         (notice.notice_id, key_id, body, txn.at_ms),
@@ -86,7 +86,7 @@ def pending_notices(db: Db, limit: int, wraps: KeyWraps) -> list[Notice]:
         "SELECT notice_id, key_id, body FROM notice WHERE told_ms IS NULL ORDER BY at_ms LIMIT ?", (limit,)
     ).fetchall()
     return [
-        _decode_notice(wraps.payload(key_id).open(body, _notice_place(notice_id))) for notice_id, key_id, body in rows
+        _decode_notice(wraps.payload(key_id).open(body, notice_place(notice_id))) for notice_id, key_id, body in rows
     ]
 
 
@@ -159,5 +159,5 @@ def _row_of(db: Db, task_id: TaskId) -> int:
     return cast(int, row[0])
 
 
-def _notice_place(notice_id: str) -> bytes:
+def notice_place(notice_id: str) -> bytes:
     return b"notice\0" + notice_id.encode()

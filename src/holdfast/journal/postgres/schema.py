@@ -1,0 +1,76 @@
+"""Making and raising the journal's schema.
+
+A journal is made whole or not at all: one transaction. Each version of the schema leads from the one before, in one
+transaction that holds the row of `version`, so that of several processes one does it and the others wait. A schema that
+is newer than this Holdfast is refused, before anything is changed; an older Holdfast refuses ours in the same way when
+it opens the journal, and a process that has it open keeps working as long as its statements do.
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib import resources
+
+from holdfast.core.clock import Entropy
+from holdfast.errors import JournalDamaged, JournalNewer
+from holdfast.journal.postgres.links import Link, transact
+
+SCHEMA = 1
+
+
+@functools.cache
+def schema_step(number: int) -> str:
+    """What leads from the schema before to this one; the first makes it from nothing."""
+    return resources.files("holdfast.journal.postgres").joinpath(f"schema_{number}.sql").read_text()
+
+
+async def find_version(link: Link) -> int:
+    """0 where there is no journal."""
+    row = await link.one("SELECT to_regclass('$s.version') IS NOT NULL")
+    if row is None or not row[0]:
+        return 0
+    row = await link.one("SELECT number FROM $s.version")
+    return 0 if row is None else row[0]
+
+
+def check_version(found: int, shown: str) -> None:
+    """Raises JournalNewer."""
+    if found > SCHEMA:
+        raise JournalNewer(
+            f"{shown} has schema {found}; this Holdfast reads at most schema {SCHEMA}; nothing was changed"
+        )
+
+
+async def make(link: Link, *, key_check: bytes, entropy: Entropy) -> None:
+    """A new, empty journal. Safe to race: whoever is second finds the first one's."""
+
+    async def act(link: Link) -> None:
+        await link.run("CREATE SCHEMA IF NOT EXISTS $s")
+        await link.run(schema_step(1))
+        await link.run("INSERT INTO $s.version (number) VALUES (%s)", (1,))
+        await link.run("INSERT INTO $s.incarnation (number) VALUES (%s)", (1,))
+        await link.run(
+            "INSERT INTO $s.meta (key, value) "
+            "VALUES ('journal_id', %s), ('key_check', %s), ('created_ms', ($now)::text)",
+            (entropy.bytes(8).hex(), key_check.hex()),
+        )
+        await raise_version(link, 1)
+
+    await transact(link, act)
+
+
+async def raise_schema(link: Link) -> None:
+    async def act(link: Link) -> None:
+        row = await link.one("SELECT number FROM $s.version FOR UPDATE")
+        await raise_version(link, 0 if row is None else row[0])
+
+    await transact(link, act)
+
+
+async def raise_version(link: Link, found: int) -> None:
+    """Step by step, in a transaction of the caller's."""
+    if not 1 <= found <= SCHEMA:
+        raise JournalDamaged(f"this Holdfast cannot migrate schema {found} to {SCHEMA}")
+    for number in range(found + 1, SCHEMA + 1):
+        await link.run(schema_step(number))
+        await link.run("UPDATE $s.version SET number = %s", (number,))

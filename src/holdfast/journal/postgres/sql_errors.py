@@ -1,0 +1,63 @@
+"""Errors of PostgreSQL and its driver as errors of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import psycopg
+from psycopg import errors as pg
+
+from holdfast.errors import HoldfastError, JournalBusy, JournalDamaged, JournalFull, NotAJournal, ReadOnly
+
+AGAIN = (  # the transaction was rolled back, and may simply be tried again
+    pg.SerializationFailure,
+    pg.DeadlockDetected,
+    pg.LockNotAvailable,
+    pg.ReadOnlySqlTransaction,  # a standby that is not promoted yet
+    pg.CannotConnectNow,
+    pg.TooManyConnections,
+    pg.QueryCanceled,
+)
+
+
+def translated(error: psycopg.Error) -> HoldfastError:
+    """Our word for an error outside a commit: nothing was written."""
+    match error:
+        case pg.DiskFull() | pg.OutOfMemory():
+            return JournalFull(f"the database server has no space left: {_text(error)}")
+        case pg.ReadOnlySqlTransaction():
+            return ReadOnly(
+                f"the database is read only: {_text(error)}",
+                hint="it may be a standby: give the url of the primary, or all hosts in one url",
+            )
+        case pg.InsufficientPrivilege():
+            return ReadOnly(
+                f"the database user may not use the journal: {_text(error)}",
+                hint="use the user that made the journal, or grant its rights: see docs/how-to/postgres.md",
+            )
+        case pg.UndefinedTable() | pg.InvalidSchemaName():
+            return NotAJournal(f"the schema is not a journal: {_text(error)}")
+        case psycopg.OperationalError() | psycopg.InterfaceError():
+            return JournalBusy(
+                f"the database cannot be reached: {_text(error)}",
+                hint="check that the server runs and that its address is right; Holdfast tries again",
+            )
+        case psycopg.DataError():
+            return JournalDamaged(f"a row of the journal cannot be understood: {_text(error)}")
+        case _:
+            return JournalDamaged(f"the database failed: {type(error).__name__}: {_text(error)}")
+
+
+@contextmanager
+def in_our_words() -> Generator[None]:
+    """Raises what `translated` says of an error of PostgreSQL in the block."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translated(error) from error
+
+
+def _text(error: psycopg.Error) -> str:
+    said = error.diag.message_primary or str(error)
+    return " ".join(said.split())

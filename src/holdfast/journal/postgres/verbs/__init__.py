@@ -1,0 +1,1 @@
+"""The journal's verbs as SQL: sessions, claims, inbox, remarks, statements, upkeep, lists."""

@@ -1,0 +1,30 @@
+"""The list of tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.journal.contract import Filter, TaskRow
+from holdfast.journal.postgres.links import Link
+from holdfast.journal.postgres.rows import TASK_COLUMNS, TASK_FROM
+from holdfast.journal.sqlite.rows import task_row
+from holdfast.journal.sqlite.verbs.tasks import prefix_range
+
+
+async def list_tasks(link: Link, filter: Filter) -> list[TaskRow]:
+    where, values = ["true"], list[Any]()
+    if filter.states is not None:
+        where.append("k.state = ANY(%s)")
+        values.append([state.value for state in filter.states])
+    if filter.name is not None:
+        where.append("k.name = %s")
+        values.append(filter.name)
+    if filter.prefix:
+        where.append("k.task_id BETWEEN %b AND %b")
+        values.extend(prefix_range(filter.prefix))
+    order = "DESC" if filter.newest_first else "ASC"
+    rows = await link.run(
+        f"SELECT {TASK_COLUMNS} {TASK_FROM} WHERE {' AND '.join(where)} ORDER BY k.t {order} LIMIT %s",
+        (*values, filter.limit),
+    )
+    return [task_row(row) for row in rows]

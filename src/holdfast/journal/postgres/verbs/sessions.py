@@ -1,0 +1,195 @@
+"""Sessions of a shared journal: a row with a lease in the database's time, and a page with a lock on this machine.
+
+A lease is extended without waiting for a standby: while that is gone no step begins, because no commit returns, but
+the session stays alive. What a renewal that was lost by a promotion costs is decided by `rules.session_dead`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.core.clock import Clock
+from holdfast.journal import rules
+from holdfast.journal.contract import SessionRow, TaskNames
+from holdfast.journal.postgres.links import Link
+from holdfast.journal.postgres.times import CarriedTime
+from holdfast.journal.sqlite.host.instance import Instance
+from holdfast.journal.sqlite.host.page_reader import page_path
+from holdfast.journal.sqlite.verbs.sessions import SqliteSession as PagedSession
+
+__all__ = ["DeadSession", "Looks", "PagedSession", "begin", "bury", "end", "extend", "pages_to_keep"]
+
+_LEASE = "s.s, s.session_id, s.ended, s.boot_id, s.until_boot_ms, s.host_id, s.until_ms, s.ttl_ms"
+_LOOK = (
+    f"SELECT $now, $timeline, {_LEASE} FROM (VALUES (1)) AS one LEFT JOIN $s.session s "
+    "ON s.ended = 0 OR EXISTS (SELECT 1 FROM $s.task k WHERE k.session = s.s)"
+)
+
+
+class Looks:
+    """This process's looks at the database's clock and at everybody's lease (docs/decisions/0051)."""
+
+    def __init__(self, clock: Clock, time: CarriedTime, instance: Instance, host_id: str) -> None:
+        self._clock = clock
+        self._time = time
+        self._instance = instance
+        self.host_id = host_id
+        self._watch: rules.LeaseWatch | None = None
+        self._leases: dict[int, rules.Lease] = {}  # of the last look, by row
+        self.timeline = ""
+
+    async def look(self, link: Link) -> rules.LookedAt:
+        asked_boot_ms = self._clock.boot_ms()
+        rows = await link.run(_LOOK)
+        now_ms, self.timeline = int(rows[0][0]), str(rows[0][1])
+        self._leases = {row[2]: _lease(row[3:]) for row in rows if row[2] is not None}
+        open_until_ms = {one.session_id: one.until_ms for one in self._leases.values() if not one.ended}
+        self._watch = rules.watch_leases(
+            self._watch, timeline=self.timeline, until_ms=open_until_ms, boot_ms=self._clock.boot_ms()
+        )
+        self._time.heard(now_ms)
+        return rules.LookedAt(
+            boot_id=self._clock.boot_id, boot_ms=asked_boot_ms, host_id=self.host_id, now_ms=now_ms, watch=self._watch
+        )
+
+    def death(self, lease: rules.Lease, at: rules.LookedAt) -> rules.Death:
+        return rules.session_dead(lease, at, lock_free=self._lock_free(lease, at))
+
+    def _lock_free(self, lease: rules.Lease, at: rules.LookedAt) -> bool | None:
+        """Whether its process has let go of the page's lock; None where that page is not on this machine."""
+        here = lease.host_id == at.host_id and lease.boot_id == at.boot_id
+        if not here or not page_path(self._instance.folder, lease.session_id).exists():
+            return None
+        return not self._instance.is_alive(lease.session_id)
+
+    async def find_dead(self, link: Link, *, but: int) -> list[DeadSession]:
+        """Sessions whose tasks may be taken: lease over, or their process provably gone."""
+        at = await self.look(link)
+        dead: list[DeadSession] = []
+        for row, lease in self._leases.items():
+            death = rules.Death.NO if row == but else self.death(lease, at)
+            if death is not rules.Death.NO:
+                dead.append(DeadSession(row, lease.until_ms, lease.ended, death is rules.Death.PROVEN))
+        return dead
+
+    async def list_sessions(self, link: Link) -> list[SessionRow]:
+        at = await self.look(link)
+        rows = await link.run(
+            "SELECT s.worker, s.pid, s.begun_ms, s.serves, (SELECT count(*) FROM $s.task k WHERE k.session = s.s), "
+            f"{_LEASE} FROM $s.session s WHERE s.ended = 0 OR s.s > (SELECT max(s) - 50 FROM $s.session) "
+            "ORDER BY s.s DESC"
+        )
+        found: list[SessionRow] = []
+        for worker, pid, begun_ms, serves, tasks, _, *columns in rows:
+            lease = _lease(columns)
+            found.append(
+                SessionRow(
+                    session_id=lease.session_id,
+                    worker=worker,
+                    pid=pid,
+                    boot_id=lease.boot_id,
+                    lease_until_boot_ms=lease.until_boot_ms,
+                    begun_ms=begun_ms,
+                    ended=lease.ended,
+                    alive=self.death(lease, at) is rules.Death.NO,
+                    tasks=tasks,
+                    serves=None if serves is None else frozenset(serves),
+                    host_id=lease.host_id,
+                    lease_until_ms=lease.until_ms,
+                )
+            )
+        return found
+
+
+class DeadSession(NamedTuple):
+    row: int
+    until_ms: int
+    ended: bool  # its row says so already
+    proven: bool  # no renewal can contradict it
+
+
+async def begin(
+    link: Link,
+    session: PagedSession,
+    *,
+    worker: str,
+    host_id: str,
+    asked_boot_ms: int,
+    begun_ms: int,
+    serves: TaskNames,
+) -> int:
+    row = await link.one(
+        "INSERT INTO $s.session (session_id, worker, pid, host_id, boot_id, until_ms, until_boot_ms, ttl_ms, begun_ms, "
+        "serves) VALUES (%s, %s, %s, %s, %s, $now + %s, %s, %s, %s, %s) "
+        "ON CONFLICT (session_id) DO UPDATE SET pid = excluded.pid RETURNING s",
+        (
+            session.session_id,
+            worker,
+            os.getpid(),
+            host_id,
+            session.boot_id,
+            session.ttl_ms,
+            rules.lease_until_boot_ms(asked_boot_ms, session.ttl_ms),
+            session.ttl_ms,
+            begun_ms,
+            None if serves is None else sorted(serves),
+        ),
+    )
+    return 0 if row is None else row[0]
+
+
+async def extend(link: Link, session: PagedSession, *, asked_boot_ms: int) -> bool:
+    """False where the session was found dead."""
+    # Every renewal changes `until_ms`: others watch for that.
+    changed = await link.change(
+        "UPDATE $s.session SET until_ms = greatest($now + ttl_ms, until_ms + 1), until_boot_ms = %s "
+        "WHERE s = %s AND ended = 0",
+        (rules.lease_until_boot_ms(asked_boot_ms, session.ttl_ms), session.row),
+    )
+    return changed == 1
+
+
+async def end(link: Link, session: PagedSession, *, now_ms: int) -> None:
+    """Tasks still held go back to the queue under their old due time."""
+    await link.run("UPDATE $s.session SET ended = 1 WHERE s = %s AND ended = 0", (session.row,))
+    await link.run(
+        "UPDATE $s.task SET state = 'queued', session = NULL, crashes = 0, changed_ms = greatest(changed_ms, %s) "
+        "WHERE session = %s AND state = 'running'",
+        (now_ms, session.row),
+    )
+
+
+async def bury(link: Link, dead: Sequence[DeadSession]) -> list[int]:
+    """Mark dead sessions, unless one has renewed its lease since it was looked at; the rows of those that are dead."""
+    buried = [one.row for one in dead if one.ended]
+    for one in dead:
+        if not one.ended and await link.change(
+            "UPDATE $s.session SET ended = 2 WHERE s = %s AND ended = 0 AND (%s OR until_ms = %s)",
+            (one.row, one.proven, one.until_ms),
+        ):
+            buried.append(one.row)
+    return buried
+
+
+def _lease(columns: Sequence[object]) -> rules.Lease:
+    session_id, ended, boot_id, until_boot_ms, host_id, until_ms, ttl_ms = columns
+    return rules.Lease(
+        session_id=str(session_id),
+        ended=bool(ended),
+        boot_id=str(boot_id),
+        until_boot_ms=int(str(until_boot_ms)),
+        host_id=str(host_id),
+        until_ms=int(str(until_ms)),
+        ttl_ms=int(str(ttl_ms)),
+    )
+
+
+async def pages_to_keep(link: Link) -> set[str]:
+    """Of dead sessions: their send-begun slots spare a person a needless question."""
+    rows = await link.run(
+        "(SELECT session_id FROM $s.session WHERE ended = 2 ORDER BY s DESC LIMIT 64) UNION "
+        "(SELECT session_id FROM $s.session s WHERE EXISTS (SELECT 1 FROM $s.task k WHERE k.session = s.s))"
+    )
+    return {str(row[0]) for row in rows}

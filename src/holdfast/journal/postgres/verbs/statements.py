@@ -1,0 +1,166 @@
+"""Statements of Transactional tools: run in the commit that closes their step, with no right to the journal.
+
+They run as a role of their own (`<schema>_tools_<journal id>`), which has no right to the journal's schema, through a
+function that this role owns and that is SECURITY DEFINER. Plain `SET ROLE` would not do: `RESET ROLE` inside a DO block
+takes it back, and the journal lies open. Inside such a function PostgreSQL refuses to change the role. The function
+lies in the journal's schema, which its owner may not enter: so no statement can replace it by one that runs as us.
+
+What a statement can leave behind for the rest of the transaction:
+
+* settings, by SET or set_config: all of them are reset, and what the commit must be is said again (`writer.py`);
+* work for the moment of the commit, which would run as us: deferred constraints are checked before the function
+  returns, and deferrable ones that call code of the tool's (constraint triggers, exclusion and unique constraints) are
+  refused. Deferred foreign keys are fine;
+* the end of the transaction: PostgreSQL refuses COMMIT and ROLLBACK inside a function.
+
+The tool's tables are in the schema `<schema>_tools`, which is the role's own; for tables elsewhere grant it the rights.
+Values are written into the text as literals, by the driver: a function cannot be given any number of typed values.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.sql import Literal
+
+from holdfast.errors import StatementFailed
+from holdfast.journal.contract import Statement
+from holdfast.journal.postgres.links import Link, transact
+
+if TYPE_CHECKING:
+    from holdfast.journal.postgres.writer import Append
+
+_FUNCTION = """
+CREATE FUNCTION $s.run_statement(given text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = $tools, public SET standard_conforming_strings = on AS $body$
+BEGIN
+  EXECUTE given;
+  SET CONSTRAINTS ALL IMMEDIATE;
+  IF EXISTS (
+    SELECT 1 FROM pg_catalog.pg_class
+    WHERE relpersistence = 't' AND pg_catalog.pg_get_userbyid(relowner) = CURRENT_USER
+  ) THEN
+    RAISE EXCEPTION 'temporary tables and views are not allowed: the connection is shared';
+  END IF;
+  IF EXISTS (
+    SELECT 1 FROM pg_catalog.pg_trigger g
+    JOIN pg_catalog.pg_class c ON c.oid = g.tgrelid JOIN pg_catalog.pg_proc p ON p.oid = g.tgfoid
+    LEFT JOIN pg_catalog.pg_constraint n ON n.oid = g.tgconstraint
+    WHERE g.tgdeferrable AND coalesce(n.contype, 't') <> 'f'
+    AND CURRENT_USER IN (pg_catalog.pg_get_userbyid(c.relowner), pg_catalog.pg_get_userbyid(p.proowner))
+  ) THEN
+    RAISE EXCEPTION 'deferrable constraints and triggers other than foreign keys are not allowed in tables of tools';
+  END IF;
+END $body$
+"""
+_OUR_DISK = (pg.DiskFull, pg.OutOfMemory, pg.SerializationFailure, pg.DeadlockDetected)
+_PLACEHOLDER = re.compile(
+    r"""\?\?|\?|'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/|(\$(?:[A-Za-z_]\w*)?\$).*?\1""", re.DOTALL
+)
+
+
+def names(schema: str, journal_id: str) -> tuple[str, str]:
+    """The role that statements run as, and the schema of their tables."""
+    return f"{schema}_tools_{journal_id[:8]}", f"{schema}_tools"
+
+
+async def prepare(link: Link, journal_id: str) -> str:
+    """Make what statements need, where it is not there; why they cannot be run, or nothing."""
+    found = await link.one(
+        "SELECT p.prosecdef AND r.rolname = %s AND NOT r.rolsuper FROM pg_proc p JOIN pg_roles r ON r.oid = p.proowner "
+        "WHERE p.oid = to_regprocedure('$s.run_statement(text)')",
+        (names(link.place.schema, journal_id)[0],),
+    )
+    if found is not None and found[0]:
+        return ""
+    try:
+        await transact(link, lambda link: _make(link, journal_id))
+    except (pg.DuplicateObject, pg.DuplicateFunction, pg.UniqueViolation):
+        pass  # another process makes the same at this moment
+    except (pg.InsufficientPrivilege, pg.InternalError) as error:
+        role, _ = names(link.place.schema, journal_id)
+        return (
+            f"Transactional tools are off: this database user may not make the role {role} that their statements run "
+            f"as ({error.diag.message_primary})"
+        )
+    return ""
+
+
+async def _make(link: Link, journal_id: str) -> None:
+    role, tools = names(link.place.schema, journal_id)
+    if await link.one("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)) is None:
+        await link.run(f'CREATE ROLE "{role}" NOLOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOINHERIT NOBYPASSRLS')
+    row = await link.one("SELECT rolsuper OR rolcanlogin FROM pg_roles WHERE rolname = %s", (role,))
+    if row is None or row[0]:
+        raise pg.InsufficientPrivilege(f"the role {role} is there and has rights that it must not have")
+    await link.run(f'GRANT "{role}" TO CURRENT_USER')
+    await link.run(f'CREATE SCHEMA IF NOT EXISTS "{tools}"')
+    await link.run(f'ALTER SCHEMA "{tools}" OWNER TO "{role}"')
+    await link.run("DROP FUNCTION IF EXISTS $s.run_statement(text)")
+    await link.run(_FUNCTION.replace("$tools", f'"{tools}"'))
+    await link.run("REVOKE ALL ON FUNCTION $s.run_statement(text) FROM PUBLIC")
+    await link.run("GRANT EXECUTE ON FUNCTION $s.run_statement(text) TO CURRENT_USER")
+    await link.run(f'GRANT CREATE ON SCHEMA $s TO "{role}"')  # an owner must have it, at this moment
+    await link.run(f'ALTER FUNCTION $s.run_statement(text) OWNER TO "{role}"')
+    await link.run(f'REVOKE ALL ON SCHEMA $s FROM "{role}"')
+
+
+async def apply_statements(link: Link, act: Append) -> bool:
+    """All or none: False where they were refused, and undone; the act then has the error."""
+    await link.run("SAVEPOINT tool")
+    try:
+        for statement in act.statements:
+            await link.run("SELECT $s.run_statement(%s)", (rendered(statement, link.db),))
+    except _OUR_DISK:
+        raise
+    except psycopg.Error as error:
+        if link.lost:
+            raise
+        act.error = StatementFailed(f"the journal rejected the SQL statement: {error}")
+    except (ValueError, TypeError) as error:
+        act.error = StatementFailed(f"the journal rejected the SQL statement: {error}")
+    if act.error is None:
+        await link.run("RELEASE SAVEPOINT tool")
+        return True
+    await link.run("ROLLBACK TO SAVEPOINT tool; RELEASE SAVEPOINT tool")
+    return False
+
+
+def rendered(statement: Statement, db: psycopg.AsyncConnection[Any]) -> str:
+    """The statement with its values in the places of `?`; `??` is a question mark. Raises ValueError, TypeError."""
+    values = tuple(statement.params)
+    if not values:
+        return statement.sql
+    used = 0
+
+    def put(found: re.Match[str]) -> str:
+        nonlocal used
+        text = found.group()
+        if text == "??":
+            return "?"
+        if text != "?":
+            return text
+        used += 1
+        if used > len(values):
+            raise ValueError(f"it has more places for values than the {len(values)} that were given")
+        return Literal(_checked(values[used - 1])).as_string(db)
+
+    text = _PLACEHOLDER.sub(put, statement.sql)
+    if used != len(values):
+        raise ValueError(f"it has {used} places for values, but {len(values)} were given")
+    return text
+
+
+def _checked(value: object) -> object:
+    """What every journal takes."""
+    if isinstance(value, bool | None | str | bytes):
+        return value
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    raise TypeError(f"a value of type {type(value).__name__} cannot be bound, or is out of range")

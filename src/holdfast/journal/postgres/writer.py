@@ -1,0 +1,406 @@
+"""The lane of submissions and appends: every step passes here.
+
+Appends that only add records are one statement, which is its own transaction: it compares epoch, sequence and state of
+every task as it moves them (`UPDATE task ... WHERE epoch = ...`), inserts the records and moves the tally. One round
+trip, one commit. Where one of the holds is stale the statement fails as a whole (it divides by zero), and the batch is
+made again in steps: tasks locked, stale holds refused, the rest written. So are batches in which a task changes its
+state, an inbox item is applied, a statement of a tool is run or a task is submitted.
+
+A record's number is drawn from a sequence in the statement that inserts it (docs/decisions/0054).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import errors as pg
+
+from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
+from holdfast.errors import InvariantViolated, LeaseLost, RequestConflict, StepFailed
+from holdfast.journal import rules
+from holdfast.journal.bodies import RestoredFrom
+from holdfast.journal.chain import first_link
+from holdfast.journal.contract import Change, Hold, Statement, Submission, Submitted
+from holdfast.journal.postgres.lane import COUNT_IN, Act, Lane
+from holdfast.journal.postgres.links import BEGIN, Link, Links
+from holdfast.journal.postgres.place import Row
+from holdfast.journal.postgres.rows import Chained, chained
+from holdfast.journal.postgres.times import CarriedTime
+from holdfast.journal.postgres.verbs import inbox, remarks, upkeep
+from holdfast.journal.postgres.verbs.statements import apply_statements
+from holdfast.journal.records import NewRecord, RecordKind, TaskState
+from holdfast.journal.seal import DataKeySealer, KeyWraps
+from holdfast.journal.sqlite.verbs.tasks import CLOSING, SUSPECT_MS
+from holdfast.journal.total import RunningTotal
+
+BATCH_MAX = 500
+
+_RECORD = "t, seq, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, fingerprint, slot, quiet, body, hash"
+_RECORDS = (
+    "unnest(%b::bigint[], %b::integer[], %b::smallint[], %b::bigint[], %b::text[], %b::bigint[], %b::bigint[], "
+    f"%b::bigint[], %b::bytea[], %b::bytea[], %b::smallint[], %b::boolean[], %b::bytea[], %b::bytea[]) AS r({_RECORD})"
+)
+KEEP = (
+    f"INSERT INTO $s.record (n, {_RECORD}) SELECT nextval('$s.record_number'), r.* FROM {_RECORDS} RETURNING t, seq, n"
+)
+_MOVE = (
+    "UPDATE $s.task AS k SET seq = w.seq, head = w.head, changed_ms = greatest(k.changed_ms, %b), "
+    "crashes = CASE WHEN w.progress THEN 0 ELSE k.crashes END "
+    "FROM unnest(%b::bigint[], %b::bigint[], %b::integer[], %b::integer[], %b::bytea[], %b::boolean[]) "
+    "AS w(t, epoch, before, seq, head, progress){more} "
+    "WHERE k.t = w.t AND k.epoch = w.epoch AND k.seq = w.before AND k.state = 'running' RETURNING k.t"
+)
+_SETTINGS = (
+    "SELECT set_config('synchronous_commit', 'on', true) AS synced, set_config('lock_timeout', '10000', true) AS waits"
+)
+ADD = (
+    f"WITH settings AS MATERIALIZED ({_SETTINGS}), moved AS ({_MOVE.format(more=', settings')}), kept AS ({KEEP}), "
+    f"counted AS ({COUNT_IN.format(last='(SELECT max(n) FROM kept)')}) "
+    "SELECT (SELECT array_agg(ARRAY[t, seq, n]) FROM kept), $now, "
+    "1 / ((SELECT count(*) FROM moved) = %b AND EXISTS (SELECT 1 FROM counted))::integer"
+)
+LOCK = "SELECT t, epoch, seq, state, due_ms FROM $s.task WHERE t = ANY(%b::bigint[]) ORDER BY t FOR UPDATE"
+CHANGE = (
+    "UPDATE $s.task SET state = %s, due_ms = %s, session = CASE WHEN %s THEN session END, "
+    "crashes = CASE WHEN %s THEN crashes ELSE 0 END, keep_until_ms = greatest(keep_until_ms, %s) WHERE t = %s"
+)
+
+
+@functools.lru_cache(256)
+def _closes(events: tuple[Any, ...]) -> bool:
+    return not CLOSING.isdisjoint(events)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Append(Act):
+    hold: Hold
+    made: Chained
+    progress: bool
+    remarks: Sequence[NewRecord]
+    change: Change | None
+    applied: Sequence[int]
+    statements: Sequence[Statement]
+
+    @property
+    def adds_only(self) -> bool:
+        return not (self.change or self.applied or self.statements or self.remarks)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Submit(Act):
+    submission: Submission
+    wrapped: tuple[int, bytes, DataKeySealer]
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Retain(Act):
+    keep_ms: int
+    tombstone_ms: int
+
+
+Write = Append | Submit | Retain
+
+
+class Writer(Lane[Write]):
+    def __init__(
+        self, links: Links, running: RunningTotal, *, time: CarriedTime, wraps: KeyWraps, boot_ms: Any
+    ) -> None:
+        super().__init__(links, running)
+        self._running = running
+        self._time = time
+        self._wraps = wraps
+        self._boot_ms = boot_ms
+        self.statements_off = ""  # why no statement of a tool can be run
+
+    def append(
+        self,
+        hold: Hold,
+        entries: Sequence[NewRecord],
+        *,
+        change: Change | None,
+        applied: Sequence[int],
+        statements: Sequence[Statement],
+    ) -> Append:
+        """Seals at once: a body that cannot be kept disturbs nobody else."""
+        if hold.sealer is None:
+            raise InvariantViolated("sealed", "a hold of this journal has a sealer")
+        if statements and self.statements_off:
+            raise StepFailed(self.statements_off)
+        made = chained(
+            entries,
+            seq=hold.seq,
+            head=hold.head,
+            task_id=task_id_bytes(hold.task_id),
+            epoch=hold.epoch,
+            at_ms=self._time.now_ms(),
+            boot_ms=self._boot_ms(),
+            sealer=hold.sealer,
+        )
+        act = Append(
+            hold=hold,
+            made=made,
+            progress=any(_closes(entry.events) for entry in entries),
+            remarks=[entry for entry in entries if entry.kind is RecordKind.REMARK],
+            change=change,
+            applied=applied,
+            statements=statements,
+        )
+        if entries:
+            act.move = self._running.element(made.head) - self._running.element(made.before)
+        return act
+
+    def ended(self, act: Write) -> None:
+        if act.error is None and isinstance(act, Append):
+            act.hold.seq, act.hold.head = act.made.seq, act.made.head
+            act.hold.last = act.result[-1] if act.result else act.hold.last
+
+    def next_batch(self, queue: deque[Write]) -> list[Write]:
+        """Two acts of one task do not share a batch: the second follows what the first has written."""
+        taken: list[Write] = []
+        tasks: set[object] = set()
+        while queue and len(taken) < BATCH_MAX:
+            act = queue[0]
+            if isinstance(act, Retain):
+                return taken or [queue.popleft()]
+            key = act.hold.task_id if isinstance(act, Append) else act.submission.task_id
+            if key in tasks:
+                break
+            tasks.add(key)
+            taken.append(queue.popleft())
+        return taken
+
+    async def write(self, link: Link, acts: list[Write]) -> int:
+        if isinstance(acts[0], Retain):
+            return await self._retain(link, acts[0])
+        appends = [act for act in acts if isinstance(act, Append)]
+        if len(appends) == len(acts) and all(act.adds_only and act.made.rows for act in appends):
+            try:
+                return await self._add(link, appends)
+            except (pg.DivisionByZero, pg.UniqueViolation):
+                self.committing(None)  # one of the holds is stale: which one is found out under locks
+        return await self._write_in_steps(link, acts)
+
+    async def recover(self, link: Link, act: Write) -> None:
+        if isinstance(act, Append):
+            first = act.made.rows[0][0] if act.made.rows else 0
+            query = "SELECT n FROM $s.record WHERE t = %s AND seq BETWEEN %s AND %s ORDER BY seq"
+            act.result = [row[0] for row in await link.run(query, (act.hold.row, first, act.made.seq))]
+
+    # one statement
+
+    async def _add(self, link: Link, acts: list[Append]) -> int:
+        move, now_ms = sum(act.move for act in acts), self._time.now_ms()
+        values = (
+            *_moves(acts, now_ms),
+            *records_by_column([(act.hold.row, act.made) for act in acts]),
+            *self.tally.moved(move, at_ms=now_ms),
+            len(acts),
+        )
+        link.warned = ""
+        self.committing(move)
+        ((kept, database_ms, _),) = await link.run(ADD, values)
+        self._time.heard(database_ms)
+        _give_numbers(acts, kept)
+        return move
+
+    # in steps
+
+    async def _write_in_steps(self, link: Link, acts: list[Write]) -> int:
+        await link.db.execute(BEGIN)
+        appends = await self._check_holds(link, [act for act in acts if isinstance(act, Append)])
+        submits = [act for act in acts if isinstance(act, Submit)]
+        now_ms, kept = self._time.now_ms(), list[tuple[int, Chained]]()
+        if submits:
+            kept += await self._insert_tasks(link, submits, now_ms)
+        going = [act for act in appends if not act.statements or await apply_statements(link, act)]
+        if any(act.statements for act in appends):
+            await link.db.execute(_AFTER_STATEMENTS)
+        if going:
+            await link.run(_MOVE.format(more=""), _moves(going, now_ms))
+            kept += [(act.hold.row, act.made) for act in going]
+        numbers = await link.run(KEEP, records_by_column(kept)) if any(made.rows for _, made in kept) else []
+        _give_numbers(going, numbers)
+        for act in going:
+            await self._change(link, act, now_ms)
+        done = [act for act in acts if act.error is None]
+        if not done:
+            await link.roll_back()
+            return 0
+        move = sum(act.move for act in done)
+        await self.count(link, move, newest=max((row[2] for row in numbers), default=0), at_ms=now_ms)
+        if any(act.statements for act in going):
+            await link.db.execute(_AFTER_STATEMENTS)
+        self.committing(move)
+        await link.commit()
+        return move
+
+    async def _retain(self, link: Link, act: Retain) -> int:
+        """Erase what ended long ago; forget tombstones that outlived the longest key window; put old tallies
+        together."""
+        await link.db.execute(BEGIN)
+        now_ms, element = self._time.now_ms(), self._running.element
+        erased = await upkeep.erase_old(link, now_ms=now_ms, keep_ms=act.keep_ms)
+        gone = await upkeep.forget_tombstones(link, now_ms=now_ms, tombstone_ms=act.tombstone_ms)
+        await upkeep.sweep_old(link, before_ms=now_ms - act.keep_ms)
+        move = sum(element(head, erased=True) - element(head) for head in erased)
+        move -= sum(element(head, erased=True) for head in gone)
+        newest = 0
+        for w, total, last in await link.run(_FOLD, (now_ms - act.keep_ms, self.tally.w)):
+            move, newest = move + self._running.show(total, w.encode()), max(newest, last)
+        await self.count(link, move, newest=newest, at_ms=now_ms)
+        act.result = len(erased)
+        self.committing(move)
+        await link.commit()
+        return move
+
+    async def _check_holds(self, link: Link, acts: list[Append]) -> list[Append]:
+        """Lock the tasks; those whose holds are theirs. The others are refused."""
+        if not acts:
+            return []
+        rows = {row[0]: row for row in await link.run(LOCK, ([act.hold.row for act in acts],))}
+        sound: list[Append] = []
+        for act in acts:
+            hold, row = act.hold, rows.get(act.hold.row)
+            try:
+                if row is None:
+                    raise LeaseLost(task_id=hold.task_id, epoch=hold.epoch)
+                rules.check_hold(
+                    task_id=hold.task_id,
+                    state=TaskState(row[3]),
+                    epoch=row[1],
+                    seq=row[2],
+                    hold_epoch=hold.epoch,
+                    hold_seq=act.made.seq - len(act.made.rows),
+                )
+                sound.append(act)
+            except (LeaseLost, InvariantViolated) as error:
+                act.error = error
+        return sound
+
+    async def _insert_tasks(self, link: Link, acts: list[Submit], now_ms: int) -> list[tuple[int, Chained]]:
+        """The tasks that are new, with their first records. An id that another process inserts at the same moment is
+        waited for."""
+        row = await link.one("SELECT lost_after_ms, restored_ms FROM $s.incarnation FOR SHARE")
+        lost_after_ms, restored_ms = row or (0, 0)
+        meeting = any(act.submission.also for act in acts)
+        kept: list[tuple[int, Chained]] = []
+        for act in acts:
+            given, (key_id, data_key, sealer) = act.submission, act.wrapped
+            raw = task_id_bytes(given.task_id)
+            if given.also:
+                await link.run(_MEET, (sorted((raw, *map(task_id_bytes, given.also))),))
+                if await self._find_submitted(link, act, given.also):
+                    continue
+            body = {"name": given.name, "args": given.args, "request_id": given.request_id, **given.body}
+            entries = [NewRecord(kind=RecordKind.ACCEPTED, body=body)]
+            if given.request_id and restored_ms and now_ms - restored_ms <= SUSPECT_MS:
+                lost = RestoredFrom(max(lost_after_ms, 1)).body()
+                entries.append(NewRecord(kind=RecordKind.RESTORED, body=lost))
+            made = chained(
+                entries,
+                seq=-1,
+                head=first_link(raw),
+                task_id=raw,
+                epoch=0,
+                at_ms=now_ms,
+                boot_ms=self._boot_ms(),
+                sealer=sealer,
+            )
+            new = await link.one(
+                "INSERT INTO $s.task (task_id, name, fingerprint, state, epoch, seq, head, due_ms, created_ms, "
+                "changed_ms, key_id, data_key) VALUES (%b, %s, %b, 'queued', 0, %s, %b, %s, %s, %s, %s, %b) "
+                "ON CONFLICT (task_id) DO NOTHING RETURNING t",
+                (
+                    raw,
+                    given.name,
+                    given.args_fingerprint,
+                    made.seq,
+                    made.head,
+                    now_ms,
+                    now_ms,
+                    now_ms,
+                    key_id,
+                    data_key,
+                ),
+            )
+            if new is not None:
+                act.move = self._running.element(made.head)
+                act.result = Submitted(task_id=given.task_id, created=True, state=TaskState.QUEUED)
+                kept.append((new[0], made))
+                continue
+            await self._find_submitted(link, act, (given.task_id,))
+        if meeting:
+            await link.run("DELETE FROM $s.meeting")  # what others insert at this moment is not seen, and stays
+        return kept
+
+    async def _find_submitted(self, link: Link, act: Submit, ids: Sequence[TaskId]) -> bool:
+        """Whether the task is there under one of these ids, as it was or in conflict."""
+        given, act.move = act.submission, 0
+        query = "SELECT task_id, name, fingerprint, state FROM $s.task WHERE task_id = ANY(%b::bytea[])"
+        found = await link.one(query, ([task_id_bytes(one) for one in ids],))
+        if found is None:
+            return False
+        task_id = task_id_from_bytes(found[0])
+        if (found[1], found[2]) != (given.name, given.args_fingerprint):
+            act.error = RequestConflict(task_id=task_id, request_id=given.request_id, name=given.name)
+        else:
+            act.result = Submitted(task_id=task_id, created=False, state=TaskState(found[3]))
+        return True
+
+    async def _change(self, link: Link, act: Append, now_ms: int) -> None:
+        hold = act.hold
+        for entry in act.remarks:
+            await remarks.add(link, rules.remark_of(hold.task_id, entry), self._wraps, at_ms=now_ms)
+        if act.applied:
+            await link.change(
+                "UPDATE $s.inbox SET applied = true WHERE n = ANY(%s) AND t = %s", (list(act.applied), hold.row)
+            )
+        change = act.change
+        if change is None:
+            return
+        if change.state in rules.RESTING and await inbox.has_unseen(link, hold):
+            change = rules.roused(change)
+        row = await link.one("SELECT due_ms FROM $s.task WHERE t = %s", (hold.row,))
+        due_ms = rules.NEVER_MS if row is None else row[0]
+        due, running = rules.due_after_change(change, due_ms=due_ms, now_ms=now_ms), change.state is TaskState.RUNNING
+        await link.change(CHANGE, (change.state.value, due, running, running, change.keep_until_ms, hold.row))
+        if change.notice is not None:
+            await upkeep.add_notice(link, change.notice, self._wraps, at_ms=now_ms)
+
+
+# Two submissions of one request under different ids wait for each other here.
+_MEET = "INSERT INTO $s.meeting (task_id) SELECT unnest(%b::bytea[]) ON CONFLICT DO NOTHING"
+
+# Rows of lanes that have written nothing for long; one that still lives begins a new row.
+_FOLD = "DELETE FROM $s.tally WHERE at_ms < %s AND w <> %s RETURNING w, total, last"
+
+# What a tool's statement may have set is undone, and said again what the commit must be.
+_AFTER_STATEMENTS = b"RESET ALL; " + BEGIN.partition(b"; ")[2]
+
+
+def _moves(acts: Sequence[Append], now_ms: int) -> tuple[Any, ...]:
+    return (
+        now_ms,
+        [act.hold.row for act in acts],
+        [act.hold.epoch for act in acts],
+        [act.made.seq - len(act.made.rows) for act in acts],
+        [act.made.seq for act in acts],
+        [act.made.head for act in acts],
+        [act.progress for act in acts],
+    )
+
+
+def records_by_column(kept: Sequence[tuple[int, Chained]]) -> list[list[Any]]:
+    """Column by column."""
+    tasks = [t for t, made in kept for _ in made.rows]
+    return [tasks, *(list(column) for column in zip(*(row for _, made in kept for row in made.rows), strict=True))]
+
+
+def _give_numbers(acts: Sequence[Append], kept: Sequence[Row]) -> None:
+    numbers = {(t, seq): n for t, seq, n in kept}
+    for act in acts:
+        act.result = [numbers[act.hold.row, row[0]] for row in act.made.rows]
