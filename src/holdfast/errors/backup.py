@@ -169,7 +169,7 @@ class RepositoryDamaged(StateUnusable):
     code = "repository-damaged"
     default_hint = (
         "restore from another place, and check the disk of this one. Then remove this place and add a new, empty one. "
-        "To read this repository without Holdfast, see `holdfast explain restore-with-borg`"
+        "If no other place has the snapshots, repair a copy of this one: `holdfast explain restore-with-borg`"
     )
 
 
