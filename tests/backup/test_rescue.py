@@ -78,6 +78,18 @@ async def test_one_damaged_chunk_takes_no_other_file_with_it(world: World) -> No
     assert "--file PATH --to FOLDER" in caught.value.hint
 
 
+async def test_repositories_that_were_exchanged_are_named(world: World) -> None:
+    """Both are whole, and none is used: it is not the one that its place is known for. The person can put them back."""
+    one, two = world.repository(1), world.repository(2)
+    aside = world.root / "aside"
+    for source, target in ((one, aside), (two, one), (aside, two)):
+        source.rename(target)
+    with pytest.raises(SnapshotNotFound) as caught:
+        await restore_to(world.root / "all", await means_of(world), Wish())
+    assert "the repository of place place-2 is at place place-1;" in caught.value.hint
+    assert "move the folder `repository` back" in caught.value.hint
+
+
 async def test_the_same_bytes_in_an_older_snapshot_elsewhere_are_as_good(world: World) -> None:
     """The second place has only the first snapshot, in which the damaged file was the same."""
     damage(world.repository(1), random.Random(7))

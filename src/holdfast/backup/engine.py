@@ -117,10 +117,12 @@ class Repository:
     def check_id(self, found: str) -> None:
         """Raises RepositoryReplaced if a known id and this one differ."""
         if self.id and found != self.id:
-            raise RepositoryReplaced(
+            error = RepositoryReplaced(
                 f"{self.name}: the repository at {self.address} was replaced: its id is "
                 f"{found[:16]}..., but Holdfast recorded {self.id[:16]}..."
             )
+            error.found_id = found
+            raise error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

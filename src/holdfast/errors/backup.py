@@ -152,6 +152,7 @@ class RepositoryReplaced(StateUnusable):
         "Holdfast wrote nothing there. Is the wrong disk mounted, or the address wrong? If a person replaced the "
         "repository, find out who; then run `holdfast place remove NAME` and add a new place"
     )
+    found_id = ""  # of the repository that is there
 
 
 class RepositoryKeyMissing(StateUnusable):

@@ -22,6 +22,7 @@ from holdfast.errors import (
     HoldfastError,
     JournalFull,
     ReadOnly,
+    RepositoryReplaced,
     Retryable,
     SnapshotNotFound,
 )
@@ -92,12 +93,23 @@ def none_to_restore(found: Overview, wish: Wish) -> SnapshotNotFound:
     if troubles:
         return SnapshotNotFound(
             f"Holdfast cannot restore a snapshot from any place ({'; '.join(troubles)})",
-            hint="fix the errors reported for these places, or name another one with --place",
+            hint=_exchanged(found) or "fix the errors reported for these places, or name another one with --place",
         )
     return SnapshotNotFound(
         "no place has a snapshot that this agent signed",
         hint="give another place. To recover only the identity, run `holdfast identity recover`",
     )
+
+
+def _exchanged(found: Overview) -> str:
+    """What to do where a place has the repository of another one: by hand, after a copy between disks."""
+    owners = {one.place.repository_id: one.place.name for one in found.places}
+    wrong = [
+        f"the repository of place {owners[one.error.found_id]} is at place {one.place.name}"
+        for one in found.places
+        if isinstance(one.error, RepositoryReplaced) and one.error.found_id in owners
+    ]
+    return f"{'; '.join(wrong)}: move the folder `repository` back to its own place" if wrong else ""
 
 
 def moment(unix_s: int) -> str:
