@@ -1,0 +1,95 @@
+"""A PostgreSQL server for the tests of this folder, and journals in schemas of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.journal.postgres.journal import PostgresJournal
+from holdfast.journal.postgres.opening import open_journal
+from holdfast.journal.postgres.place import PostgresPlace
+from holdfast_proofs.support.postgres import Server, find_oldest, started
+
+_NUMBERS = itertools.count(1)
+
+OpenJournal = Callable[..., Awaitable[PostgresJournal]]
+
+
+class FixedKeys:
+    current_journal_key = 1
+    k_effect = b"e" * 32
+
+    def journal_key(self, key_id: int) -> bytes:
+        return bytes([key_id]) * 32
+
+
+@pytest.fixture(scope="session")
+def oldest() -> Iterator[Server]:
+    with started(find_oldest()) as server:
+        yield server
+
+
+@pytest.fixture
+def server(oldest: Server) -> Server:
+    """Of the whole folder: a test that changes its settings puts them back."""
+    return oldest
+
+
+@pytest.fixture
+def place(server: Server) -> PostgresPlace:
+    return PostgresPlace.read(f"{server.url()}&schema=j{next(_NUMBERS)}")
+
+
+@pytest.fixture
+async def open_it(place: PostgresPlace, tmp_path: Path) -> AsyncIterator[OpenJournal]:
+    """Opens the journal as one more process would."""
+    opened: list[PostgresJournal] = []
+
+    async def opener(*, host: str = "here", place: PostgresPlace = place, create: bool = True) -> PostgresJournal:
+        folder = tmp_path / host
+        folder.mkdir(mode=0o700, exist_ok=True)
+        journal = await open_journal(
+            place, folder / "instance", keys=FixedKeys(), clock=SystemClock(), entropy=SystemEntropy(), create=create
+        )
+        opened.append(journal)
+        return journal
+
+    yield opener
+    for journal in opened:
+        await journal.close()
+
+
+@pytest.fixture
+def standby_gone(server: Server) -> Callable[[], AbstractContextManager[Callable[[], Awaitable[list[int]]]]]:
+    """For a block, every commit waits for a synchronous standby that does not come; it gives what waits for such
+    commits and tells the processes of the server that make them."""
+
+    @contextmanager
+    def gone() -> Generator[Callable[[], Awaitable[list[int]]]]:
+        try:
+            _set_standby(server, "'nowhere'")
+            yield lambda: _until_waiting(server)
+        finally:
+            _set_standby(server, "''")
+
+    return gone
+
+
+def _set_standby(server: Server, names: str) -> None:
+    server.configure({"synchronous_standby_names": names})
+    server.reload()
+
+
+async def _until_waiting(server: Server) -> list[int]:
+    query = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND state = 'active'"
+    for _ in range(500):
+        if found := [row[0] for row in server.execute(query)]:
+            return found
+        await asyncio.sleep(0.01)
+    raise AssertionError("no commit waits for the standby")

@@ -1,0 +1,172 @@
+"""Commits whose outcome is not known: connections that are lost, standbys that are gone, waits that are cancelled.
+
+A server whose synchronous standby does not exist keeps every commit waiting; taking the setting back lets them go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+
+from holdfast.core.ids import task_id_from_bytes
+from holdfast.errors import JournalOlderCopy
+from holdfast.journal.contract import Claimed, CommitOutcome, Submission
+from holdfast.journal.postgres.journal import PostgresJournal
+from holdfast.journal.postgres.place import PostgresPlace
+from holdfast.testing.journal_contract.world import copied, noted
+from holdfast_proofs.support.postgres import Server
+
+OpenJournal = Callable[..., Any]
+StandbyGone = Callable[[], AbstractContextManager[Callable[[], Awaitable[list[int]]]]]
+
+
+def submission(name: str) -> Submission:
+    raw = hashlib.sha256(name.encode()).digest()[:16]
+    return Submission(task_id=task_id_from_bytes(raw), name="trip", args={}, args_fingerprint=b"f" * 16)
+
+
+async def claimed_tasks(journal: PostgresJournal, count: int) -> list[Claimed]:
+    session = await journal.open_session(worker="test", ttl_ms=60_000)
+    await asyncio.gather(*(journal.submit(submission(f"{journal.journal_id} {n}")) for n in range(count)))
+    return await journal.claim(session, names=None, limit=count)
+
+
+async def test_nothing_is_lost_or_doubled_while_connections_are_killed(server: Server, open_it: OpenJournal) -> None:
+    journal: PostgresJournal = await open_it()
+    claims, steps, killed = await claimed_tasks(journal, 6), 25, 0
+
+    async def work(claimed: Claimed) -> None:
+        for nth in range(steps):
+            await journal.append(claimed.hold, [noted(f"n{nth}")])
+
+    running = asyncio.gather(*map(work, claims))
+    query = (
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+        "WHERE application_name = 'holdfast' AND pid <> pg_backend_pid()"
+    )
+    while not running.done():
+        killed += (await asyncio.to_thread(server.execute, query))[0][0]
+        await asyncio.sleep(0.01)
+    await running
+    assert killed > 0
+    for claimed in claims:
+        view = await journal.read_task(claimed.hold.task_id)
+        assert list(view.notes) == [f"n{nth}" for nth in range(steps)]
+        assert view.seq == claimed.hold.seq
+    assert [line async for line in journal.check()] == []
+
+
+async def test_a_lost_connection_does_not_hide_a_commit_that_still_waits(
+    server: Server, open_it: OpenJournal, standby_gone: StandbyGone
+) -> None:
+    """The client is gone, the server's commit goes on: only a locking read waits for its end."""
+    journal: PostgresJournal = await open_it()
+    (claimed,) = await claimed_tasks(journal, 1)
+    await journal.append(claimed.hold, [noted("n0")])
+    with standby_gone() as until_waiting:
+        lost = [link.db.pgconn.socket for link in journal._links._idle]
+        writing = asyncio.create_task(journal.append(claimed.hold, [noted("n1")]))
+        await until_waiting()
+        for descriptor in lost:
+            with socket.socket(fileno=descriptor) as cut:
+                cut.shutdown(socket.SHUT_RDWR)
+                cut.detach()
+        await asyncio.sleep(0.5)
+        assert not writing.done()
+    (number,) = await writing
+    view = await journal.read_task(claimed.hold.task_id)
+    assert list(view.notes) == ["n0", "n1"]
+    assert view.seq == claimed.hold.seq
+    assert number == claimed.hold.last
+    await journal.append(claimed.hold, [noted("n2")])
+    assert [line async for line in journal.check()] == []
+
+
+async def test_confirm_waits_for_a_commit_that_still_waits(
+    server: Server, open_it: OpenJournal, standby_gone: StandbyGone
+) -> None:
+    journal: PostgresJournal = await open_it()
+    other: PostgresJournal = await open_it(host="there")
+    (claimed,) = await claimed_tasks(journal, 1)
+    in_doubt = copied(claimed.hold)
+    with standby_gone() as until_waiting:
+        writing = asyncio.create_task(journal.append(claimed.hold, [noted("n1")]))
+        await until_waiting()
+        assert (await other.read_task(in_doubt.task_id)).seq == in_doubt.seq  # a plain read shows nothing of it
+        asking = asyncio.create_task(other.confirm(in_doubt, seq=in_doubt.seq + 1))
+        await asyncio.sleep(0.3)
+        assert not asking.done()
+    assert await asking is CommitOutcome.COMMITTED
+    await writing
+
+
+@pytest.mark.parametrize("end", ["pg_cancel_backend", "pg_terminate_backend"])
+async def test_a_cancelled_wait_for_the_standby_is_no_success(
+    server: Server, open_it: OpenJournal, standby_gone: StandbyGone, end: str
+) -> None:
+    """The server then answers with success, or is gone; the row is on this server alone."""
+    journal: PostgresJournal = await open_it()
+    (claimed,) = await claimed_tasks(journal, 1)
+    with standby_gone() as until_waiting:
+        writing = asyncio.create_task(journal.append(claimed.hold, [noted("n1")]))
+        for _ in range(2):
+            (pid,) = await until_waiting()
+            server.execute(f"SELECT {end}({pid})")
+            await asyncio.sleep(0.3)
+            assert not writing.done()
+    await writing
+    assert list((await journal.read_task(claimed.hold.task_id)).notes) == ["n1"]
+    assert [line async for line in journal.check()] == []
+
+
+async def test_leases_go_on_while_the_standby_is_gone(
+    server: Server, open_it: OpenJournal, standby_gone: StandbyGone
+) -> None:
+    journal: PostgresJournal = await open_it()
+    claims = await claimed_tasks(journal, 3)
+    with standby_gone() as until_waiting:
+        writing: list[asyncio.Task[Any]] = [
+            *(asyncio.create_task(journal.append(one.hold, [noted("n1")])) for one in claims),
+            *(asyncio.create_task(journal.put_blob(bytes([n]))) for n in range(6)),
+        ]
+        await until_waiting()
+        async with asyncio.timeout(10):
+            await journal.renew(claims[0].hold.session)
+        assert not any(one.done() for one in writing)
+    await asyncio.gather(*writing)
+
+
+async def test_a_submission_in_doubt_is_one_task(
+    server: Server, open_it: OpenJournal, standby_gone: StandbyGone
+) -> None:
+    journal: PostgresJournal = await open_it()
+    given = submission("in doubt")
+    with standby_gone() as until_waiting:
+        writing = asyncio.create_task(journal.submit(given))
+        (pid,) = await until_waiting()
+        server.execute(f"SELECT pg_terminate_backend({pid})")
+        await asyncio.sleep(0.3)
+        assert not writing.done()
+    assert (await writing).created
+    assert not (await journal.submit(given)).created
+    assert sum((await journal.count_tasks()).values()) == 1
+
+
+async def test_a_database_that_lost_commits_is_refused(
+    server: Server, open_it: OpenJournal, place: PostgresPlace
+) -> None:
+    """Its process has seen a later stamp than the row has: it was promoted with loss, or put back."""
+    journal: PostgresJournal = await open_it()
+    (claimed,) = await claimed_tasks(journal, 1)
+    for nth in range(3):
+        await journal.append(claimed.hold, [noted(f"n{nth}")])
+    server.execute(f"UPDATE {place.schema}.tally SET stamp = 1")
+    with pytest.raises(JournalOlderCopy):
+        await journal.append(claimed.hold, [noted("n9")])
+    assert journal.broken

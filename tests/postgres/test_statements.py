@@ -1,0 +1,155 @@
+"""Statements of tools reach nothing of the journal, and leave nothing behind for its commit."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+
+from holdfast.core.ids import task_id_from_bytes
+from holdfast.errors import StatementFailed, StepFailed
+from holdfast.journal.contract import Hold, Statement, Submission
+from holdfast.journal.postgres.journal import PostgresJournal
+from holdfast.journal.postgres.place import PostgresPlace
+from holdfast.journal.postgres.verbs.statements import names, rendered
+from holdfast.testing.journal_contract.world import noted
+from holdfast_proofs.support.postgres import USER, Server
+
+OpenJournal = Callable[..., Any]
+
+
+async def held(journal: PostgresJournal) -> Hold:
+    raw = hashlib.sha256(journal.journal_id.encode()).digest()[:16]
+    given = Submission(task_id=task_id_from_bytes(raw), name="trip", args={}, args_fingerprint=b"f" * 16)
+    await journal.submit(given)
+    (claimed,) = await journal.claim(await journal.open_session(worker="w", ttl_ms=60_000), names=None, limit=1)
+    return claimed.hold
+
+
+ATTACKS = (
+    f"SET ROLE {USER}; DELETE FROM $s.record",
+    f"SET LOCAL ROLE {USER}",
+    f"SET SESSION AUTHORIZATION {USER}",
+    "DO 'BEGIN RESET ROLE; DELETE FROM $s.record; END'",
+    "RESET ROLE; DELETE FROM $s.record",
+    "RESET SESSION AUTHORIZATION",
+    f"SELECT set_config('role', '{USER}', false); DELETE FROM $s.record",
+    "SELECT set_config('role', 'none', true)",
+    "DELETE FROM $s.record",
+    "TABLE $s.meta",
+    "SET search_path = $s; DELETE FROM record",
+    "COMMIT",
+    "DO 'BEGIN COMMIT; END'",
+    "ROLLBACK AND CHAIN",
+    "CREATE OR REPLACE FUNCTION $s.run_statement(given text) RETURNS void LANGUAGE sql AS 'SELECT'",
+    "ALTER FUNCTION $s.run_statement(text) SECURITY INVOKER",
+    "CREATE TEMP TABLE task (name text)",
+    "CREATE TABLE late (x int UNIQUE DEFERRABLE INITIALLY DEFERRED)",
+    "CREATE TABLE late (x int); "
+    "CREATE FUNCTION sneak() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN DELETE FROM $s.record; RETURN NULL; END'; "
+    "CREATE CONSTRAINT TRIGGER t AFTER INSERT ON late DEFERRABLE INITIALLY DEFERRED "
+    "FOR EACH ROW EXECUTE FUNCTION sneak(); INSERT INTO late VALUES (1)",
+    "CREATE ROLE other",
+    "ALTER ROLE CURRENT_USER SUPERUSER",
+    "LOCK TABLE $s.task",
+    "COPY (SELECT 1) TO PROGRAM 'true'",
+)
+
+
+async def test_attacks_are_refused_and_nothing_is_changed(open_it: OpenJournal, place: PostgresPlace) -> None:
+    journal: PostgresJournal = await open_it()
+    hold = await held(journal)
+    for nth, attack in enumerate(ATTACKS):
+        bad = Statement(sql=attack.replace("$s", place.schema))
+        with pytest.raises(StatementFailed):
+            await journal.append(hold, [noted("bad")], statements=[bad])
+        await journal.append(hold, [noted(f"n{nth}")])
+    view = await journal.read_task(hold.task_id)
+    assert list(view.notes) == [f"n{nth}" for nth in range(len(ATTACKS))]
+    assert [line async for line in journal.check()] == []
+
+
+async def test_a_statement_cannot_make_its_commit_less_durable(
+    open_it: OpenJournal, standby_gone: Callable[[], AbstractContextManager[Any]]
+) -> None:
+    journal: PostgresJournal = await open_it()
+    hold = await held(journal)
+    for nth, how in enumerate(("false", "true")):
+        sql = f"SELECT set_config('synchronous_commit', 'off', {how})"
+        with standby_gone() as until_waiting:
+            writing = asyncio.create_task(journal.append(hold, [noted(f"n{nth}")], statements=[Statement(sql=sql)]))
+            await until_waiting()
+            assert not writing.done()
+        await writing
+
+
+@pytest.mark.parametrize("scope", ["false", "true"])
+async def test_settings_of_a_statement_do_not_reach_the_commit(
+    open_it: OpenJournal, server: Server, place: PostgresPlace, scope: str
+) -> None:
+    """Neither this commit nor a later one over the same connection."""
+    journal: PostgresJournal = await open_it()
+    hold = await held(journal)
+    wanted = {
+        "synchronous_commit": "off",
+        "search_path": place.schema,
+        "lock_timeout": "1",
+        "default_transaction_read_only": "on",
+        "standard_conforming_strings": "off",
+    }
+    sql = "; ".join(f"SELECT set_config('{name}', '{value}', {scope})" for name, value in wanted.items())
+    seen: list[str] = []
+    statements = [Statement(sql=sql), Statement(sql="CREATE TABLE seat (name text)")]
+    await journal.append(hold, [noted("n1")], statements=statements)
+    async with journal._links.borrowed() as link:
+        for name in wanted:
+            row = await link.one(f"SHOW {name}")
+            assert row is not None
+            seen.append(f"{name}={row[0]}")
+    assert seen == [
+        "synchronous_commit=on",
+        'search_path="$user", public',
+        "lock_timeout=0",
+        "default_transaction_read_only=off",
+        "standard_conforming_strings=on",
+    ]
+    await journal.append(hold, [noted("n2")])
+
+
+async def test_values_are_bound_as_they_are(open_it: OpenJournal, server: Server, place: PostgresPlace) -> None:
+    journal: PostgresJournal = await open_it()
+    hold = await held(journal)
+    values = ("it's \\ \" ? $1 $$ü\U0001f600", 7, 2.5, True, None, b"\x00\xff")
+    create = Statement(sql="CREATE TABLE kept (a text, b bigint, c float8, d bool, e text, f bytea, g text)")
+    insert = Statement(sql="INSERT INTO kept VALUES (?, ?, ?, ?, ?, ?, 'why?') -- what?", params=values)
+    await journal.append(hold, [noted("n1")], statements=[create, insert])
+    _, tools = names(place.schema, journal.journal_id)
+    assert server.execute(f"SELECT * FROM {tools}.kept") == [(*values, "why?")]
+
+
+async def test_places_for_values_are_found_outside_of_texts(open_it: OpenJournal) -> None:
+    journal: PostgresJournal = await open_it()
+    async with journal._links.borrowed() as link:
+        for sql, expected in {
+            "SELECT ?, '?', \"?\", $$?$$, $a$?$a$ /* ? */ -- ?": "SELECT 1, '?', \"?\", $$?$$, $a$?$a$ /* ? */ -- ?",
+            "SELECT a ?? 'b', ?": "SELECT a ? 'b', 1",
+        }.items():
+            assert rendered(Statement(sql=sql, params=(1,)), link.db) == expected
+
+
+async def test_without_the_right_to_make_roles_only_these_tools_are_off(
+    open_it: OpenJournal, server: Server, place: PostgresPlace
+) -> None:
+    user = f"plain_{place.schema}"
+    server.execute(f"CREATE ROLE {user} LOGIN; GRANT CREATE ON DATABASE postgres TO {user}")
+    plain = PostgresPlace.read(f"{server.url(user=user)}&schema={place.schema}")
+    journal: PostgresJournal = await open_it(place=plain)
+    assert not journal.capabilities.statements
+    hold = await held(journal)
+    with pytest.raises(StepFailed, match=r"Transactional tools are off.*may not make the role"):
+        await journal.append(hold, [noted("n1")], statements=[Statement(sql="SELECT 1")])
+    await journal.append(hold, [noted("n1")])
