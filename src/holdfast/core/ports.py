@@ -43,7 +43,7 @@ class SecretStore(Protocol):
 class Sealer(Protocol):
     """Seals payloads of one task; the associated data binds a payload to its place."""
 
-    def seal(self, plain: bytes, place: bytes) -> bytes: ...
+    def seal(self, plain: bytes, place: bytes, nonce: bytes = b"") -> bytes: ...
 
     def open(self, sealed: bytes, place: bytes) -> bytes:
         """Raises JournalDamaged where the bytes or the place were changed."""

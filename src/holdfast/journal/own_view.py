@@ -22,7 +22,7 @@ def left_out(step: StepView) -> StepView:
     return StepView("", step.letter, step.step, step.tool, body, attempts=step.attempts)
 
 
-def fold_own(view: TaskView, entry: NewRecord, *, number: int, epoch: int, at_ms: int, boot_ms: int) -> None:
+def fold_own(view: TaskView, entry: NewRecord, number: int, epoch: int, at_ms: int, boot_ms: int) -> None:
     """Take into the owner's view what it has written itself: the same as `fold` of the record that it becomes. A plain
     step has two of them, so these two are taken without making the record."""
     events, ordinal = entry.events, entry.ordinal

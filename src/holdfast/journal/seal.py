@@ -41,8 +41,9 @@ class DataKeySealer:
     def __init__(self, key: bytes) -> None:
         self._aead = AESGCM(key)
 
-    def seal(self, plain: bytes, place: bytes) -> bytes:
-        nonce = os.urandom(NONCE_BYTES)
+    def seal(self, plain: bytes, place: bytes, nonce: bytes = b"") -> bytes:
+        """`nonce`: fresh ones that were drawn together, where many payloads are sealed at once (`new_nonces`)."""
+        nonce = nonce or os.urandom(NONCE_BYTES)
         return nonce + self._aead.encrypt(nonce, plain, place)
 
     def open(self, sealed: bytes, place: bytes) -> bytes:
@@ -53,6 +54,13 @@ class DataKeySealer:
                 f"Holdfast cannot open the sealed payload at {_shown(place)}: "
                 "it was changed, moved, or sealed with another key"
             ) from error
+
+
+def new_nonces(count: int) -> list[bytes]:
+    """As many as are used at once, by one call of the system. Keep none for later: a copy of this process, made by a
+    fork, would use the same ones."""
+    drawn = os.urandom(NONCE_BYTES * count)
+    return [drawn[at : at + NONCE_BYTES] for at in range(0, len(drawn), NONCE_BYTES)]
 
 
 def _shown(place: bytes) -> str:

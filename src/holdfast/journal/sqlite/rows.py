@@ -16,7 +16,7 @@ from holdfast.host.sqlite import Db, Row
 from holdfast.journal.chain import first_link, next_link, place
 from holdfast.journal.contract import TaskRow
 from holdfast.journal.records import RECORDS_MAX, Body, NewRecord, Record, RecordKind, TaskState, TaskView, fold
-from holdfast.journal.seal import packed, unpacked
+from holdfast.journal.seal import PACK_MIN, packed, unpacked
 from holdfast.journal.sqlite.txn import NO_TOTAL, Txn
 
 _encode = msgspec.json.Encoder().encode
@@ -67,7 +67,10 @@ def make_rows(
         seq, number, before = seq + 1, number + 1, last
         kind, ordinal, slot, quiet = int(entry.kind), entry.ordinal, entry.slot, int(entry.quiet)
         what, key, mark = pack_events(entry.events), entry.effect_key, entry.fingerprint
-        body = sealer.seal(packed(_encode(entry.body)), place(task_id, seq, kind, ordinal, epoch))
+        plain = _encode(entry.body)
+        if len(plain) >= PACK_MIN:
+            plain = packed(plain)
+        body = sealer.seal(plain, place(task_id, seq, kind, ordinal, epoch), txn.nonce())
         # Positions, not names, in the order of the chain: every record passes here.
         head = next_link(head, seq, kind, what, epoch, at_ms, boot_ms, slot, quiet, ordinal, key, mark, body)
         made = (number, row, seq, before, kind, what, ordinal, epoch, at_ms, boot_ms, key, mark, slot, quiet, body)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.host.sqlite import Db, Row
+from holdfast.journal.seal import new_nonces
 from holdfast.journal.sqlite.totals import store_total
 from holdfast.journal.total import RunningTotal
 
@@ -17,6 +18,7 @@ INSERT = (
     "INSERT INTO record (n, t, seq, prev, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, "
     "fingerprint, slot, quiet, body, hash, total) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+NONCES = 16  # drawn at once
 NO_TOTAL = b""  # of every record but the newest that is written at once
 NEWEST = "SELECT n, at_ms, boot_ms, total FROM record ORDER BY n DESC LIMIT 1"
 # One statement checks the hold and moves it: epoch, sequence and state are compared as it writes.
@@ -32,6 +34,7 @@ class Txn:
 
     __slots__ = (
         "_kept",
+        "_nonces",
         "_running",
         "at_ms",
         "boot_ms",
@@ -58,6 +61,7 @@ class Txn:
     ) -> None:
         self.db = db
         self._running = running
+        self._nonces: list[bytes] = []  # gone with the transaction
         self.total: int = total  # of all tasks
         self._kept: int = total  # what is written of it
         self.stored: bytes = stored  # the written total, as it is in the file
@@ -67,6 +71,12 @@ class Txn:
         self.one_by_one = one_by_one  # each move is told at once whether its hold was stale
         self.rows: list[Row] = []  # records of acts that only add: inserted together
         self.moves: list[Row] = []  # of the same acts: holds that are checked and moved together
+
+    def nonce(self) -> bytes:
+        """One that nothing else was sealed with."""
+        if not self._nonces:
+            self._nonces = new_nonces(NONCES)
+        return self._nonces.pop()
 
     def add_rows(self, rows: Sequence[Row], *, before: bytes) -> None:
         """Insert these records of one task, at the latest with the commit. Their numbers are one above

@@ -21,13 +21,20 @@ EXACT_BELOW_S = 2.0
 STUCK_S = 5.0
 
 
-class _Entry(msgspec.Struct, eq=False):
+class Deadline(msgspec.Struct, eq=False):
+    """One attempt and when it must end."""
+
     task: asyncio.Task[Any]
     ends: float
     names: tuple[str, ...]
     exact: bool  # cancelled by a timer of its own
+    cancels: int  # of its task, before
     expired: bool = False
     stuck: bool = False
+
+    def is_late(self) -> bool:
+        """Whether the cancel that was just met is this deadline's; it is then taken back."""
+        return self.expired and self.task.uncancel() <= self.cancels
 
 
 class Deadlines:
@@ -37,7 +44,7 @@ class Deadlines:
 
     def __init__(self, on_stuck: Callable[[str], None]) -> None:
         self._on_stuck = on_stuck
-        self._entries: dict[_Entry, None] = {}  # in order: the same run expires them alike
+        self._entries: dict[Deadline, None] = {}  # in order: the same run expires them alike
         self._tick: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -54,27 +61,33 @@ class Deadlines:
     async def run(self, start: Callable[[], Awaitable[object]], timeout_s: float, *names: str) -> object:
         """What it gives, or TimeoutError once it was cancelled for being late and has ended. `names`, joined by a
         slash, say what it is where it is stuck."""
-        loop = self.loop
-        task = asyncio.current_task(loop)
-        if task is None:
-            raise RuntimeError("a deadline needs a running asyncio task")
-        exact = timeout_s < EXACT_BELOW_S
-        entry = _Entry(task, loop.time() + timeout_s, names, exact)
-        before = task.cancelling()
-        self._entries[entry] = None
-        if self._tick is None:
-            self._tick = loop.call_later(TICK_S, self._look, loop)
+        entry = self.begin(timeout_s, names)
         try:
-            if exact:
+            if entry.exact:
                 async with asyncio.timeout(timeout_s):
                     return await start()
             return await start()
         except asyncio.CancelledError:
-            if entry.expired and task.uncancel() <= before:
+            if entry.is_late():
                 raise TimeoutError from None
             raise
         finally:
-            self._entries.pop(entry, None)
+            self.end(entry)
+
+    def begin(self, timeout_s: float, names: tuple[str, ...]) -> Deadline:
+        """The same without a coroutine of its own: give it to `end` in any case, and ask `is_late` at a cancel."""
+        loop = self.loop
+        task = asyncio.current_task(loop)
+        if task is None:
+            raise RuntimeError("a deadline needs a running asyncio task")
+        entry = Deadline(task, loop.time() + timeout_s, names, timeout_s < EXACT_BELOW_S, task.cancelling())
+        self._entries[entry] = None
+        if self._tick is None:
+            self._tick = loop.call_later(TICK_S, self._look, loop)
+        return entry
+
+    def end(self, entry: Deadline) -> None:
+        self._entries.pop(entry, None)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()

@@ -119,7 +119,8 @@ class TaskWriter:
         """Take the record into the view now and into the journal with the next commit."""
         if self.secrets.active:
             entry = self.secrets.entry(entry)
-        self._fold((entry,), (0,))
+        clock = self.clock
+        fold_own(self.view, entry, 0, self.hold.epoch, clock.wall_ms(), clock.boot_ms())
         self._pending.append(entry)
         if slot >= 0:
             self._slots.append(slot)
@@ -264,7 +265,7 @@ class TaskWriter:
     def _fold(self, entries: Sequence[NewRecord], numbers: Sequence[int]) -> None:
         at_ms, boot_ms = self.clock.wall_ms(), self.clock.boot_ms()
         for entry, number in zip(entries, numbers, strict=True):
-            fold_own(self.view, entry, number=number, epoch=self.hold.epoch, at_ms=at_ms, boot_ms=boot_ms)
+            fold_own(self.view, entry, number, self.hold.epoch, at_ms, boot_ms)
 
     def _flush_soon(self) -> None:
         self._waited = False

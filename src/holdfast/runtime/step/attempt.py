@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +25,7 @@ from holdfast.host.traces import WHERE_CHARS_MAX, Trace, cut_trace, trace_of
 from holdfast.journal.records import StepView
 from holdfast.runtime.http.client import BadRequest
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
-from holdfast.runtime.session.deadlines import Deadlines
+from holdfast.runtime.session.deadlines import EXACT_BELOW_S, Deadlines
 from holdfast.runtime.session.lease import SessionLease
 from holdfast.runtime.tool.blocking import ChildPool, Threads
 from holdfast.runtime.tool.child import CALL_FIELDS, Unkept
@@ -118,7 +119,9 @@ class Caller:
         """Call the tool once, with arguments that nobody else holds. Raises RunFenced before anything is sent where the
         lease is over."""
         ends = self.deadlines.time() + tool.timeout_s
-        call = _call(tool, step, task_id=task_id, ends=ends, mark=send.mark)
+        newest = step.attempts[-1]  # positions, not names: every call passes here
+        count, key = len(step.attempts), step.effect_key
+        call = Call(task_id, step.ordinal, key, newest.fence, count, ends, send.mark, tool.effect)
         if folder is not None:
             call.give_scratch(folder)
         if self.memory is not None:
@@ -135,11 +138,19 @@ class Caller:
                     self.lease.check()
                 else:
                     send.mark()
-                bound = tool.bound(call, own)
-                if started is None:
-                    value = await self.deadlines.run(bound, tool.timeout_s, task_id, step.ordinal)
+                if started is None and tool.timeout_s >= EXACT_BELOW_S:  # most calls: no coroutine around the tool's
+                    deadline = self.deadlines.begin(tool.timeout_s, (task_id, step.ordinal))
+                    try:
+                        value = await tool.begin(call, own)
+                    except asyncio.CancelledError:
+                        if deadline.is_late():
+                            raise TimeoutError from None
+                        raise
+                    finally:
+                        self.deadlines.end(deadline)
                 else:
-                    with started:
+                    with started or nullcontext():
+                        bound = tool.bound(call, own)
                         value = await self.deadlines.run(bound, tool.timeout_s, task_id, step.ordinal)
         except asyncio.CancelledError as error:
             if _is_cancelled():
@@ -189,7 +200,19 @@ class Caller:
         if tool.finder is None:
             return Unsure("the tool has no lookup")
         ends = asyncio.get_running_loop().time() + FIND_TIMEOUT_S
-        call = _call(tool, step, task_id=task_id, ends=ends, lookup=True, sent_ago_s=sent_ago_s)
+        fence = step.attempts[-1].fence if step.attempts else 0
+        call = Call(
+            task_id,
+            step.ordinal,
+            step.effect_key,
+            fence,
+            len(step.attempts),
+            ends,
+            lambda: None,
+            tool.effect,
+            lookup=True,
+            sent_ago_s=sent_ago_s,
+        )
         try:
             own = self.secrets.resolve(tool, step, cast(Args, copied(args)), lookup=True)
             async with asyncio.timeout(FIND_TIMEOUT_S):
@@ -315,27 +338,3 @@ def _shown_json(proof: object, secrets: Secrets) -> Json:
         return kept
     except (errors.BadValue, errors.TooLarge):
         return secrets.text(repr(proof).encode(errors="replace").decode())[:TEXT_CHARS_MAX]
-
-
-def _call(
-    tool: Tool[..., Any],
-    step: StepView,
-    *,
-    task_id: str,
-    ends: float,
-    mark: Callable[[], None] = lambda: None,
-    lookup: bool = False,
-    sent_ago_s: float | None = None,
-) -> Call:
-    return Call(
-        task_id=task_id,
-        ordinal=step.ordinal,
-        fence=step.attempts[-1].fence if step.attempts else 0,
-        attempt=len(step.attempts),
-        sent_ago_s=sent_ago_s,
-        effect_key=step.effect_key,
-        ends=ends,
-        mark=mark,
-        effect=tool.effect,
-        lookup=lookup,
-    )

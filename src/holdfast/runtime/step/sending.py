@@ -64,7 +64,7 @@ class Sender:
         own time, and a pause that its lease outlasts."""
         return int(tool.timeout_s * 1000) + self._lease.session.ttl_ms
 
-    async def begin(self, entry: NewRecord, slot: int, *, allowed: Callable[[], bool] = lambda: True) -> bool:
+    async def begin(self, entry: NewRecord, slot: int, *, allowed: Callable[[], bool] | None = None) -> bool:
         """Make the start durable. No space: wait here, nothing has been sent. False where it stopped being allowed
         before it was written."""
         try:
@@ -74,7 +74,7 @@ class Sender:
                     self._lease.check()
                     await asyncio.sleep(LEASE_RETRY_S)
                     continue
-                if not allowed():
+                if allowed is not None and not allowed():
                     self._lease.session.free_slot(slot)
                     return False
                 try:

@@ -62,7 +62,6 @@ class Call:
 
     def __init__(
         self,
-        *,
         task_id: str,
         ordinal: str,
         effect_key: bytes,
@@ -71,7 +70,8 @@ class Call:
         ends: float,
         mark: Callable[[], None],
         effect: Effect,
-        lookup: bool,
+        *,
+        lookup: bool = False,
         sent_ago_s: float | None = None,
     ) -> None:
         self.task_id = task_id
@@ -356,11 +356,13 @@ class Tool(Generic[P, T]):
     def takes_call(self) -> bool:
         return self._takes_call
 
+    def begin(self, call: Call, args: dict[str, Any]) -> Any:  # Any: user code
+        """What the function gives: of an async one, its coroutine."""
+        function: Any = self.function
+        return function(call, **args) if self._takes_call else function(**args)
+
     def bound(self, call: Call, args: dict[str, Any]) -> Callable[[], Any]:  # Any: user code
-        function = cast("Callable[..., Any]", self.function)
-        if self._takes_call:
-            return lambda: function(call, **args)
-        return lambda: function(**args)
+        return lambda: self.begin(call, args)
 
 
 @overload

@@ -41,8 +41,10 @@ from holdfast.host.private_files import (
 from holdfast.journal.sqlite.host import page_reader as pages
 from holdfast.journal.sqlite.host.high_water import fold_marks
 
-_CLEAR = bytes((pages.CLEAR,))
+_CLEARED = bytes((pages.CLEAR, pages.CLEAR))
 _SET = bytes((pages.SET,))
+_SLOTS_AT, _SLOT_BYTES = pages.SLOTS_AT, pages.SLOT_BYTES
+_FLAGS_AT = _SLOTS_AT + pages.TAG_BYTES
 
 
 class SessionPage:
@@ -116,7 +118,7 @@ class SessionPage:
         slot = self._free[-1]
         try:
             # One write: a reader finds the old tag or the new one with its flag, never a mixture.
-            os.pwrite(self._fd, tag + _CLEAR + _CLEAR, _slot_at(slot))
+            os.pwrite(self._fd, tag + _CLEARED, _SLOTS_AT + slot * _SLOT_BYTES)
         except OSError:
             return None
         self._free.pop()
@@ -125,9 +127,10 @@ class SessionPage:
 
     def mark_begun(self, slot: int) -> None:
         """Note that a byte may leave from now on. Nothing may be sent if this raises."""
-        self._check_taken(slot)
+        if slot not in self._taken:
+            self._check_taken(slot)
         try:
-            os.pwrite(self._fd, _SET, _slot_at(slot) + pages.TAG_BYTES)
+            os.pwrite(self._fd, _SET, _FLAGS_AT + slot * _SLOT_BYTES)
         except OSError as error:
             raise explained(error, pages.page_path(self._folder, self.session_id)) from error
 
