@@ -205,8 +205,8 @@ class _AskTool(Tool[..., Any]):
         made.__dict__ = {**self.__dict__, "sending": sending}
         return made
 
-    def bound(self, call: Call, args: dict[str, Any]) -> Any:  # Any: a coroutine function
-        return self.sending.send
+    def begin(self, call: Call, args: dict[str, Any]) -> Any:  # Any: a coroutine
+        return self.sending.send()
 
 
 async def _ask() -> None:

@@ -357,7 +357,7 @@ class Tool(Generic[P, T]):
         return self._takes_call
 
     def begin(self, call: Call, args: dict[str, Any]) -> Any:  # Any: user code
-        """What the function gives: of an async one, its coroutine."""
+        """Call the function: what it gives, of an async one its coroutine. The one place where a call is made."""
         function: Any = self.function
         return function(call, **args) if self._takes_call else function(**args)
 
