@@ -73,11 +73,11 @@ def _key_per_attempt() -> None:
     """Each attempt has a key of its own (rule 2)."""
     original = _original(attempt, "_call")
 
-    def call(tool: Tool[..., Any], step: Any, **rest: Any) -> Call:
+    def call(tool: Tool[..., Any], step: Any, *rest: Any, **more: Any) -> Call:
         own = step.effect_key
         step.effect_key = hashlib.sha256(own + bytes((len(step.attempts) & 0xFF,))).digest()[:16]
         try:
-            return original(tool, step, **rest)
+            return original(tool, step, *rest, **more)
         finally:
             step.effect_key = own
 

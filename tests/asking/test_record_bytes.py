@@ -40,11 +40,11 @@ async def test_every_kind_of_record_is_stored_as_ever(
     stored: list[str] = []
     seal = DataKeySealer.seal
 
-    def watch(self: DataKeySealer, plain: bytes, place: bytes) -> bytes:
+    def watch(self: DataKeySealer, plain: bytes, place: bytes, nonce: bytes = b"") -> bytes:
         if place.startswith(b"record\0"):
             _, _, _, kind, ordinal, _ = place.split(b"\0")
             stored.append(f"{RecordKind(int(kind)).name} {ordinal.decode()} {_steady(unpacked(plain))}")
-        return seal(self, plain, place)
+        return seal(self, plain, place, nonce)
 
     monkeypatch.setattr(DataKeySealer, "seal", watch)
     keyed = holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=True, max_delay_s=0)

@@ -92,11 +92,11 @@ def _retry_of_unrepeatable(replace: Replace) -> None:
 def _key_per_attempt(replace: Replace) -> None:
     original = _get(attempt, "_call")
 
-    def call(tool: Tool[..., Any], step: Any, **more: Any) -> Call:
+    def call(tool: Tool[..., Any], step: Any, *rest: Any, **more: Any) -> Call:
         own = step.effect_key
         step.effect_key = hashlib.sha256(own + bytes((len(step.attempts) & 0xFF,))).digest()[:16]
         try:
-            return original(tool, step, **more)
+            return original(tool, step, *rest, **more)
         finally:
             step.effect_key = own
 

@@ -45,10 +45,9 @@ class SessionLease:
     def check(self) -> None:
         """Raise RunFenced where this process may not act any more. A machine that was paused as a whole still has its
         lease, but time passed for its key windows."""
-        clock, session = self._clock, self.session
-        boot_ms = clock.boot_ms()
+        boot_ms, session = self._clock.boot_ms(), self.session
         late = boot_ms >= session.deadline_boot_ms
-        if self.lost or late or clock.wall_ms() - boot_ms - self._offset_ms > session.ttl_ms:
+        if self.lost or late or self._jump_ms(boot_ms) > session.ttl_ms:
             self.lost = True
             raise RunFenced
 

@@ -119,9 +119,7 @@ class Caller:
         """Call the tool once, with arguments that nobody else holds. Raises RunFenced before anything is sent where the
         lease is over."""
         ends = self.deadlines.time() + tool.timeout_s
-        newest = step.attempts[-1]  # positions, not names: every call passes here
-        count, key = len(step.attempts), step.effect_key
-        call = Call(task_id, step.ordinal, key, newest.fence, count, ends, send.mark, tool.effect)
+        call = _call(tool, step, task_id, ends, send.mark)
         if folder is not None:
             call.give_scratch(folder)
         if self.memory is not None:
@@ -200,19 +198,7 @@ class Caller:
         if tool.finder is None:
             return Unsure("the tool has no lookup")
         ends = asyncio.get_running_loop().time() + FIND_TIMEOUT_S
-        fence = step.attempts[-1].fence if step.attempts else 0
-        call = Call(
-            task_id,
-            step.ordinal,
-            step.effect_key,
-            fence,
-            len(step.attempts),
-            ends,
-            lambda: None,
-            tool.effect,
-            lookup=True,
-            sent_ago_s=sent_ago_s,
-        )
+        call = _call(tool, step, task_id, ends, lambda: None, lookup=True, sent_ago_s=sent_ago_s)
         try:
             own = self.secrets.resolve(tool, step, cast(Args, copied(args)), lookup=True)
             async with asyncio.timeout(FIND_TIMEOUT_S):
@@ -338,3 +324,21 @@ def _shown_json(proof: object, secrets: Secrets) -> Json:
         return kept
     except (errors.BadValue, errors.TooLarge):
         return secrets.text(repr(proof).encode(errors="replace").decode())[:TEXT_CHARS_MAX]
+
+
+def _call(
+    tool: Tool[..., Any],
+    step: StepView,
+    task_id: str,
+    ends: float,
+    mark: Callable[[], None],
+    *,
+    lookup: bool = False,
+    sent_ago_s: float | None = None,
+) -> Call:
+    count, key = len(step.attempts), step.effect_key
+    fence = step.attempts[-1].fence if count else 0
+    # Positions, not names: every call passes here.
+    made = Call(task_id, step.ordinal, key, fence, count, ends, mark, tool.effect, lookup=lookup)
+    made.sent_ago_s = sent_ago_s
+    return made
