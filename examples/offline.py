@@ -16,9 +16,10 @@ import tempfile
 from pathlib import Path
 
 import holdfast
-from holdfast.app.binder import open_file_journal
+from holdfast.app.binder import open_journal
 from holdfast.app.loading import load_app
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.journal_address import file_at
 from holdfast.downstream.process import FarEnd
 from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.journal.records import ENDED, TaskState
@@ -74,7 +75,7 @@ def ask() -> bool:
 
 async def keep_key(home: Path) -> None:
     clock, entropy = SystemClock(), SystemEntropy()
-    journal, keys = await open_file_journal(home / "journal.db", clock=clock, entropy=entropy)
+    journal, keys = await open_journal(file_at(home / "journal.db"), clock=clock, entropy=entropy)
     await journal.close()
     secrets = SecretFile(home, keys=keys, clock=clock, entropy=entropy)
     if secrets.find_current(SECRET) is None:

@@ -14,6 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.journal_address import file_at
 from holdfast.errors import HoldfastError
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.journal.bind import journal_at
@@ -93,7 +94,7 @@ async def test_every_kind_of_record_is_stored_as_ever(
     async with lab.open(serve=False) as hf:
         await hf.submit("trip", where="BER", request_id="trip-2")
     keys = load_or_create(lab.folder / "keys.json", journal_exists=True, entropy=SystemEntropy())
-    await journal_at(lab.journal).restore(keys=keys, clock=SystemClock())
+    await journal_at(file_at(lab.journal)).restore(keys=keys, clock=SystemClock())
     kinds = {line.split()[0] for line in stored}
     assert kinds == {kind.name for kind in RecordKind}
     assert sorted(stored) == GOLDEN.read_text().splitlines()  # sorted: branches of a gather overtake each other

@@ -141,7 +141,7 @@ async def test_a_folder_that_was_put_back_is_backed_up_with_a_warning_and_nothin
     world: World, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """An agent without a journal: nothing else would tell."""
-    world.home.journal.unlink()
+    world.home.journal.path.unlink()
     old = tmp_path / "ada.bak"
     shutil.copytree(world.home.folder, old, symlinks=True)
     backups = await world.backups()

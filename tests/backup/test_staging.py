@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import socket
@@ -16,19 +17,24 @@ from typing import Any
 import apsw
 import pytest
 
+from holdfast.app.binder import open_journal
 from holdfast.backup.archive.manifest import EntryKind, ManifestEntry, ManifestReader, SnapshotNote
 from holdfast.backup.snapshot import staging as module
 from holdfast.backup.snapshot.staging import Staged, Subject, copy_database, stage
+from holdfast.core.journal_address import JournalAddress, file_at
 from holdfast.errors import BackupDamaged, SnapshotFailed
 from holdfast.host.private_files import ensure_private_folder
 from holdfast.host.sqlite import Db, open_alone, open_db
 from holdfast.host.tree import FileMark, may_hide_a_change
 from holdfast.host.tree import FoundFile as Seen
+from holdfast.journal.admin import JournalAdmin
+from holdfast.journal.bind import journal_at
 
 
 def staged(folder: Path, staging: Path, *, journal: Path | None = None) -> Staged:
     ensure_private_folder(staging)
-    subject = Subject(folder=folder, journal=journal, id="hf1x", name="ada", incarnation=3, seq=7, at=1, holdfast="0")
+    address = None if journal is None else file_at(journal)
+    subject = Subject(folder=folder, journal=address, id="hf1x", name="ada", incarnation=3, seq=7, at=1, holdfast="0")
     return stage(subject, staging)
 
 
@@ -537,3 +543,33 @@ def test_a_kill_while_a_kept_folder_is_changed_leaves_none(
     made, read = again(agent, tmp_path / "s")
     assert read == first
     assert (entries(made.folder), contents(made.folder)) == fresh(agent, tmp_path)
+
+
+def test_a_journal_that_is_no_file_of_the_folder_is_in_the_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a journal on a server the port makes the copy: a file that needs no server."""
+    home, server = tmp_path / "home", tmp_path / "server"
+    for folder in (home, server):
+        folder.mkdir(mode=0o700)
+    (home / "MEMORY.md").write_text("tea\n")
+    address = JournalAddress(folder=home, url="postgresql://ada@db/agents")
+    real = file_at(server / "kept.db")
+
+    async def make() -> None:
+        await (await open_journal(real))[0].close()
+
+    asyncio.run(make())
+
+    def serving(one: JournalAddress) -> JournalAdmin:
+        return journal_at(real if one == address else one)
+
+    monkeypatch.setattr(module, "journal_at", serving)
+    staging = tmp_path / "staging"
+    ensure_private_folder(staging)
+    subject = Subject(folder=home, journal=address, id="hf1x", name="ada", incarnation=3, seq=7, at=1, holdfast="0")
+    made = stage(subject, staging)
+    assert made.about.journal is not None
+    found = entries(staging)
+    assert (found["journal.db"].mode, found["MEMORY.md"].size) == (0o600, 4)
+    assert journal_at(file_at(staging / "state" / "journal.db")).peek() == made.about.journal.id

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.core.clock import SystemEntropy
 from holdfast.core.ids import TaskId, task_id_bytes
+from holdfast.core.journal_address import file_at
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal, Session
 from holdfast.journal.sqlite.verbs.sessions import SqliteSession
@@ -38,15 +39,16 @@ class SqliteWorld(World):
         self.administered = Administered(
             keys=FixedKeys(),
             other_keys=FixedKeys(b"o"),
-            place=self.path,
-            at=journal_at,
+            place=file_at(self.path),
+            never=file_at(folder / "never"),
+            copies=folder,
             put_back=self._put_back,
             lose=self._lose,
             delete=self._delete,
         )
 
     async def connect(self) -> Journal:
-        journal = await journal_at(self.path).open(keys=FixedKeys(), clock=self.clock, entropy=SystemEntropy())
+        journal = await journal_at(file_at(self.path)).open(keys=FixedKeys(), clock=self.clock, entropy=SystemEntropy())
         self.opened.append(journal)
         return journal
 

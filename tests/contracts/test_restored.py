@@ -13,6 +13,7 @@ import pytest
 
 import holdfast
 from holdfast.contracts import Issues, MailApi, Objects, Payments, SmtpMail, Sql
+from holdfast.core.journal_address import file_at
 from holdfast.core.step import StepState
 from holdfast.journal.records import TaskState
 from holdfast.recovery.recover_journal import recover_journal
@@ -121,5 +122,5 @@ async def play_lost(lab: Lab, work: holdfast.TaskType) -> tuple[str, Any]:
     async with lab.open(work) as hf:
         result = await hf.task(task_id).result(20)
     old.replace(lab.journal)
-    await recover_journal(lab.journal)
+    await recover_journal(file_at(lab.journal))
     return task_id, result

@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.journal_address import file_at
 from holdfast.errors import HoldfastError, JournalBusy, JournalFull, JournalStopped, ReadOnly
 from holdfast.host.sqlite import Db
 from holdfast.identity.journal_keys.keyfile import load_or_create
@@ -240,7 +241,7 @@ async def test_a_commit_without_a_session_stops_the_journal_too(
         async with holdfast.open(path, tasks=[nothing], serve=False) as hf:
             await hf.submit(nothing)
     keys = load_or_create(path.with_name("keys.json"), journal_exists=what != "salt", entropy=SystemEntropy())
-    admin = journal_at(path)
+    admin = journal_at(file_at(path))
     connect = opening.connect
 
     async def commit() -> None:
@@ -281,5 +282,7 @@ async def test_a_task_is_accepted_where_no_page_can_be_made_for_the_mark(
             patched.setattr(SessionPage, "create", fails)
             await hf.submit(nothing)
         await hf.submit(nothing)
-        assert journal_at(path).high_water().sequence == journal_at(path).newest_record(), "the next commit made it"
+        assert journal_at(file_at(path)).high_water().sequence == journal_at(file_at(path)).newest_record(), (
+            "the next commit made it"
+        )
         assert sum((await hf.journal.count_tasks()).values()) == 2

@@ -11,10 +11,11 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.app.binder import open_file_journal
+from holdfast.app.binder import open_journal
 from holdfast.app.doctor import Level, examine
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.ids import task_id_from_bytes
+from holdfast.core.journal_address import file_at
 from holdfast.errors import JournalDamaged
 from holdfast.host.sqlite import open_db
 from holdfast.journal.contract import Filter, Submission
@@ -53,7 +54,7 @@ async def test_opening_while_another_process_commits(path: Path, monkeypatch: py
             return high_water(folder)
 
         monkeypatch.setattr(opening, "high_water", commit_then_read)
-        journal, _ = await open_file_journal(path, clock=SystemClock(), entropy=SystemEntropy())
+        journal, _ = await open_journal(file_at(path), clock=SystemClock(), entropy=SystemEntropy())
         await journal.close()
 
 
@@ -93,7 +94,7 @@ async def test_a_row_that_nobody_wrote_is_told_as_damage(path: Path, change: str
     async with holdfast.open(path, tasks=[nothing], serve=False) as hf:
         with pytest.raises(JournalDamaged):
             await hf.journal.list_tasks(Filter())
-    findings = [one async for one in examine(path, settings=holdfast.Settings(), deep=True)]
+    findings = [one async for one in examine(file_at(path), settings=holdfast.Settings(), deep=True)]
     assert Level.DAMAGE in {finding.level for finding in findings}
 
 

@@ -13,6 +13,7 @@ import holdfast
 from holdfast.app.loading import load_app
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
+from holdfast.core.journal_address import file_at
 from holdfast.core.step import StepState
 from holdfast.errors import GateRefused, StepSkipped
 from holdfast.journal.records import TaskState
@@ -476,7 +477,7 @@ async def test_after_a_restore_a_refusal_is_no_claim_that_nothing_was_done(tmp_p
     async with holdfast.open(journal, tasks=[free]) as hf:
         assert await hf.task(task_id).result(20) == "paid"
     (tmp_path / "old.db").replace(journal)
-    await recover_journal(journal)
+    await recover_journal(file_at(journal))
     async with holdfast.open(journal, tasks=[gated]) as hf:
         with pytest.raises(holdfast.TaskParked):
             await hf.task(task_id).result(20)

@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from lives import LEASE_S, alone, copied, embedded, lease_of, settings, submit, wait_for, worker
 from quick_agent import Agent, make_agent
 
+from holdfast.core.journal_address import file_at
 from holdfast.downstream.process import BlockingFarEnd, start_blocking
 from holdfast.identity.records.records import RotationReason
 from holdfast.recovery.recover_journal import begin_anew, recover_journal
@@ -86,7 +87,7 @@ def test_row_12_a_snapshot_resumed_twice_is_frozen_until_the_keys_change(agent: 
         agent.rotate(RotationReason.STOLEN)
         wait_for(lambda: lease_of(agent.folder)["state"] == "copy")  # a person says who goes on
         assert far_end.ledger().requests == before
-    restored = asyncio.run(recover_journal(agent.folder / "journal.db"))
+    restored = asyncio.run(recover_journal(file_at(agent.folder / "journal.db")))
     assert restored.incarnation == 2
     with worker(agent.folder, url=far_end.url, name="third"):
         wait_for(lambda: lease_of(agent.folder)["state"] == "held")
@@ -103,7 +104,7 @@ def test_row_13_a_paused_primary_wakes_up_fenced(
     with start(agent.folder, url=far_end.url, name="paused") as paused:
         wait_for(lambda: far_end.ledger().count >= 2)
         heir = copied(agent, tmp_path / "heir")
-        restored = asyncio.run(recover_journal(heir / "journal.db"))
+        restored = asyncio.run(recover_journal(file_at(heir / "journal.db")))
         assert restored.incarnation == 2
         pid = lease_of(agent.folder)["pid"]
         os.kill(pid, signal.SIGSTOP)
@@ -176,11 +177,11 @@ def test_a_journal_restored_in_its_own_folder_is_served_again(left: str, agent: 
     for path in agent.folder.glob("journal.db*"):
         path.unlink()
     if left == "nothing":
-        restored = asyncio.run(begin_anew(journal))
+        restored = asyncio.run(begin_anew(file_at(journal)))
     else:
         journal.touch(mode=0o600)
         journal.write_bytes(copy)
-        restored = asyncio.run(recover_journal(journal))
+        restored = asyncio.run(recover_journal(file_at(journal)))
     assert restored.incarnation == 2
     submit(agent.folder, count=3)
     with worker(agent.folder, url=far_end.url, name="second") as second:

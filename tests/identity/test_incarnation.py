@@ -9,8 +9,9 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from holdfast.app.binder import open_file_journal
+from holdfast.app.binder import open_journal
 from holdfast.core.clock import SystemClock
+from holdfast.core.journal_address import file_at
 from holdfast.core.ports import KeyRing
 from holdfast.errors import JournalBusy, JournalOlderCopy, RunFenced
 from holdfast.journal.bind import journal_at
@@ -20,9 +21,9 @@ from holdfast.testing.clocks import ManualClock
 
 
 async def raise_to(path: Path, e: int, **changes: Any) -> None:
-    journal, keys = await open_file_journal(path)
+    journal, keys = await open_journal(file_at(path))
     await journal.close()
-    await journal_at(path).raise_incarnation(to=e, keys=keys, clock=SystemClock(), wait_s=0.1, **changes)
+    await journal_at(file_at(path)).raise_incarnation(to=e, keys=keys, clock=SystemClock(), wait_s=0.1, **changes)
 
 
 @holdfast.task
@@ -32,14 +33,14 @@ async def nothing(run: holdfast.Run) -> int:
 
 async def test_a_raised_journal_goes_on_and_no_task_is_suspect(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-    assert journal_at(path).incarnation() == 0
+    assert journal_at(file_at(path)).incarnation() == 0
     async with holdfast.open(path, serve=False) as hf:
         task = await hf.submit("nothing", request_id="1")
-    assert journal_at(path).incarnation() == 1
+    assert journal_at(file_at(path)).incarnation() == 1
     await raise_to(path, 5)
     await raise_to(path, 5)
     await raise_to(path, 3)  # never down
-    assert journal_at(path).incarnation() == 5
+    assert journal_at(file_at(path)).incarnation() == 5
     async with holdfast.open(path, tasks=[nothing]) as hf:
         again = hf.task(task.id)
         assert await again.result(timeout_s=20) == 1
@@ -49,11 +50,11 @@ async def test_a_raised_journal_goes_on_and_no_task_is_suspect(tmp_path: Path) -
 
 async def test_nothing_is_raised_under_an_open_journal(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-    journal, keys = await open_file_journal(path)
+    journal, keys = await open_journal(file_at(path))
     with pytest.raises(JournalBusy):
-        await journal_at(path).raise_incarnation(to=2, keys=keys, clock=SystemClock(), wait_s=0.1)
+        await journal_at(file_at(path)).raise_incarnation(to=2, keys=keys, clock=SystemClock(), wait_s=0.1)
     await journal.close()
-    assert journal_at(path).incarnation() == 1
+    assert journal_at(file_at(path)).incarnation() == 1
 
 
 async def test_an_older_copy_is_not_raised_but_restored_above_what_was_granted(tmp_path: Path) -> None:
@@ -72,9 +73,9 @@ async def test_an_older_copy_is_not_raised_but_restored_above_what_was_granted(t
         wal.write_bytes(old_wal)
     keys = keys_of(path)
     with pytest.raises(JournalOlderCopy):
-        await journal_at(path).raise_incarnation(to=2, keys=keys, clock=SystemClock())
-    restored = await journal_at(path).restore(keys=keys, clock=SystemClock(), above=7)
-    assert restored.incarnation == journal_at(path).incarnation() == 8
+        await journal_at(file_at(path)).raise_incarnation(to=2, keys=keys, clock=SystemClock())
+    restored = await journal_at(file_at(path)).restore(keys=keys, clock=SystemClock(), above=7)
+    assert restored.incarnation == journal_at(file_at(path)).incarnation() == 8
 
 
 def keys_of(path: Path) -> KeyRing:

@@ -15,6 +15,7 @@ from test_moved_keys import greet, vault_for
 
 import holdfast
 from holdfast.core.clock import SystemClock
+from holdfast.core.journal_address import file_at
 from holdfast.core.served import ServedJournal, with_heir, with_journal
 from holdfast.demo.machine import AGENT, Machine, give_identity
 from holdfast.errors import BadInput, PlaceMissing, VaultDamaged
@@ -63,7 +64,7 @@ async def test_a_salt_is_in_every_copy_of_the_escrow_before_the_first_task(tmp_p
     assert second != first == await submitted(home / "berlin.db")
     for path in home.glob("lisbon.db*"):
         path.unlink()
-    await begin_anew(home / "lisbon.db")
+    await begin_anew(file_at(home / "lisbon.db"))
     assert await submitted(home / "lisbon.db") == second
     assert escrow_at(home, phrase) == read_escrow(vault)
 
@@ -78,14 +79,14 @@ async def test_a_journal_from_before_its_agent_had_a_name_keeps_its_ids(tmp_path
     first = await submitted(journal)
     await give_identity(home, Machine(tmp_path / "machine"))
     assert "# ours" in settings.read_text()
-    found = find_settings(journal)
+    found = find_settings(file_at(journal))
     assert (found.agent, found.scope) == (AGENT, "default")
     async with holdfast.open(journal, settings=found, serve=False) as hf:
         again = await hf.submit(greet, request_id="2026-11", name="ada")
         assert (again.id, again.created) == (first, False)
     for path in home.glob("journal.db*"):
         path.unlink()
-    await begin_anew(journal)
+    await begin_anew(file_at(journal))
     async with holdfast.open(journal, settings=found, serve=False) as hf:
         assert (await hf.submit(greet, request_id="2026-11", name="ada")).id == first
 

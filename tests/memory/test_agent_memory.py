@@ -13,8 +13,9 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from holdfast.app.binder import open_file_journal
+from holdfast.app.binder import open_journal
 from holdfast.core.clock import SystemClock
+from holdfast.core.journal_address import file_at
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Remark, RemarkTo
 from holdfast.journal.records import TaskState
@@ -398,18 +399,18 @@ async def test_with_a_new_journal_the_agent_still_knows(home: Path, today: Day) 
 
 
 async def test_after_an_older_journal_new_remarks_are_written(home: Path) -> None:
-    journal, keys = await open_file_journal(home / "journal.db")
+    journal, keys = await open_journal(file_at(home / "journal.db"))
     await journal.add_remarks([remark("one"), remark("two")])
     await project_now(journal, place(home))
     await journal.close()
     kept = (home / "journal.db").read_bytes()
-    journal, keys = await open_file_journal(home / "journal.db")
+    journal, keys = await open_journal(file_at(home / "journal.db"))
     await journal.add_remarks([remark("three"), remark("four")])
     await project_now(journal, place(home))
     await journal.close()
     (home / "journal.db").write_bytes(kept)
-    await journal_at(home / "journal.db").restore(keys=keys, clock=SystemClock())
-    journal, _ = await open_file_journal(home / "journal.db")
+    await journal_at(file_at(home / "journal.db")).restore(keys=keys, clock=SystemClock())
+    journal, _ = await open_journal(file_at(home / "journal.db"))
     assert await journal.add_remarks([remark("five")]) == [3]  # the sidecar is at 4
     await project_now(journal, place(home))
     await journal.close()
@@ -418,7 +419,7 @@ async def test_after_an_older_journal_new_remarks_are_written(home: Path) -> Non
 
 
 async def test_a_lost_position_writes_nothing_twice(home: Path) -> None:
-    journal, _ = await open_file_journal(home / "journal.db")
+    journal, _ = await open_journal(file_at(home / "journal.db"))
     await journal.add_remarks([remark("one"), remark("two")])
     await project_now(journal, place(home))
     shutil.rmtree(place(home).private)

@@ -12,10 +12,11 @@ from unittest.mock import patch
 
 import pytest
 
-from holdfast.app.binder import open_file_journal
+from holdfast.app.binder import open_journal
 from holdfast.app.memory import memory_of
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
+from holdfast.core.journal_address import file_at
 from holdfast.journal.contract import Remark, RemarkTo
 from holdfast.layout.agent_home import MemoryPlace, load_home
 from holdfast_proofs.memory_edits.__main__ import pair
@@ -55,12 +56,12 @@ def memory(home: Path) -> Memory:
 
 def test_a_folder_that_is_gone_can_be_forgotten(memory: Memory, home: Path) -> None:
     async def mark(folder: str) -> None:
-        journal, _ = await open_file_journal(home / "journal.db")
+        journal, _ = await open_journal(file_at(home / "journal.db"))
         await journal.close_remarks(1, folder=folder, name="old-host:/agents/ada")
         await journal.close()
 
     async def begin() -> None:
-        await (await open_file_journal(home / "journal.db"))[0].close()
+        await (await open_journal(file_at(home / "journal.db")))[0].close()
 
     asyncio.run(begin())
     assert "no line was written" in memory("folders").err
@@ -89,7 +90,7 @@ def test_without_a_journal_a_line_goes_straight_into_the_file(memory: Memory, ho
 
 def make_journal(home: Path) -> None:
     async def make() -> None:
-        journal, _ = await open_file_journal(home / "journal.db")
+        journal, _ = await open_journal(file_at(home / "journal.db"))
         await journal.close()
 
     asyncio.run(make())
@@ -114,7 +115,7 @@ def test_a_file_that_cannot_be_read_is_named_by_a_search(memory: Memory, home: P
 
 async def test_the_tool_tells_a_model_what_was_not_searched(home: Path) -> None:
     (home / "MEMORY.md").symlink_to("elsewhere.md")
-    journal, _ = await open_file_journal(home / "journal.db")
+    journal, _ = await open_journal(file_at(home / "journal.db"))
     try:
         found = await memory_of(load_home(home), journal).recall("flat", limit=5)
     finally:
@@ -231,7 +232,7 @@ def test_no_edit_is_lost(how: str, tmp_path: Path) -> None:
 
 def test_doctor_says_what_waits_for_the_files(memory: Memory, home: Path) -> None:
     async def add() -> None:
-        journal, _ = await open_file_journal(home / "journal.db", clock=EarlyClock())
+        journal, _ = await open_journal(file_at(home / "journal.db"), clock=EarlyClock())
         remark = Remark(remark_id="a", to=RemarkTo.DAY, text="waits", origin="user")
         await journal.add_remarks([remark])
         await journal.close()

@@ -11,6 +11,7 @@ import apsw
 import pytest
 
 from holdfast.core.clock import SystemEntropy
+from holdfast.core.journal_address import file_at
 from holdfast.errors import JournalDamaged, JournalNewer, KeysWrong, RowsPutBack
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal, Remark, RemarkTo, Submission
@@ -137,9 +138,9 @@ async def test_the_full_check_of_an_old_journal_asks_for_no_remarks(old: Path) -
 
 async def test_an_old_journal_can_be_restored_from(old: Path) -> None:
     before = version(old)
-    await journal_at(old / "journal.db").restore(keys=FixedKeys(), clock=CLOCK, dry_run=True)
+    await journal_at(file_at(old / "journal.db")).restore(keys=FixedKeys(), clock=CLOCK, dry_run=True)
     assert version(old) == before
-    await journal_at(old / "journal.db").restore(keys=FixedKeys(), clock=CLOCK)
+    await journal_at(file_at(old / "journal.db")).restore(keys=FixedKeys(), clock=CLOCK)
     journal = await opened(old)
     assert journal.incarnation == 2
     assert await journal.remarks_after(0, limit=9) == []
@@ -160,7 +161,7 @@ async def test_its_total_begins_with_what_is_there(old: Path) -> None:
     class OtherKeys(FixedKeys):
         k_effect = b"o" * 32
 
-    admin, entropy = journal_at(old / "journal.db"), SystemEntropy()
+    admin, entropy = journal_at(file_at(old / "journal.db")), SystemEntropy()
     with pytest.raises(KeysWrong):
         await admin.open(keys=OtherKeys(), clock=CLOCK, entropy=entropy)
     assert version(old) < SCHEMA

@@ -10,6 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.app.doctor import Level, examine
+from holdfast.core.journal_address import file_at
 from holdfast.errors import JournalDamaged, RowsPutBack, TaskParked
 from holdfast.host.sqlite import Db, open_db
 from holdfast.journal.bind import journal_at
@@ -111,7 +112,7 @@ async def test_it_is_found_when_the_journal_is_opened(tmp_path: Path, way: str) 
         async with holdfast.open(path, tasks=[write]):
             pass
     assert "holdfast recover --journal" in refused.value.hint
-    found = [one async for one in examine(path, settings=holdfast.Settings(), deep=True)]
+    found = [one async for one in examine(file_at(path), settings=holdfast.Settings(), deep=True)]
     assert [one.check for one in found if one.level is Level.DAMAGE] == ["rows-put-back"]
     assert sent == ["ada", "bob"]
 
@@ -147,10 +148,10 @@ async def test_a_restore_goes_on_with_it_and_repeats_nothing(tmp_path: Path) -> 
     ada = await lived(path)
     eve = await submit(path, "eve")
     change(path, *WAYS["rolled back"], "DELETE FROM record WHERE t = 2", "DELETE FROM task WHERE t = 2")
-    dry = await recover_journal(path, dry_run=True)
+    dry = await recover_journal(file_at(path), dry_run=True)
     with pytest.raises(RowsPutBack):
         await submit(path, "fay")
-    done = await recover_journal(path)
+    done = await recover_journal(file_at(path))
     assert done == dry
     assert (done.put_back, done.open_tasks, done.lost_after_ms) == (True, 2, 1)
     async with holdfast.open(path, tasks=[write]) as hf:
@@ -215,5 +216,5 @@ async def test_a_copy_has_the_total_of_its_moment(tmp_path: Path) -> None:
         for number in range(5):
             await (await hf.submit(write, to=f"{number}")).result(20)
             (tmp_path / "copy.db").touch(mode=0o600)
-            journal_at(path).copy(tmp_path / "copy.db")
+            journal_at(file_at(path)).copy(tmp_path / "copy.db")
             (tmp_path / "copy.db").unlink()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.core.journal_address import file_at
 from holdfast.errors import JournalGone, JournalOlderCopy, KeysMissing, TaskParked
 from holdfast.journal.sqlite.admin import SqliteAdmin
 from holdfast.recovery.recover_journal import begin_anew, recover_journal
@@ -95,8 +96,8 @@ async def test_a_restore_adopts_looks_up_or_parks(tmp_path: Path) -> None:
     kinds = ["keyed", "careless", "queryable", "unrepeatable"]
     ids = await lose_a_day(tmp_path, world, kinds)
     done = list(world.done)
-    dry = await recover_journal(tmp_path / "journal.db", dry_run=True)
-    restored = await recover_journal(tmp_path / "journal.db")
+    dry = await recover_journal(file_at(tmp_path / "journal.db"), dry_run=True)
+    restored = await recover_journal(file_at(tmp_path / "journal.db"))
     assert dry == restored
     assert restored.incarnation == 2
     assert restored.open_tasks == 4
@@ -122,7 +123,7 @@ async def test_a_request_of_the_lost_timeline_is_suspect_and_a_new_one_is_not(tm
         lost = await hf.submit(world.task, request_id="order-77", kind="unrepeatable")
         await lost.result(20)
     (tmp_path / "old.db").replace(journal)
-    await recover_journal(journal)
+    await recover_journal(file_at(journal))
     done = list(world.done)
     async with holdfast.open(journal, tasks=[world.task]) as hf:
         again = await hf.submit(world.task, request_id="order-77", kind="unrepeatable")
@@ -144,7 +145,7 @@ async def test_a_copy_without_a_record_makes_all_requests_suspect(tmp_path: Path
     async with holdfast.open(journal, tasks=[world.task]) as hf:
         await (await hf.submit(world.task, request_id="one", kind="unrepeatable")).result(20)
     (tmp_path / "old.db").replace(journal)
-    await recover_journal(journal)
+    await recover_journal(file_at(journal))
     async with holdfast.open(journal, tasks=[world.task]) as hf:
         again = await hf.submit(world.task, request_id="one", kind="unrepeatable")
         with pytest.raises(TaskParked):
@@ -174,7 +175,7 @@ async def test_a_restored_call_that_needs_a_yes_is_not_sent_without_one(tmp_path
     async with holdfast.open(journal, tasks=[order]) as hf:
         await rested(hf.task(task_id), "waiting")
     (tmp_path / "old.db").replace(journal)
-    await recover_journal(journal)
+    await recover_journal(file_at(journal))
     async with holdfast.open(journal, tasks=[order]) as hf:
         await rested(hf.task(task_id), "parked")
         assert done == []
@@ -208,11 +209,11 @@ async def test_a_journal_that_begins_anew_is_a_restore_or_counts_as_gone(
     with monkeypatch.context() as patch:
         patch.setattr(SqliteAdmin, "restore", cut)
         with pytest.raises(KeyboardInterrupt):
-            await begin_anew(journal)
+            await begin_anew(file_at(journal))
     with pytest.raises(JournalGone):
         async with holdfast.open(journal):
             pass
-    done = await begin_anew(journal)
+    done = await begin_anew(file_at(journal))
     assert (done.incarnation, done.mark_sequence > 0) == (2, True)
     assert [path.name for path in tmp_path.glob(".journal.db*")] == []
     async with holdfast.open(journal, serve=False) as hf:
@@ -232,7 +233,7 @@ async def test_without_its_keys_no_journal_begins_anew(tmp_path: Path) -> None:
     for path in (*tmp_path.glob("journal.db*"), tmp_path / "keys.json"):
         path.unlink()
     with pytest.raises(KeysMissing):
-        await begin_anew(journal)
+        await begin_anew(file_at(journal))
     with pytest.raises(JournalGone):
         async with holdfast.open(journal):
             pass

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.core.journal_address import file_at
 from holdfast.core.step import StepState
 from holdfast.journal.records import TaskState
 from holdfast.layout.engine_settings import Settings
@@ -47,7 +48,7 @@ async def test_a_refusal_after_a_restore_does_not_speak_for_the_lost_timeline(tm
     async with holdfast.open(journal, tasks=[order], settings=HASTY):
         await asyncio.wait_for(sent.wait(), 20)
     old.replace(journal)
-    await recover_journal(journal)
+    await recover_journal(file_at(journal))
     async with holdfast.open(journal, tasks=[order]) as hf:
         assert await hf.task(task_id).result(20) == "published"
     assert len(answers) == 3
@@ -87,7 +88,7 @@ async def test_a_suspect_retry_slot_asks_about_the_slots_after_it(tmp_path: Path
     async with holdfast.open(journal, tasks=[order]) as hf:
         assert await hf.task(task_id).result(20) == "1.r2"
     old.replace(journal)
-    await recover_journal(journal)
+    await recover_journal(file_at(journal))
     refuses.clear()  # past its window the far end has forgotten what it refused
     async with holdfast.open(journal, tasks=[order]) as hf:
         assert await hf.task(task_id).result(20) == "1.r2"
@@ -146,7 +147,7 @@ async def test_a_lost_effect_answers_one_call_of_two_that_ask_for_the_same(
     async with holdfast.open(journal, tasks=[order]) as hf:
         assert await hf.task(task_id).result(20) == ["charge-2"]
     old.replace(journal)
-    await recover_journal(journal)
+    await recover_journal(file_at(journal))
     lost = False
     async with holdfast.open(journal, tasks=[order], settings=Settings(pace=0.01)) as hf:
         handle = hf.task(task_id)

@@ -14,6 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.core.ids import effect_key_from_bytes
+from holdfast.core.journal_address import file_at
 from holdfast.errors import JournalGone, JournalOlderCopy, KeysWrong, NotAJournal, ReadOnly
 from holdfast.host.sqlite import open_existing
 from holdfast.identity.journal_keys.keyfile import KeyFile
@@ -165,7 +166,7 @@ async def test_begun_anew_the_same_request_has_the_same_key(
     lose(journal, *(() if instance else (tmp_path / "instance",)))
     with pytest.raises(JournalGone):
         await submitted(journal)
-    await begin_anew(journal)
+    await begin_anew(file_at(journal))
     with pytest.raises(holdfast.TaskParked):
         await paid(journal)
     async with holdfast.open(journal, serve=False) as hf:
@@ -177,7 +178,7 @@ async def test_begun_anew_the_same_request_has_the_same_key(
 async def test_what_no_ring_knows_does_not_begin_anew(tmp_path: Path) -> None:
     await submitted(tmp_path / "berlin.db")
     with pytest.raises(NotAJournal):
-        await begin_anew(tmp_path / "rome.db")
+        await begin_anew(file_at(tmp_path / "rome.db"))
 
 
 async def test_a_new_journal_where_another_is_missing_is_refused(tmp_path: Path) -> None:
@@ -212,15 +213,15 @@ async def test_a_journal_that_was_given_up_runs_again_only_as_a_restore(tmp_path
     first = await submitted(journal)
     shutil.copy2(journal, kept)
     lose(journal)
-    await begin_anew(journal)
+    await begin_anew(file_at(journal))
     assert await submitted(journal) == first
     with pytest.raises(JournalOlderCopy) as refused:
         await submitted(kept)
     assert "recover --journal" in refused.value.hint
-    await recover_journal(kept, dry_run=True)
+    await recover_journal(file_at(kept), dry_run=True)
     with pytest.raises(JournalOlderCopy):
         await submitted(kept)
-    await recover_journal(kept)
+    await recover_journal(file_at(kept))
     assert await submitted(kept) == first
     with pytest.raises(JournalOlderCopy):
         await submitted(journal)
@@ -249,7 +250,7 @@ async def test_a_kill_at_the_first_opening_leaves_a_journal_that_gets_its_salt(
     second = await submitted(tmp_path / "lisbon.db")
     assert second != first
     lose(tmp_path / "lisbon.db")
-    await begin_anew(tmp_path / "lisbon.db")
+    await begin_anew(file_at(tmp_path / "lisbon.db"))
     assert await submitted(tmp_path / "lisbon.db") == second
 
 
@@ -262,10 +263,10 @@ async def test_a_kill_while_it_begins_anew_loses_no_salt(tmp_path: Path, monkeyp
         with monkeypatch.context() as patch:
             patch.setattr(SqliteAdmin, where, killed)
             with pytest.raises(Killed):
-                await begin_anew(lisbon)
+                await begin_anew(file_at(lisbon))
         with pytest.raises(JournalGone):
             await submitted(lisbon)
-    await begin_anew(lisbon)
+    await begin_anew(file_at(lisbon))
     assert await submitted(lisbon) == second
 
 
@@ -277,7 +278,7 @@ async def test_an_older_ring_put_back_changes_no_id(tmp_path: Path) -> None:
     assert await submitted(tmp_path / "lisbon.db") == second
     assert [one["name"] for one in ring(tmp_path)["journals"]] == ["berlin.db", "lisbon.db"]
     lose(tmp_path / "lisbon.db")
-    await begin_anew(tmp_path / "lisbon.db")
+    await begin_anew(file_at(tmp_path / "lisbon.db"))
     assert await submitted(tmp_path / "lisbon.db") == second
 
 

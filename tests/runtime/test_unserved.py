@@ -6,6 +6,7 @@ import pytest
 
 import holdfast
 from holdfast.app.doctor import Level, examine
+from holdfast.core.journal_address import file_at
 from holdfast.core.notices import NoticeKind, waits_unserved
 from holdfast.journal.contract import SessionRow, WaitingTasks
 from holdfast.journal.unserved import find_unserved, unserved
@@ -77,7 +78,7 @@ async def test_a_task_of_another_app_is_told_to_whoever_waits_or_looks(
         handle = await hf.submit("no_such_task")
         with pytest.raises(holdfast.TaskUnfinished, match=r"no live worker serves no_such_task \(1 task waits"):
             await handle.result(0.1)
-        findings = [one async for one in examine(lab.journal, settings=hf.settings, deep=False)]
+        findings = [one async for one in examine(file_at(lab.journal), settings=hf.settings, deep=False)]
         (told,) = [one for one in findings if one.check == "queue"]
         assert (told.level, "no live worker serves no_such_task" in told.text) == (Level.WARNING, True)
 

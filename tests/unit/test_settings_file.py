@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.journal_address import file_at
 from holdfast.errors import BadSettings, HoldfastError
 from holdfast.layout.settings import find_settings, make_settings, read_fields
 
@@ -19,13 +20,13 @@ def write(folder: Path, text: str) -> Path:
 
 def test_the_file_beside_the_journal_and_options_on_top(tmp_path: Path) -> None:
     write(tmp_path, 'agent = "ada"\n[worker]\nconcurrency = 7\nlease_ttl_s = 4\n')
-    settings = find_settings(tmp_path / "journal.db", overrides={"concurrency": 9})
+    settings = find_settings(file_at(tmp_path / "journal.db"), overrides={"concurrency": 9})
     assert (settings.agent, settings.concurrency, settings.lease_ttl_s) == ("ada", 9, 4.0)
     assert settings.renew_every_s < 4 / 3
 
 
 def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
-    assert find_settings(tmp_path / "journal.db") == make_settings({})
+    assert find_settings(file_at(tmp_path / "journal.db")) == make_settings({})
 
 
 @pytest.mark.parametrize("lease_ttl_s", [0.01, 0.5, 2.0, 10.0, 600.0])
@@ -64,7 +65,7 @@ def test_a_lease_is_renewed_at_least_three_times(lease_ttl_s: float) -> None:
 def test_what_cannot_be_is_refused(tmp_path: Path, text: str, said: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(BadSettings) as caught:
-        find_settings(tmp_path / "journal.db")
+        find_settings(file_at(tmp_path / "journal.db"))
     assert said in f"{caught.value.message} {caught.value.hint}"
     assert str(path) in caught.value.message or "must" in caught.value.message
 
@@ -72,7 +73,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path, text: str, said: str) -> None
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     write(tmp_path, "").write_bytes(b"agent = '\xff'")
     with pytest.raises(BadSettings):
-        find_settings(tmp_path / "journal.db")
+        find_settings(file_at(tmp_path / "journal.db"))
 
 
 def test_a_file_that_others_could_change_is_refused(tmp_path: Path) -> None:
@@ -85,6 +86,6 @@ def test_a_file_that_others_could_change_is_refused(tmp_path: Path) -> None:
 
 def test_a_named_file_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match="there is no settings file"):
-        find_settings(tmp_path / "journal.db", config=str(tmp_path / "other.toml"))
+        find_settings(file_at(tmp_path / "journal.db"), config=str(tmp_path / "other.toml"))
     with pytest.raises(HoldfastError):
-        find_settings(tmp_path / "journal.db", config=str(tmp_path))
+        find_settings(file_at(tmp_path / "journal.db"), config=str(tmp_path))

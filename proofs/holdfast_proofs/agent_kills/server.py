@@ -13,9 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.app.binder import open_file_journal
+from holdfast.app.binder import open_journal
 from holdfast.app.loading import App, load_app
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.journal_address import file_at
 from holdfast.downstream.ledger import Page
 from holdfast.downstream.process import FarEnd
 from holdfast.identity.journal_keys.secret_file import SecretFile
@@ -158,7 +159,7 @@ async def _make_template(folder: Path) -> None:
     """A journal that knows the model's key, so that every trial begins with the task."""
     folder.mkdir(mode=0o700)
     clock, entropy = SystemClock(), SystemEntropy()
-    journal, keys = await open_file_journal(folder / JOURNAL, clock=clock, entropy=entropy)
+    journal, keys = await open_journal(file_at(folder / JOURNAL), clock=clock, entropy=entropy)
     await journal.close()
     SecretFile(folder, keys=keys, clock=clock, entropy=entropy).set(SECRET, KEY)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from holdfast.backup.archive.reader import HEAD_NAME
 from holdfast.backup.snapshot.staging import Staged, Subject, stage
+from holdfast.core.journal_address import file_at
 from holdfast.errors import InvariantViolated
 from holdfast.host.private_files import ensure_private_folder, write_atomically
 from holdfast.identity.log import drafts
@@ -98,7 +99,7 @@ def snapshot(owner: Owner, folder: Path, staging: Path, *, before: Signed[Head] 
     journal = folder / "journal.db"
     subject = Subject(
         folder=folder,
-        journal=journal if journal.exists() else None,
+        journal=file_at(journal) if journal.exists() else None,
         id=owner.id,
         name=owner.name,
         incarnation=None,

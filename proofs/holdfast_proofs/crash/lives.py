@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import holdfast
-from holdfast.app.binder import open_file_journal
+from holdfast.app.binder import open_journal
 from holdfast.app.holdfast import Holdfast
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.ids import TaskId
+from holdfast.core.journal_address import file_at
 from holdfast.journal.records import ENDED, TaskState
 from holdfast.layout.engine_settings import Settings
 from holdfast.runtime.engine.engine import Engine
@@ -87,7 +88,7 @@ async def _opened(life: Life) -> AsyncGenerator[Holdfast, None]:
             yield hf
         return
     clock, entropy = SystemClock(), SystemEntropy()
-    journal, keys = await open_file_journal(path, clock=clock, entropy=entropy)
+    journal, keys = await open_journal(file_at(path), clock=clock, entropy=entropy)
     hf = Holdfast(
         journal=journal, keys=keys, clock=clock, entropy=entropy, tasks=tasks, tools=(), settings=life.settings
     )

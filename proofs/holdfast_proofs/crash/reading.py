@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 import holdfast
-from holdfast.app.binder import open_file_journal
+from holdfast.app.binder import open_journal
+from holdfast.core.journal_address import file_at
 from holdfast.errors import HoldfastError
 from holdfast.journal.contract import Filter, InboxItem, Journal, TaskRow
 from holdfast.journal.records import ENDED, TaskState, TaskView
@@ -31,7 +32,7 @@ async def read_and_run(path: Path) -> tuple[Answers, str]:
     """What it answers, and what was found wrong with it (empty: nothing)."""
     facts: dict[str, str] = {}
     try:
-        journal, _ = await open_file_journal(path, create=False)
+        journal, _ = await open_journal(file_at(path), create=False)
         try:
             await _read(journal, facts, when="before")
         finally:

@@ -19,9 +19,10 @@ from urllib.request import urlopen
 import apsw
 import msgspec
 
-from holdfast.app.binder import open_file_journal
+from holdfast.app.binder import open_journal
 from holdfast.core.effect import Letter
 from holdfast.core.ids import TaskId
+from holdfast.core.journal_address import file_at
 from holdfast.downstream.ledger import Done, Page
 from holdfast.errors import BadInput
 from holdfast.host.sqlite import open_db
@@ -51,7 +52,7 @@ async def read_stories(journal: Path, books: Sequence[str], logs: Sequence[Path]
     # Transactional effects lie in the user's own tables; a log of effects tells of no reads.
     reads = any(page.requests for page in pages)
     unseen: frozenset[Letter] = frozenset(("T",) if reads else ("T", "R"))
-    opened, _ = await open_file_journal(journal, create=False)
+    opened, _ = await open_journal(file_at(journal), create=False)
     db = open_db(str(journal), flags=apsw.SQLITE_OPEN_READWRITE)
     stories: list[Story] = []
     try:

@@ -11,7 +11,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.app.binder import open_file_journal
+from holdfast.app.binder import open_journal
+from holdfast.core.journal_address import file_at
 from holdfast.host.private_files import write_atomically
 from holdfast.journal.contract import Remark, RemarkTo
 from holdfast.layout.agent_home import MemoryPlace
@@ -49,7 +50,7 @@ async def pair(folder: Path, how: str, *, edits: int, seed: int) -> Outcome:
     began = time.monotonic()
     place = MemoryPlace(folder=folder)
     write_atomically(place.memory_file, b"# Memory\n\n- a line from before\n")
-    journal, _ = await open_file_journal(folder / "journal.db")
+    journal, _ = await open_journal(file_at(folder / "journal.db"))
     told: list[Written] = []
     editor = await asyncio.create_subprocess_exec(
         sys.executable,

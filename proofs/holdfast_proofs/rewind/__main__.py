@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.core.journal_address import file_at
 from holdfast.downstream.ledger import Done
 from holdfast.downstream.process import BlockingFarEnd, start_blocking
 from holdfast.journal.sqlite.host import disk_trouble
@@ -65,7 +66,7 @@ def _trial(case: Case, folder: Path, far: FarEnds, weakness: Weakness | None, fi
             return
         before = _books(far, (folder / SUBMITTED).read_text())
         home = _lose(case, folder)
-        asyncio.run(recover_journal(home / JOURNAL))
+        asyncio.run(recover_journal(file_at(home / JOURNAL)))
         model = stack.enter_context(start_model(_script(case.second))) if _talks(case) else None
         url = model.url if model else ""
 

@@ -26,6 +26,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.clock import Clock, Entropy
+from holdfast.core.journal_address import JournalAddress
 from holdfast.core.ports import KeyRing
 from holdfast.errors import BadSettings, HoldfastError
 from holdfast.host.private_files import ensure_private_folder, open_private, read_private, write_atomically
@@ -69,7 +70,7 @@ class AgentLease:
     """The lease as this process sees it (runtime.session.lease.Right). Start it, wait for it, stop it."""
 
     def __init__(
-        self, home: AgentHome, journal: Path, *, clock: Clock, entropy: Entropy, keys: Callable[[], KeyRing]
+        self, home: AgentHome, journal: JournalAddress, *, clock: Clock, entropy: Entropy, keys: Callable[[], KeyRing]
     ) -> None:
         arbiter, lease_s = home.arbiter, home.settings.identity.lease_s
         if arbiter is None:
@@ -209,7 +210,7 @@ class AgentLease:
         return self._holder
 
     def _raise(self, e: int) -> None:
-        if os.path.lexists(self._journal):
+        if self._admin.exists():
             keys, wait_s = self._keys(), min(self.life_s / 4, 5.0)
             asyncio.run(self._admin.raise_incarnation(to=e, keys=keys, clock=self._clock, wait_s=wait_s))
 

@@ -1,4 +1,4 @@
-"""Opening a journal by its path, with its keys, secrets and memory, and acting as its agent.
+"""Opening a journal by its address, with its keys, secrets and memory, and acting as its agent.
 
 A process that serves a journal in an agent's folder first gets the agent's lease. A folder whose settings name no
 arbiter has no lease, and pays nothing for this. Otherwise the order is: lease held, journal raised to its incarnation
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,15 +17,15 @@ from typing import TYPE_CHECKING
 
 from holdfast.app.serving_keys import check_may_begin, serve_journal
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
+from holdfast.core.journal_address import JournalAddress
 from holdfast.core.notices import Notices, quarantined_notice, second_instance_notice
 from holdfast.core.ports import KeyRing, Memory
 from holdfast.core.served import ServingRing
 from holdfast.errors import AgentElsewhere, AgentQuarantined, HoldfastError, KeysMissing, NotAJournal
 from holdfast.host.log import Log
-from holdfast.host.private_files import check_place
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.journal_keys.secret_file import SecretFile
-from holdfast.journal.bind import INSTANCE, journal_at
+from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal
 from holdfast.layout.agent_home import find_home, load_home, peek_home
 from holdfast.layout.moved import check_not_moved
@@ -50,38 +49,38 @@ _HINTS = {
 }
 
 
-def open_secrets(path: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy) -> Secrets:
-    """The secrets of the journal at this path, for the runtime."""
-    return Secrets(SecretFile(path.parent, keys=keys, clock=clock, entropy=entropy))
+def open_secrets(address: JournalAddress, *, keys: KeyRing, clock: Clock, entropy: Entropy) -> Secrets:
+    """The secrets of the journal at this address, for the runtime."""
+    return Secrets(SecretFile(address.folder, keys=keys, clock=clock, entropy=entropy))
 
 
-def open_secrets_alone(path: Path) -> Secrets:
-    """The secrets of the journal at this path, without opening the journal."""
-    keys_file, entropy = path.parent / KEYS, SystemEntropy()
+def open_secrets_alone(address: JournalAddress) -> Secrets:
+    """The secrets of the journal at this address, without opening the journal."""
+    keys_file, entropy = address.folder / KEYS, SystemEntropy()
     if not keys_file.exists():
         return NO_SECRETS  # no secret was ever set here, and none of its files is made
-    keys = load_or_create(keys_file, journal_exists=os.path.lexists(path), entropy=entropy)
-    return open_secrets(path, keys=keys, clock=SystemClock(), entropy=entropy)
+    keys = load_or_create(keys_file, journal_exists=journal_at(address).exists(), entropy=entropy)
+    return open_secrets(address, keys=keys, clock=SystemClock(), entropy=entropy)
 
 
-def scratch_root(path: Path, *, folder: str, journal_id: str) -> Path:
-    """Where the scratch folders of the journal at this path are; one root for each journal."""
-    return (Path(folder) if folder else path.parent / SCRATCH) / journal_id
+def scratch_root(address: JournalAddress, *, folder: str, journal_id: str) -> Path:
+    """Where the scratch folders of the journal at this address are; one root for each journal."""
+    return (Path(folder) if folder else address.folder / SCRATCH) / journal_id
 
 
 @asynccontextmanager
 async def memory_beside(
-    path: Path, journal: Journal, *, secrets: Secrets, log: Log | None = None
+    address: JournalAddress, journal: Journal, *, secrets: Secrets, log: Log | None = None
 ) -> AsyncGenerator[Memory | None]:
     """The memory of the agent in whose folder this journal is, kept while the block lasts.
     None if the folder is not an agent's, or cannot be one: the log says why, the work continues."""
     log = log or Log()
     try:
-        home = find_home(path.parent)
+        home = find_home(address.folder)
     except HoldfastError as error:
         log.event("memory-off", code=error.code, error=error.message)
         home = None
-    if home is None or path.name != home.journal.name:
+    if home is None or address.name != home.journal.name:
         yield None
         return
     from holdfast.app.memory import open_memory  # only where there is an agent
@@ -90,8 +89,8 @@ async def memory_beside(
         yield memory
 
 
-async def open_file_journal(
-    path: Path,
+async def open_journal(
+    address: JournalAddress,
     *,
     create: bool = True,
     clock: Clock | None = None,
@@ -101,40 +100,40 @@ async def open_file_journal(
     moving: bool = False,
     new_journal: bool = False,
 ) -> tuple[Journal, ServingRing]:
-    """The journal at this path with its keys; makes both if there are none.
+    """The journal at this address with its keys; makes both if there are none.
     Raises JournalGone if the keys serve a journal that is missing, unless `new_journal` asks for a further one.
     Raises MovedAway if the agent was moved to another host; `moving` is for the move itself."""
-    instance = path.parent / INSTANCE
     if not moving:
-        check_not_moved(instance)
+        check_not_moved(address.instance)
     clock = clock or SystemClock()
     entropy = entropy or SystemEntropy()
-    exists, admin = os.path.lexists(path), journal_at(path)
+    admin = journal_at(address)
+    exists = admin.exists()
     if not exists:
         admin.check_not_lost()
         if not create:
             raise NotAJournal(
-                f"there is no journal at {path}",
+                f"there is no journal at {address}",
                 hint="run `holdfast worker APP` or `holdfast submit APP REQUEST` to create one",
             )
-    if not path.parent.is_dir():
-        raise NotAJournal(f"the folder {path.parent} does not exist", hint="make the folder first")
-    check_place(path, allow_network_fs=network_fs)
+    if not address.folder.is_dir():
+        raise NotAJournal(f"the folder {address.folder} does not exist", hint="make the folder first")
+    admin.check_place(allow_network_fs=network_fs)
     try:
-        keys = load_or_create(path.parent / KEYS, journal_exists=exists, entropy=entropy)
+        keys = load_or_create(address.folder / KEYS, journal_exists=exists, entropy=entropy)
     except KeysMissing:
         admin.peek()  # a file that is no journal has no keys: say that instead
         raise
     if not exists and not new_journal:
-        check_may_begin(path, keys)
+        check_may_begin(address, keys)
     journal = await admin.open(
         keys=keys, clock=clock, entropy=entropy, create=create, allow_network_fs=network_fs, synchronous=synchronous
     )
     try:
-        serve_journal(path, journal.journal_id, keys, entropy)
+        serve_journal(address, journal.journal_id, keys, entropy)
         await asyncio.sleep(0)
         if not moving:
-            check_not_moved(instance)  # again, now that a move would find it in use
+            check_not_moved(address.instance)  # again, now that a move would find it in use
     except BaseException:  # also a cancel: no journal stays open without an owner
         await journal.close()
         raise
@@ -143,19 +142,19 @@ async def open_file_journal(
 
 @asynccontextmanager
 async def acting(
-    journal: Path, *, clock: Clock, entropy: Entropy, notices: Notices | None, log: Log, patient: bool
+    address: JournalAddress, *, clock: Clock, entropy: Entropy, notices: Notices | None, log: Log, patient: bool
 ) -> AsyncGenerator[AgentLease | None]:
     """The agent's lease, held, while the block runs; None if the folder has no arbiter.
     Raises AgentElsewhere or AgentQuarantined after two lease times without it, unless it is patient."""
-    check_not_moved(journal.parent / INSTANCE)
-    home = peek_home(journal.parent)
+    check_not_moved(address.instance)
+    home = peek_home(address.folder)
     if home is None or home.arbiter is None:
         yield None
         return
     from holdfast.app.agent_lease import AgentLease  # the rooms of keys: only where they are used
 
     lease = AgentLease(
-        load_home(journal.parent), journal, clock=clock, entropy=entropy, keys=lambda: _keys(journal, entropy)
+        load_home(address.folder), address, clock=clock, entropy=entropy, keys=lambda: _keys(address, entropy)
     )
     lease.start()
     try:
@@ -187,7 +186,7 @@ async def wait_held(lease: AgentLease, *, notices: Notices | None, log: Log, pat
 
 async def open_as(
     lease: AgentLease | None,
-    journal: Path,
+    address: JournalAddress,
     *,
     clock: Clock,
     entropy: Entropy,
@@ -198,8 +197,8 @@ async def open_as(
     """The journal, under the incarnation of the lease."""
 
     async def opened() -> tuple[Journal, ServingRing]:
-        return await open_file_journal(
-            journal, clock=clock, entropy=entropy, create=create, network_fs=network_fs, new_journal=new_journal
+        return await open_journal(
+            address, clock=clock, entropy=entropy, create=create, network_fs=network_fs, new_journal=new_journal
         )
 
     found, keys = await opened()
@@ -207,7 +206,7 @@ async def open_as(
         return found, keys
     if found.incarnation < lease.e:  # made just now
         await found.close()
-        await journal_at(journal).raise_incarnation(to=lease.e, keys=keys, clock=clock)
+        await journal_at(address).raise_incarnation(to=lease.e, keys=keys, clock=clock)
         found, keys = await opened()
     lease.bind(found.incarnation)
     return found, keys
@@ -250,5 +249,5 @@ async def _told(lease: AgentLease, notices: Notices | None) -> bool:
     return True
 
 
-def _keys(journal: Path, entropy: Entropy) -> KeyRing:
-    return load_or_create(journal.parent / KEYS, journal_exists=True, entropy=entropy)
+def _keys(address: JournalAddress, entropy: Entropy) -> KeyRing:
+    return load_or_create(address.folder / KEYS, journal_exists=True, entropy=entropy)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from holdfast.app.binder import INSTANCE, KEYS, open_file_journal
+from holdfast.app.binder import KEYS, open_journal
 from holdfast.backup.chain.chain import joined, valid_heads
 from holdfast.backup.chain.heads import HEADS, HeadFile, parse_copy
 from holdfast.backup.chain.sources import FORK_HINT, fork_text
@@ -30,10 +30,10 @@ from holdfast.backup.places.places import Place, check_there, read_places, share
 from holdfast.backup.places.published import check_not_replaced
 from holdfast.backup.upkeep.due import find_trouble
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.journal_address import JournalAddress
 from holdfast.core.notices import counted
 from holdfast.core.version import find_version
 from holdfast.errors import EXIT_JOURNAL, EngineMissing, HoldfastError, JournalDamaged, KeysReplaced
-from holdfast.host.private_files import check_place, check_private_file, check_private_folder
 from holdfast.identity.acts.log_act import LogSession, refresh
 from holdfast.identity.acts.paper_sheets import today
 from holdfast.identity.files.own_log import find_own_log, find_pending, read_own_log
@@ -102,26 +102,26 @@ def _warning_if(bad: object, check: str, text: str, fix: str) -> Finding:
     return warning(check, text, fix) if bad else ok(check, text)
 
 
-async def examine(path: Path, *, settings: Settings, deep: bool) -> AsyncIterator[Finding]:
-    """Every finding about the journal at this path, in the order a person would look."""
-    admin = journal_at(path)
+async def examine(address: JournalAddress, *, settings: Settings, deep: bool) -> AsyncIterator[Finding]:
+    """Every finding about the journal at this address, in the order a person would look."""
+    admin = journal_at(address)
     yield ok("versions", f"Holdfast {find_version()}, Python {platform.python_version()}, {admin.engine}")
-    async for finding in examine_backups(path.parent):
+    async for finding in examine_backups(address.folder):
         yield finding
     if sys.platform != "linux":
         yield note("platform", "this system cannot kill a stopped worker: see `holdfast explain platforms`")
-    if not os.path.lexists(path):
+    if not admin.exists():
         try:
             admin.check_not_lost()
         except HoldfastError as error:
             yield _failed(error)
             return
-        yield _no_journal(path)
+        yield _no_journal(address)
         return
     try:
-        yield _place(path, settings)
-        yield _keys(path)
-        yield _secrets(path)
+        yield ok("place", admin.check_place(allow_network_fs=settings.allow_network_fs))
+        yield _keys(address.folder)
+        yield _secrets(address.folder)
         stopped = admin.find_stopped()
         if stopped is not None:
             yield damage(
@@ -131,12 +131,12 @@ async def examine(path: Path, *, settings: Settings, deep: bool) -> AsyncIterato
                 "rewrites it to a new file",
             )
             return
-        journal, _ = await open_file_journal(path, create=False, network_fs=settings.allow_network_fs)
+        journal, _ = await open_journal(address, create=False, network_fs=settings.allow_network_fs)
     except HoldfastError as error:
         yield _failed(error)
         return
     try:
-        async for finding in _examine_open(path, admin, journal, settings, deep=deep):
+        async for finding in _examine_open(address, admin, journal, settings, deep=deep):
             yield finding
     except HoldfastError as error:
         yield _failed(error)
@@ -145,21 +145,21 @@ async def examine(path: Path, *, settings: Settings, deep: bool) -> AsyncIterato
 
 
 async def _examine_open(
-    path: Path, admin: JournalAdmin, journal: Journal, settings: Settings, *, deep: bool
+    address: JournalAddress, admin: JournalAdmin, journal: Journal, settings: Settings, *, deep: bool
 ) -> AsyncIterator[Finding]:
     yield ok(
         "journal",
         f"journal {journal.journal_id}, incarnation {journal.incarnation}, has every record that "
         f"this machine has committed (up to {admin.high_water().sequence})",
     )
-    for finding in (_space(path.parent / INSTANCE), _reserve(admin), _clock(journal)):
+    for finding in (_space(address.instance), _reserve(admin), _clock(journal)):
         yield finding
     async for finding in _sessions(journal):
         yield finding
     async for finding in _parked(journal):
         yield finding
     yield await _notices(journal, settings)
-    memory = await _memory(path.parent, journal)
+    memory = await _memory(address.folder, journal)
     if memory is not None:
         yield memory
     if deep:
@@ -167,39 +167,30 @@ async def _examine_open(
             yield finding
 
 
-def _no_journal(path: Path) -> Finding:
-    home = find_home(path.parent)
+def _no_journal(address: JournalAddress) -> Finding:
+    home = find_home(address.folder)
     if home is not None and home.state != home.folder:
         return ok("journal", "none: an adopted agent gets one when it uses Holdfast's durable calls")
     if home is not None:
-        return note("journal", f"there is no journal at {path} yet; `holdfast worker APP` creates it")
+        return note("journal", f"there is no journal at {address} yet; `holdfast worker APP` creates it")
     return warning(
         NO_JOURNAL,
-        f"there is no journal at {path}",
+        f"there is no journal at {address}",
         "name it with --journal or --home; `holdfast worker APP` makes one",
     )
 
 
-def _place(path: Path, settings: Settings) -> Finding:
-    check_place(path, allow_network_fs=settings.allow_network_fs)
-    check_private_file(path)
-    instance = path.parent / INSTANCE
-    if os.path.lexists(instance):
-        check_private_folder(instance)
-    return ok("place", f"{path}, readable only by its owner")
-
-
-def _keys(path: Path) -> Finding:
-    load_or_create(path.parent / KEYS, journal_exists=True, entropy=SystemEntropy())
-    kept = "in the vault" if is_pointer((path.parent / KEYS).read_bytes()) else f"in {KEYS}; keep a copy elsewhere"
+def _keys(folder: Path) -> Finding:
+    load_or_create(folder / KEYS, journal_exists=True, entropy=SystemEntropy())
+    kept = "in the vault" if is_pointer((folder / KEYS).read_bytes()) else f"in {KEYS}; keep a copy elsewhere"
     return ok("keys", kept)
 
 
-def _secrets(path: Path) -> Finding:
+def _secrets(folder: Path) -> Finding:
     entropy = SystemEntropy()
     try:
-        keys = load_or_create(path.parent / KEYS, journal_exists=True, entropy=entropy)
-        store = SecretFile(path.parent, keys=keys, clock=SystemClock(), entropy=entropy)
+        keys = load_or_create(folder / KEYS, journal_exists=True, entropy=entropy)
+        store = SecretFile(folder, keys=keys, clock=SystemClock(), entropy=entropy)
     except HoldfastError as error:
         return _failed(error)  # the journal itself may be fine: check it too
     return ok("secrets", f"{len(store.list_secrets())} set (`holdfast secret list`)")

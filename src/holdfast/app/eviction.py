@@ -31,6 +31,7 @@ from holdfast.backup.places.companion_files import log_in_companions, read_folde
 from holdfast.backup.places.places import read_places
 from holdfast.backup.places.published import check_not_replaced
 from holdfast.core.clock import SystemClock
+from holdfast.core.journal_address import JournalAddress
 from holdfast.core.notices import Notices, keys_replaced_notice
 from holdfast.core.waiting import running_beside
 from holdfast.errors import BadSettings, HoldfastError, KeysReplaced
@@ -82,11 +83,11 @@ def check_speaks(home: AgentHome, *, port: Signatures | None = None) -> None:
 
 @asynccontextmanager
 async def stopped_when_evicted(
-    journal: Path, stop: Callable[[], None], *, notices: Notices | None, log: Events
+    journal: JournalAddress, stop: Callable[[], None], *, notices: Notices | None, log: Events
 ) -> AsyncGenerator[None]:
     """While the block runs, an eviction stops the work as SIGTERM would; then this raises
     KeysReplaced. A person is notified once. A folder without an identity is not watched."""
-    home = _watched_home(journal.parent)
+    home = _watched_home(journal.folder)
     if home is None:
         yield
         return
@@ -111,9 +112,9 @@ async def stopped_when_evicted(
         raise found[0]
 
 
-async def check_at_start(journal: Path, *, notices: Notices | None, log: Events) -> None:
+async def check_at_start(journal: JournalAddress, *, notices: Notices | None, log: Events) -> None:
     """Raises KeysReplaced, before anything is opened for serving."""
-    home = _watched_home(journal.parent)
+    home = _watched_home(journal.folder)
     if home is None:
         return
     try:

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.clock import SystemClock
+from holdfast.core.journal_address import JournalAddress
 from holdfast.core.secret_handles import safe
 from holdfast.errors import BadInput, HoldfastError, NoHandoff, NotAnAgent
 from holdfast.host.log import Log
 from holdfast.host.private_files import write_atomically
+from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.settings import NAME
@@ -36,9 +38,11 @@ class Answer:
 
 
 @asynccontextmanager
-async def kept_handoff(path: Path, journal: Journal, *, held: Views, log: Log) -> AsyncGenerator[None, None]:
+async def kept_handoff(
+    address: JournalAddress, journal: Journal, *, held: Views, log: Log
+) -> AsyncGenerator[None, None]:
     """Keep the files of the agent in whose folder this journal is; do nothing elsewhere."""
-    home = _find_home(path, log)
+    home = _find_home(address, log)
     if home is None:
         yield
         return
@@ -46,9 +50,9 @@ async def kept_handoff(path: Path, journal: Journal, *, held: Views, log: Log) -
         yield
 
 
-async def refresh_handoff(path: Path, journal: Journal, *, log: Log) -> None:
+async def refresh_handoff(address: JournalAddress, journal: Journal, *, log: Log) -> None:
     """Update the files once, in an agent's folder."""
-    home = _find_home(path, log)
+    home = _find_home(address, log)
     if home is None:
         return
     upkeep = handoff_writer_of(home, journal, log=log)
@@ -75,7 +79,7 @@ def gatherer_of(home: AgentHome, journal: Journal, *, held: Views = lambda: ()) 
 async def read_answer(home: AgentHome) -> Answer:
     """The hand-off from the journal; without a journal, from the file.
     Updates the file too. Raises NoHandoff if neither exists."""
-    if not os.path.lexists(home.journal):
+    if not journal_at(home.journal).exists():
         if home.state != home.folder:
             return Answer(handoff=write_foreign(home), source="files")
         return Answer(handoff=read_handoff(home.handoff_file), source="file")
@@ -119,8 +123,8 @@ def _opener(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def _find_home(path: Path, log: Log) -> AgentHome | None:
-    folder = path.parent
+def _find_home(address: JournalAddress, log: Log) -> AgentHome | None:
+    folder = address.folder
     if not os.path.lexists(folder / NAME):
         return None
     try:
@@ -130,7 +134,7 @@ def _find_home(path: Path, log: Log) -> AgentHome | None:
     except HoldfastError as error:
         log.event("handoff-off", code=error.code, error=error.message)
         return None
-    return home if home.journal == path else None
+    return home if home.journal == address else None
 
 
 class _IdReader:

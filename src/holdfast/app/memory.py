@@ -13,20 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import msgspec
 from msgspec import structs
 
-from holdfast.app.binder import open_file_journal, open_secrets
+from holdfast.app.binder import open_journal, open_secrets
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.notices import memory_not_written_notice
 from holdfast.core.ports import Recalled, Recollection, Unread
 from holdfast.core.waiting import wait_event
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.host.log import Log
+from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal, Remark, RemarkTo
 from holdfast.journal.rules import check_remark, remark_to
 from holdfast.layout.agent_home import DAYS, MEMORY_FILE, AgentHome, MemoryPlace
@@ -200,10 +200,10 @@ async def add_line(home: AgentHome, *, text: str, to: str, origin: str) -> Added
     check_remark(remark)
     now_ms = SystemClock().wall_ms()
     added = AddedLine(id=entry_id(remark.remark_id), file=file_of(remark, now_ms), journal=False, written=True)
-    if not os.path.lexists(home.journal):
+    if not journal_at(home.journal).exists():
         await asyncio.to_thread(write_straight, place, remark, now_ms=now_ms)
         return added
-    journal, keys = await open_file_journal(home.journal, create=False)
+    journal, keys = await open_journal(home.journal, create=False)
     try:
         secrets = open_secrets(home.journal, keys=keys, clock=SystemClock(), entropy=SystemEntropy())
         secrets.refresh()
@@ -241,10 +241,10 @@ async def search(home: AgentHome, words: str, *, limit: int, since: str = "") ->
 
 async def _search(home: AgentHome, words: str, *, limit: int, since: str) -> Recollection:
     place = MemoryPlace(folder=home.folder)
-    if not os.path.lexists(home.journal):
+    if not journal_at(home.journal).exists():
         return await asyncio.to_thread(recall, place, words, limit=limit, since=since)
     try:
-        journal, _ = await open_file_journal(home.journal, create=False)
+        journal, _ = await open_journal(home.journal, create=False)
     except (HoldfastError, OSError) as error:
         found = await asyncio.to_thread(recall, place, words, limit=limit, since=since)
         return structs.replace(found, unread=(*found.unread, unread_of(home.journal.name, error)))
@@ -295,7 +295,7 @@ class Folders(msgspec.Struct, frozen=True, kw_only=True):
 
 async def list_folders(home: AgentHome, *, forget: str = "") -> Folders:
     """The folders that the journal knows; with `forget`, without the one whose id begins so. Raises BadInput."""
-    journal, _ = await open_file_journal(home.journal, create=False)
+    journal, _ = await open_journal(home.journal, create=False)
     try:
         forgotten = await _forget_folder(journal, forget) if forget else ""
         folders = [
@@ -335,10 +335,10 @@ async def look_for_missing(home: AgentHome, name: str) -> MissingFile:
     place = MemoryPlace(folder=home.folder)
     base = sidecar.load_state(place.sidecar(home.folder / name)).base
     known = 0 if base is None else len(base.splitlines())
-    if not os.path.lexists(home.journal):
+    if not journal_at(home.journal).exists():
         return MissingFile(known=known)
     try:
-        journal, _ = await open_file_journal(home.journal, create=False)
+        journal, _ = await open_journal(home.journal, create=False)
         try:
             position = await find_position(journal, place)
             kept = await journal.remarks_after(0, limit=WAITING_MAX)

@@ -23,7 +23,7 @@ from holdfast.errors import Misuse
 from holdfast.host.log import Log
 from holdfast.journal.bind import journal_at
 from holdfast.layout.engine_settings import Settings, request_scopes
-from holdfast.layout.journal_location import journal_path
+from holdfast.layout.journal_location import Where, journal_address
 from holdfast.layout.settings import find_settings
 from holdfast.runtime.engine.engine import Engine
 from holdfast.runtime.task.task import TaskType
@@ -41,8 +41,9 @@ class BoundTask(Protocol):
 
 @asynccontextmanager
 async def open(  # noqa: A001 - the public name is holdfast.open
-    journal: str | os.PathLike[str],
+    journal: Where,
     *,
+    home: str | os.PathLike[str] | None = None,
     tasks: Iterable[TaskType] = (),
     tools: Iterable[Tool[..., Any]] = (),
     settings: Settings | None = None,
@@ -53,10 +54,12 @@ async def open(  # noqa: A001 - the public name is holdfast.open
     entropy: Entropy | None = None,
     log: Log | None = None,
 ) -> AsyncGenerator[Holdfast, None]:
-    """Open the journal at this path and serve the given tasks until the block is left.
+    """Open the journal at this path or url and serve the given tasks until the block is left.
 
     Args:
-        journal: path of the journal file; made, with its keys.json, if there is none.
+        journal: path of the journal file, or `postgresql://USER@HOST/DATABASE`; made, with its keys.json, if there is
+            none. A url may not contain a password: use a passfile or a service file.
+        home: this host's folder for a journal on a server (keys, settings); default: $HOLDFAST_HOME, else this folder.
         tasks: task functions that this process runs, for new tasks and for tasks of dead processes.
         tools: tools of scopes, so that this process can finish the calls that a dead process left open.
         serve: False: run no tasks; only read, submit and decide.
@@ -72,19 +75,19 @@ async def open(  # noqa: A001 - the public name is holdfast.open
     settings = settings or Settings()
     clock = clock or SystemClock()
     entropy = entropy or SystemEntropy()
-    path, log = journal_path(journal), log or Log()
-    scopes = request_scopes(settings, beside=find_settings(path))
+    address, log = journal_address(journal, home=home), log or Log()
+    scopes = request_scopes(settings, beside=find_settings(address))
     notices = make_notices(settings) if serve else None
     files = AsyncExitStack()  # closed while the journal is still open
     async with AsyncExitStack() as stack:
         lease = None
         if serve:
             lease = await stack.enter_async_context(
-                acting(path, clock=clock, entropy=entropy, notices=notices, log=log, patient=False)
+                acting(address, clock=clock, entropy=entropy, notices=notices, log=log, patient=False)
             )
         opened, keys = await open_as(
             lease,
-            path,
+            address,
             clock=clock,
             entropy=entropy,
             create=create,
@@ -92,13 +95,13 @@ async def open(  # noqa: A001 - the public name is holdfast.open
             new_journal=new_journal,
         )
         try:
-            secrets = open_secrets(path, keys=keys, clock=clock, entropy=entropy)
+            secrets = open_secrets(address, keys=keys, clock=clock, entropy=entropy)
             memory = None
             if serve:
                 for text in await check_windows(used, opened, lease_s=settings.lease_ttl_s):
                     log.event("short-window", text=text)
                     warnings.warn(text, stacklevel=3)
-                memory = await files.enter_async_context(memory_beside(path, opened, secrets=secrets, log=log))
+                memory = await files.enter_async_context(memory_beside(address, opened, secrets=secrets, log=log))
         except BaseException:  # also a cancel: no journal stays open without an owner
             await opened.close()
             raise
@@ -114,7 +117,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
             secrets=secrets,
             memory=memory,
             held=lease,
-            task_salt=journal_at(path).task_salt() or b"",
+            task_salt=journal_at(address).task_salt() or b"",
             scopes=scopes,
         )
         engine: Engine | None = None
@@ -131,7 +134,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
                 log=log,
                 secrets=secrets,
                 memory=memory,
-                scratch_root=scratch_root(path, folder=settings.scratch_folder, journal_id=opened.journal_id),
+                scratch_root=scratch_root(address, folder=settings.scratch_folder, journal_id=opened.journal_id),
                 right=lease,
             )
             hf.start(engine)
@@ -143,9 +146,9 @@ async def open(  # noqa: A001 - the public name is holdfast.open
                 async with watching(lease, opened, log):
                     yield hf
                 if opened.commits:  # something was decided or submitted, and perhaps no worker runs
-                    await refresh_handoff(path, opened, log=log)
+                    await refresh_handoff(address, opened, log=log)
             else:
-                async with kept_handoff(path, opened, held=engine.views, log=log):
+                async with kept_handoff(address, opened, held=engine.views, log=log):
                     async with watching(lease, opened, log):
                         yield hf
                     await hf.stop()

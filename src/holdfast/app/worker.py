@@ -24,17 +24,18 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from holdfast.app.binder import INSTANCE, acting, memory_beside, open_as, open_secrets, scratch_root, watching
+from holdfast.app.binder import acting, memory_beside, open_as, open_secrets, scratch_root, watching
 from holdfast.app.declared import check_tools, check_windows
 from holdfast.app.handoff import kept_handoff
 from holdfast.app.loading import load_app
 from holdfast.app.notify import make_notices
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.journal_address import JournalAddress
 from holdfast.core.secret_handles import safe
 from holdfast.errors import EXIT_RETRY, BadInput, HoldfastError, JournalStopped, Retryable, text_of
 from holdfast.host.hardening import harden
 from holdfast.host.log import Log, open_log
-from holdfast.layout.journal_location import journal_path
+from holdfast.layout.journal_location import journal_address
 from holdfast.layout.moved import stopped_when_moved
 from holdfast.layout.settings import find_settings
 from holdfast.runtime.engine.engine import Engine
@@ -50,24 +51,30 @@ class Order:
 
     app: str
     journal: str
+    home: str = ""  # this host's folder of a journal on a server
     config: str = ""
     overrides: Mapping[str, object] = field(default_factory=dict[str, object])
     health_port: int | None = None
     backup_every: str = ""
     new_journal: bool = False
 
+    @property
+    def address(self) -> JournalAddress:
+        return journal_address(self.journal, home=self.home or None)
+
 
 def run_worker(order: Order) -> int:
     """Serve until asked to stop; the exit code."""
     log = open_log()
     # Report wrong settings here, once, and not in a worker that would restart.
-    settings = find_settings(journal_path(order.journal), config=order.config, overrides=order.overrides)
+    address = order.address
+    settings = find_settings(address, config=order.config, overrides=order.overrides)
     if order.backup_every:
         from holdfast.backup.upkeep.scheduled import parse_every
         from holdfast.layout.agent_home import load_home
 
         parse_every(order.backup_every)
-        load_home(journal_path(order.journal).parent)
+        load_home(address.folder)
     text = json.dumps(asdict(order))
 
     def work() -> int:
@@ -120,23 +127,23 @@ def main(text: str) -> int:
 
 async def serve(order: Order, log: Log) -> None:
     """Open everything, serve until asked to stop, close everything."""
-    path = journal_path(order.journal)
-    settings = find_settings(path, config=order.config, overrides=order.overrides)
+    address = order.address
+    settings = find_settings(address, config=order.config, overrides=order.overrides)
     app = load_app(order.app)
     notices = make_notices(settings)
     clock, entropy = SystemClock(), SystemEntropy()
-    has_identity = os.path.lexists(path.parent / LOG)
+    has_identity = os.path.lexists(address.folder / LOG)
     if has_identity:
         from holdfast.app.eviction import check_at_start  # the rooms of keys: where they are used
 
-        await check_at_start(path, notices=notices, log=log)
+        await check_at_start(address, notices=notices, log=log)
     async with AsyncExitStack() as stack:
         lease = await stack.enter_async_context(
-            acting(path, clock=clock, entropy=entropy, notices=notices, log=log, patient=True)
+            acting(address, clock=clock, entropy=entropy, notices=notices, log=log, patient=True)
         )
         journal, keys = await open_as(
             lease,
-            path,
+            address,
             clock=clock,
             entropy=entropy,
             network_fs=settings.allow_network_fs,
@@ -146,8 +153,8 @@ async def serve(order: Order, log: Log) -> None:
         used = check_tools(app.tasks.values(), app.tools.values())
         for trouble in await check_windows(used, journal, lease_s=settings.lease_ttl_s):
             log.event("short-window", text=trouble)
-        secrets = open_secrets(path, keys=keys, clock=clock, entropy=entropy)
-        memory = await stack.enter_async_context(memory_beside(path, journal, secrets=secrets, log=log))
+        secrets = open_secrets(address, keys=keys, clock=clock, entropy=entropy)
+        memory = await stack.enter_async_context(memory_beside(address, journal, secrets=secrets, log=log))
         engine = Engine(
             journal=journal,
             keys=keys,
@@ -161,7 +168,7 @@ async def serve(order: Order, log: Log) -> None:
             dead_man=DeadMan.create(),
             secrets=secrets,
             memory=memory,
-            scratch_root=scratch_root(path, folder=settings.scratch_folder, journal_id=journal.journal_id),
+            scratch_root=scratch_root(address, folder=settings.scratch_folder, journal_id=journal.journal_id),
             right=lease,
         )
         await stack.enter_async_context(watching(lease, journal, log))
@@ -178,19 +185,19 @@ async def serve(order: Order, log: Log) -> None:
             from holdfast.backup.upkeep.scheduled import kept_backups
             from holdfast.layout.agent_home import load_home
 
-            home = load_home(path.parent)
+            home = load_home(address.folder)
             await stack.enter_async_context(kept_backups(home, every=order.backup_every, clock=clock, log=log))
-        log.event("serving", journal=str(path), tasks=sorted(app.tasks), pid=os.getpid())
+        log.event("serving", journal=str(address), tasks=sorted(app.tasks), pid=os.getpid())
         async with AsyncExitStack() as watched:
             for one in (
-                kept_handoff(path, journal, held=engine.views, log=log),
-                stopped_when_moved(path.parent / INSTANCE, engine.stop, log),
+                kept_handoff(address, journal, held=engine.views, log=log),
+                stopped_when_moved(address.instance, engine.stop, log),
             ):
                 await watched.enter_async_context(one)
             if has_identity:
                 from holdfast.app.eviction import stopped_when_evicted
 
-                await watched.enter_async_context(stopped_when_evicted(path, engine.stop, notices=notices, log=log))
+                await watched.enter_async_context(stopped_when_evicted(address, engine.stop, notices=notices, log=log))
             _tame_collector()
             await engine.serve()
 

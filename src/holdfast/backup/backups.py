@@ -56,6 +56,7 @@ from holdfast.identity.statements.statements import Head
 from holdfast.identity.vault.ring import Escrow, read_escrow
 from holdfast.identity.vault.vault import Vault
 from holdfast.identity.witness.open_witnesses import open_witnesses
+from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.moved import check_not_moved
 from holdfast.layout.witness_address import folders_of
@@ -207,7 +208,7 @@ class Backups:
 
     def _subject(self, newest: Signed[Head] | None) -> Subject:
         home, journal = self.home, self.home.journal
-        has_journal = os.path.lexists(journal)
+        has_journal = journal_at(journal).exists()
         before = None if newest is None else newest.record
         places = (str(place.root) for place in self.places.read() if place.place_id)
         rules, seal_for = home.covering(), ""

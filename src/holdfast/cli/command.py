@@ -195,8 +195,8 @@ def nearest(word: str, known: Iterable[str], *, before: str = "") -> str:
 _OPTIONS: dict[str, dict[str, Any]] = {
     "--journal": {
         "metavar": "PATH",
-        "help": "the journal's file or its folder (default: the journal of --home, else "
-        "$HOLDFAST_JOURNAL, else the journal in $HOLDFAST_HOME, else in this folder)",
+        "help": "the journal's file or its folder, or postgresql://USER@HOST/DATABASE without a password (default: the "
+        "journal of --home, else $HOLDFAST_JOURNAL, else the journal in $HOLDFAST_HOME, else in this folder)",
     },
     "--home": {"metavar": "DIR", "help": "the agent's folder (default: $HOLDFAST_HOME, else this folder)"},
     "--config": {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_flag, add_options, new_command
@@ -15,6 +14,7 @@ from holdfast.errors import EXIT_JOURNAL
 
 if TYPE_CHECKING:
     from holdfast.app.doctor import Finding
+    from holdfast.core.journal_address import JournalAddress
     from holdfast.layout.engine_settings import Settings
 
 EXIT_CLEAN = 0
@@ -55,23 +55,23 @@ async def _run(args: argparse.Namespace) -> int:
     from holdfast.app.doctor import Level
     from holdfast.layout.settings import find_settings
 
-    path = journal_of(args)
-    settings = find_settings(path)
+    address = journal_of(args)
+    settings = find_settings(address)
     found: list[Finding] = []
-    async for finding in every_finding(path, settings=settings, deep=args.deep):
+    async for finding in every_finding(address, settings=settings, deep=args.deep):
         found.append(finding)
         if not args.json:
             _print(finding)
     levels = {finding.level for finding in found}
     clean = not levels & {Level.WARNING, Level.DAMAGE}
     if args.json:
-        print_json({"journal": str(path), "ok": clean, "findings": [asdict(finding) for finding in found]})
+        print_json({"journal": str(address), "ok": clean, "findings": [asdict(finding) for finding in found]})
     if Level.DAMAGE in levels:
         return EXIT_JOURNAL
     return EXIT_CLEAN if clean else EXIT_PROBLEMS
 
 
-async def every_finding(path: Path, *, settings: Settings, deep: bool) -> AsyncIterator[Finding]:
+async def every_finding(address: JournalAddress, *, settings: Settings, deep: bool) -> AsyncIterator[Finding]:
     """About the journal, and about the agent in whose folder it is, if that has an identity. One recovery elsewhere is
     found at each place and at the witnesses: the fix is named once."""
     from dataclasses import replace
@@ -80,10 +80,10 @@ async def every_finding(path: Path, *, settings: Settings, deep: bool) -> AsyncI
     from holdfast.layout.agent_home import load_home
 
     async def found() -> AsyncIterator[Finding]:
-        async for one in examine(path, settings=settings, deep=deep):
+        async for one in examine(address, settings=settings, deep=deep):
             yield one
-        if (path.parent / "identity.json").is_file():
-            async for one in examine_identity(load_home(path.parent)):
+        if (address.folder / "identity.json").is_file():
+            async for one in examine_identity(load_home(address.folder)):
                 yield one
 
     evicted = False

@@ -94,6 +94,15 @@ class JournalAdmin(Protocol):
 
     # looking
 
+    def exists(self) -> bool:
+        """Whether there is something at its place, be it a journal or not."""
+        ...
+
+    def check_place(self, *, allow_network_fs: bool = False) -> str:
+        """Refuse a place where other users or machines could change what we rely on; else what is good about it, for
+        people. There need not be a journal yet."""
+        ...
+
     def peek(self) -> str:
         """Its id, once it is known to be a journal of ours that may be written.
         Raises NotAJournal, JournalNewer, JournalDamaged, ReadOnly."""

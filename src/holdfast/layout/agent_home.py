@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from holdfast.core.journal_address import FILE, INSTANCE, JournalAddress, parse_journal_url
 from holdfast.errors import BadSettings, NotAnAgent
 from holdfast.host.private_files import check_place, check_private_folder
 from holdfast.layout.covering import CoveringRules
@@ -34,14 +36,14 @@ class AgentHome:
     folder: Path
     name: str
     settings: AgentSettings = field(default_factory=AgentSettings)
+    journal_url: str = ""  # of a journal on a server; empty: a file in the folder
 
     settings_file = _Inside(NAME)
     identity_file = _Inside("identity.json")
     log_file = _Inside("kel.jsonl")
     receipts_file = _Inside("receipts.jsonl")
-    journal = _Inside("journal.db")
     keys_file = _Inside("keys.json")
-    instance = _Inside("instance")  # this host's own: never backed up, never copied
+    instance = _Inside(INSTANCE)  # this host's own: never backed up, never copied
     scratch = _Inside("scratch")
     memory_file = _Inside("MEMORY.md")
     days = _Inside("memory")
@@ -49,6 +51,12 @@ class AgentHome:
     handoff_file = _Inside("handoff.md")
     places_file = _Inside("places.json")  # where backups go: names and addresses, no secrets
     heads_file = _Inside("heads.jsonl")  # the chain of signed backup heads
+
+    @property
+    def journal(self) -> JournalAddress:
+        if self.journal_url:
+            return JournalAddress(folder=self.folder, url=parse_journal_url(self.journal_url))
+        return JournalAddress(folder=self.folder, file=FILE)
 
     @property
     def state(self) -> Path:
@@ -123,12 +131,13 @@ def load_home(folder: Path) -> AgentHome:
         raise NotAnAgent(f"there is no agent in {folder}")
     check_place(folder)
     check_private_folder(folder)
-    name = str(read_fields(path).get("agent", ""))
+    fields = read_fields(path)
+    name = str(fields.get("agent", ""))
     if not name:
         raise NotAnAgent(
             f"the file {path} has no line with the name of the agent", hint='add a line such as `agent = "ada"`'
         )
-    home = AgentHome(folder=folder, name=name, settings=read_agent_settings(path))
+    home = _home_of(folder, fields)
     if home.state not in (folder, folder.parent):
         raise BadSettings(
             f"{path}: [adopted] folder is {home.state}, which does not contain {folder}",
@@ -141,8 +150,17 @@ def peek_home(folder: Path) -> AgentHome | None:
     """The agent that the settings in this folder name; None where they name none.
     The place is not judged: a journal is there too, with rules of its own."""
     path = folder / NAME
-    name = str(read_fields(path).get("agent", "")) if os.path.lexists(path) else ""
-    return AgentHome(folder=folder, name=name, settings=read_agent_settings(path)) if name else None
+    fields = read_fields(path) if os.path.lexists(path) else {}
+    return _home_of(folder, fields) if fields.get("agent") else None
+
+
+def _home_of(folder: Path, fields: Mapping[str, object]) -> AgentHome:
+    return AgentHome(
+        folder=folder,
+        name=str(fields["agent"]),
+        settings=read_agent_settings(folder / NAME),
+        journal_url=str(fields.get("journal_url", "")),
+    )
 
 
 MEMORY_FILE = "MEMORY.md"
@@ -163,7 +181,7 @@ class MemoryPlace:
     lock = _Inside(f"{PRIVATE}/memory.lock")
     position = _Inside(f"{PRIVATE}/memory.json")
     report = _Inside(f"{PRIVATE}/merges.jsonl")
-    instance = _Inside("instance")  # of this machine, never copied: names the folder in the journal
+    instance = _Inside(INSTANCE)  # of this machine, never copied: names the folder in the journal
 
     def day_file(self, day: str) -> Path:
         return self.days / f"{day}.md"

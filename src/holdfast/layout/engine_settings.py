@@ -38,6 +38,7 @@ class Settings:
     request_scope: str = ""  # two scopes give one request id two tasks; empty: the name of the agent
     check_after_crash: bool = True  # a full check in the background after an unclean stop
     allow_network_fs: bool = False
+    journal_url: str = ""  # of a journal on a server; empty: the file journal.db
     scratch_folder: str = ""  # beside the journal where it is empty
     scratch_files_max: int = 10_000  # files and folders; each checkpoint looks at every one
     scratch_bytes_max: int = 4 << 30

@@ -29,6 +29,7 @@ from typing import Any, cast
 
 import msgspec
 
+from holdfast.core.journal_address import JournalAddress
 from holdfast.errors import BadSettings, HoldfastError, ModeTooWide, WrongKind, WrongOwner
 from holdfast.host.private_files import write_atomically
 from holdfast.layout.engine_settings import Settings
@@ -50,6 +51,7 @@ KEYS: dict[tuple[str, str], tuple[str, type]] = {
     ("worker", "grace_s"): ("grace_s", float),
     ("worker", "check_after_crash"): ("check_after_crash", bool),
     ("journal", "allow_network_fs"): ("allow_network_fs", bool),
+    ("journal", "url"): ("journal_url", str),
     ("notices", "command"): ("notice_command", tuple),
     ("notices", "webhook"): ("notice_webhook", str),
     ("retention", "keep_days"): ("keep_days", float),
@@ -65,9 +67,11 @@ SECTIONS = tuple(dict.fromkeys(section for section, _ in KEYS if section))
 TEXT_CHARS_MAX = 2_000
 
 
-def find_settings(journal: Path, *, config: str = "", overrides: Mapping[str, object] | None = None) -> Settings:
+def find_settings(
+    journal: JournalAddress, *, config: str = "", overrides: Mapping[str, object] | None = None
+) -> Settings:
     """The settings for this journal: the file's, with what the command line says on top."""
-    path = Path(config) if config else journal.parent / NAME
+    path = Path(config) if config else journal.folder / NAME
     fields = read_fields(path) if config or os.path.lexists(path) else {}
     return make_settings({**fields, **(overrides or {})})
 

@@ -29,11 +29,12 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.app.binder import INSTANCE, KEYS
+from holdfast.app.binder import KEYS
 from holdfast.backup.archive.contained_writer import sync_tree
 from holdfast.backup.archive.reader import STATE, Snapshot, read_snapshot
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.snapshot.staging import read_mark
+from holdfast.core.journal_address import FILE, INSTANCE, file_at
 from holdfast.core.ports import KeyRing
 from holdfast.errors import (
     AgentElsewhere,
@@ -228,7 +229,7 @@ class _Arrival:
                 lease.check_heir(key.public, mark.incarnation)
             keys = self._keys(state)
             await asyncio.to_thread(check_journal_of, state, keys)
-            await journal_at(state / "journal.db").raise_incarnation(
+            await journal_at(file_at(state / FILE)).raise_incarnation(
                 to=mark.incarnation + 1, keys=keys, clock=means.clock
             )
             made = Instance(id=record.id, key=key.public, site=site_of(state / INSTANCE, means.clock))
@@ -270,7 +271,7 @@ class _Arrival:
         same = [one for one in known if one.id == ready.id]
         if known and not same:
             raise MoveRefused(f"there is another agent in {self.target}")
-        if os.path.lexists(here.journal):
+        if journal_at(here.journal).exists():
             mark = find_mark(here.instance)
             if mark is None or mark.state != MOVED:
                 raise MoveRefused(
@@ -344,7 +345,7 @@ def find_ready(work: Path) -> ReadyImport | None:
 
 def check_journal_of(state: Path, keys: KeyRing) -> None:
     """Chains, seals and rows of the journal that came. Raises BackupDamaged."""
-    findings = journal_at(state / "journal.db").find_damage(keys)
+    findings = journal_at(file_at(state / FILE)).find_damage(keys)
     if findings:
         raise BackupDamaged(f"the journal in the package is damaged: {findings[0]}")
 

@@ -14,7 +14,7 @@ import asyncio
 import fcntl
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.app.agent_lease import LOCK
@@ -62,7 +62,7 @@ class MoveLease:
     def __init__(self, home: AgentHome, arbiter: Path, state: Path, speaker: Speaker, means: MoveMeans) -> None:
         self._life_ms = int(home.settings.identity.lease_s * 1000)
         instance = state / home.instance.name
-        self._journal = journal_at(state / home.journal.name, instance=instance)
+        self._journal = journal_at(replace(home.journal, folder=state))
         self._state_root = state_root_of(state)
         self._speaker = speaker
         self._clock = means.clock

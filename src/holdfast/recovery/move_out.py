@@ -28,7 +28,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.app.binder import open_file_journal
+from holdfast.app.binder import open_journal
 from holdfast.app.handoff import refresh_handoff
 from holdfast.backup.archive.manifest import ENTRIES_MAX
 from holdfast.backup.archive.reader import HEAD_NAME
@@ -97,8 +97,9 @@ class MoveOut:
             )
         if home.folder == package or home.folder in package.parents:
             raise BadInput(f"{package} is in the agent's folder", hint="choose another path")
-        if not os.path.lexists(home.journal):
-            journal_at(home.journal, instance=home.instance).check_not_lost()
+        admin = journal_at(home.journal)
+        if not admin.exists():
+            admin.check_not_lost()
             raise NotAJournal(
                 f"{home.name} has no journal yet: it never ran, so there is nothing to move",
                 hint="run `holdfast backup now`, then `holdfast recover` on the other host",
@@ -216,7 +217,7 @@ class MoveOut:
 
     async def _exclusive(self) -> AbstractContextManager[object]:
         try:
-            return await journal_at(self._home.journal, instance=self._home.instance).use_alone(wait_s=self._wait_s)
+            return await journal_at(self._home.journal).use_alone(wait_s=self._wait_s)
         except JournalBusy as error:
             raise JournalBusy(
                 error.message,
@@ -226,7 +227,7 @@ class MoveOut:
 
     async def _hand_off(self) -> None:
         home = self._home
-        journal, _ = await open_file_journal(
+        journal, _ = await open_journal(
             home.journal, create=False, clock=self._means.clock, entropy=self._means.entropy, moving=True
         )
         try:

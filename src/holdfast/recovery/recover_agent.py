@@ -30,7 +30,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.app.binder import INSTANCE, KEYS
+from holdfast.app.binder import KEYS
 from holdfast.backup.backups import open_backups, ring_of
 from holdfast.backup.chain.heads import HEADS, HeadFile
 from holdfast.backup.engine import Progress
@@ -42,6 +42,7 @@ from holdfast.backup.restore.restore_home import RestoredMark, RestoreReport, fi
 from holdfast.backup.snapshot.place_snapshots import JOURNAL
 from holdfast.backup.snapshot.sealed import put_back
 from holdfast.core.clock import Clock, Entropy
+from holdfast.core.journal_address import INSTANCE, file_at
 from holdfast.errors import HoldfastError, KeysReplaced, LogMissing, NotNow, VaultLocked
 from holdfast.host.private_files import disk_error, remove_durably
 from holdfast.identity.acts.make_agent import find_whole, open_by
@@ -354,7 +355,7 @@ class _Restoring:
         journal = folder / JOURNAL
         if journal.is_file():
             keys, above = ring_of(self.survey.escrow), max(self.survey.above, granted_to(folder))
-            self.rewound = await journal_at(journal).restore(keys=keys, clock=self.clock, above=above)
+            self.rewound = await journal_at(file_at(journal)).restore(keys=keys, clock=self.clock, above=above)
         heads = tuple(one.digest for one in HeadFile(folder / HEADS).read().heads[-HEADS_MARKED:])
         incarnation = None if self.rewound is None else self.rewound.incarnation
         mark = RestoredMark(heads=heads, restored_ms=self.clock.wall_ms(), incarnation=incarnation)

@@ -12,8 +12,9 @@ import os
 from functools import cache, partial
 from pathlib import Path
 
-from holdfast.app.binder import INSTANCE, KEYS
+from holdfast.app.binder import KEYS
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.journal_address import JournalAddress
 from holdfast.core.served import ServingRing, find_heir, salt_of, with_heir
 from holdfast.errors import HoldfastError, NotAJournal
 from holdfast.identity.journal_keys.keyfile import load_or_create
@@ -22,47 +23,46 @@ from holdfast.journal.bind import journal_at
 from holdfast.layout.moved import check_not_moved
 
 
-async def recover_journal(path: Path, *, dry_run: bool = False) -> Restored:
-    """Take the file at this path as the journal, under a new incarnation.
+async def recover_journal(address: JournalAddress, *, dry_run: bool = False) -> Restored:
+    """Take what is at this address as the journal, under a new incarnation.
     Open tasks become suspect: what they may have done after the copy was made is looked up or parked before anything is
     sent again."""
-    if not path.is_file():
-        raise NotAJournal(f"there is no journal at {path}")
-    keys = load_or_create(path.parent / KEYS, journal_exists=True, entropy=SystemEntropy())
-    done = await journal_at(path).restore(
-        keys=keys, clock=SystemClock(), dry_run=dry_run, above=granted_to(path.parent)
-    )
+    admin = journal_at(address)
+    if not admin.exists():
+        raise NotAJournal(f"there is no journal at {address}")
+    keys = load_or_create(address.folder / KEYS, journal_exists=True, entropy=SystemEntropy())
+    done = await admin.restore(keys=keys, clock=SystemClock(), dry_run=dry_run, above=granted_to(address.folder))
     if not dry_run and find_heir(keys.journals, done.journal_id) is not None:  # it was given up, and came back
-        keys.change_journals(partial(with_heir, heir=done.journal_id, lost=[done.journal_id], name=path.name))
+        keys.change_journals(partial(with_heir, heir=done.journal_id, lost=[done.journal_id], name=address.name))
     return done
 
 
-async def begin_anew(path: Path, *, dry_run: bool = False) -> Restored:
+async def begin_anew(address: JournalAddress, *, dry_run: bool = False) -> Restored:
     """Put an empty journal where one is lost for good.
     Raises NotNow where a file is left, NotAJournal where there never was one, KeysMissing without the keys: lookups
     would ask with others, and find nothing that was done."""
 
     @cache
     def keys() -> ServingRing:
-        check_not_moved(path.parent / INSTANCE)
-        return load_or_create(path.parent / KEYS, journal_exists=True, entropy=SystemEntropy())
+        check_not_moved(address.instance)
+        return load_or_create(address.folder / KEYS, journal_exists=True, entropy=SystemEntropy())
 
     def known() -> bool:
-        return os.path.lexists(path.parent / KEYS) and any(one.name == path.name for one in keys().journals)
+        return os.path.lexists(address.folder / KEYS) and any(one.name == address.name for one in keys().journals)
 
     def heir(journal_id: str, lost: list[str]) -> bytes:
-        decide = partial(with_heir, heir=journal_id, lost=lost, name=path.name)
+        decide = partial(with_heir, heir=journal_id, lost=lost, name=address.name)
         salt = salt_of(decide(keys().journals), journal_id)
         with contextlib.suppress(*(() if salt else (HoldfastError, OSError))):  # without a salt the ids are the same
             keys().change_journals(decide)
         return salt
 
-    return await journal_at(path).start_empty(
+    return await journal_at(address).start_empty(
         keys=keys,
         clock=SystemClock(),
         entropy=SystemEntropy(),
         dry_run=dry_run,
-        above=granted_to(path.parent),
+        above=granted_to(address.folder),
         known=known,
         heir=heir,
     )

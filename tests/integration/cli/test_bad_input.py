@@ -95,7 +95,8 @@ def test_words_that_name_nothing(hf: Commands, name: str) -> None:
         (("submit", "app.py:only", "x", "--timeout", "-1"), "--timeout"),
         (("submit", "app.py:only", "x", "--timeout", "nan"), "--timeout"),
         (("doctor", "--journal", ""), "--journal is empty"),
-        (("doctor", "--journal", "postgresql://db/agents"), "has no PostgreSQL journal"),
+        (("doctor", "--journal", "postgresql://ada:x@db/agents"), "has a password in it"),
+        (("doctor", "--journal", "mysql://db/agents"), "cannot be at mysql://"),
     ],
 )
 def test_wrong_words(hf: Commands, words: tuple[str, ...], said: str) -> None:

@@ -15,7 +15,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from holdfast.app.binder import open_file_journal
+from holdfast.app.binder import open_journal
+from holdfast.core.journal_address import file_at
 from holdfast.errors import HoldfastError
 from holdfast.journal.contract import Remark, RemarkTo
 from holdfast.layout.agent_home import MemoryPlace
@@ -34,13 +35,13 @@ def remark(number: int) -> Remark:
 
 
 async def add(root: Path, numbers: range) -> None:
-    journal, _ = await open_file_journal(root / "journal.db")
+    journal, _ = await open_journal(file_at(root / "journal.db"))
     await journal.add_remarks([remark(number) for number in numbers])
     await journal.close()
 
 
 async def project(root: Path) -> None:
-    journal, _ = await open_file_journal(root / "journal.db")
+    journal, _ = await open_journal(file_at(root / "journal.db"))
     try:
         await project_now(journal, MemoryPlace(folder=root))
     finally:

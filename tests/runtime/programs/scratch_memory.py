@@ -13,8 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-from holdfast.app.binder import open_file_journal
+from holdfast.app.binder import open_journal
 from holdfast.core.ids import TaskId
+from holdfast.core.journal_address import file_at
 from holdfast.host.tree import Limits, open_folder
 from holdfast.journal.contract import Submission
 from holdfast.runtime.scratch.store import Store
@@ -34,7 +35,7 @@ def digest(path: Path) -> str:
 
 async def main(folder: Path, size: int) -> None:
     (folder / "j").mkdir(mode=0o700)
-    journal, _ = await open_file_journal(folder / "j" / "journal.db")
+    journal, _ = await open_journal(file_at(folder / "j" / "journal.db"))
     await journal.submit(Submission(task_id=TASK, name="t", args={}, args_fingerprint=b"f"))
     files = folder / "files"
     files.mkdir()

@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import holdfast
+from holdfast.core.journal_address import file_at
 from holdfast.layout.settings import find_settings
 
 
 async def main(journal: str, scope: str = "") -> None:
-    settings = find_settings(Path(journal)) if scope == "file" else holdfast.Settings(request_scope=scope)
+    settings = find_settings(file_at(Path(journal))) if scope == "file" else holdfast.Settings(request_scope=scope)
     async with holdfast.open(journal, settings=settings, serve=False) as hf:
         print("ready")
         await asyncio.to_thread(sys.stdin.readline)

@@ -26,6 +26,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.app.doctor import Level, examine
+from holdfast.core.journal_address import file_at
 from holdfast_proofs.crash.bit_flips import furnished
 from holdfast_proofs.crash.bit_flips.flip_places import Place, places
 from holdfast_proofs.crash.bit_flips.furnished import JOURNAL, SETTINGS, FarEnd, effects
@@ -206,7 +207,7 @@ def _turn(path: Path, flip: Flip) -> None:
 def _examine(folder: Path) -> Work:
     async def examine_it() -> None:
         wrong: list[str] = []
-        async for finding in examine(folder / "agent" / JOURNAL, settings=SETTINGS, deep=True):
+        async for finding in examine(file_at(folder / "agent" / JOURNAL), settings=SETTINGS, deep=True):
             if finding.level is Level.DAMAGE:
                 wrong.append(f"{finding.check}: {finding.text}")
         _say(folder, Seen(found=wrong[0] if wrong else ""))

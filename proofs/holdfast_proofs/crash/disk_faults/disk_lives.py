@@ -17,9 +17,10 @@ from typing import Any, Literal, TypeVar
 import apsw
 import msgspec
 
-from holdfast.app.binder import open_file_journal
+from holdfast.app.binder import open_journal
 from holdfast.core import clock
 from holdfast.core.clock import SystemClock
+from holdfast.core.journal_address import file_at
 from holdfast.host.private_files import FILE_MODE, FOLDER_MODE
 from holdfast.host.sqlite import Db, open_db
 from holdfast.journal.sqlite import writer
@@ -125,7 +126,7 @@ def _ordinals(path: Path) -> list[str]:
 async def work_and_check(life: Life, board: Board) -> None:
     """Bring the task to its end, then open the journal once more and read all of it."""
     await work(life, board)
-    journal, _ = await open_file_journal(life.folder / JOURNAL, create=False)
+    journal, _ = await open_journal(file_at(life.folder / JOURNAL), create=False)
     try:
         damage = [finding async for finding in journal.check()]
     finally:

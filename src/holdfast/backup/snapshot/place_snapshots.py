@@ -43,6 +43,7 @@ from holdfast.backup.report import PlaceResult, result_of
 from holdfast.backup.snapshot.sealed import find_sealed
 from holdfast.backup.snapshot.staging import Staged, read_mark
 from holdfast.core.clock import Clock, SystemClock, SystemEntropy
+from holdfast.core.journal_address import file_at
 from holdfast.core.ports import KeyRing
 from holdfast.errors import BackupDamaged, BackupFailed, HoldfastError, PlaceFull, SnapshotFailed, SnapshotNotFound
 from holdfast.host.folder_swap import remove_tree
@@ -152,7 +153,7 @@ def check_journal(snapshot: Snapshot, keys: KeyRing | None) -> None:
         )
     if keys is None:
         return
-    findings = journal_at(path).find_damage(keys)
+    findings = journal_at(file_at(path)).find_damage(keys)
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     if findings:
@@ -189,7 +190,7 @@ async def _project(state: Path, keys: KeyRing) -> None:
     place = MemoryPlace(folder=home)
     before = _lines(place)
     try:
-        journal = await journal_at(home / JOURNAL, instance=state.with_name("instance")).open(
+        journal = await journal_at(file_at(home / JOURNAL), instance=state.with_name("instance")).open(
             keys=keys, clock=SystemClock(), entropy=SystemEntropy(), create=False, allow_network_fs=True
         )
         try:

@@ -59,6 +59,7 @@ from holdfast.backup.archive.manifest import (
 from holdfast.backup.archive.reader import STATE
 from holdfast.backup.snapshot.kept import KeptFile, KeptStaging, find_mark, keep, mark_of, take_kept, trim
 from holdfast.backup.snapshot.sealed import read_secrets, seal_files
+from holdfast.core.journal_address import JournalAddress, file_at
 from holdfast.errors import HoldfastError, SnapshotFailed
 from holdfast.host.manifest import PATH_BYTES_MAX
 from holdfast.host.private_files import FILE_MODE, FOLDER_MODE, disk_error, open_private, write_all
@@ -90,7 +91,7 @@ def copy_database(source: Path, copy: Path) -> None:
         )
 
 
-def sequence_of(journal: Path) -> int:
+def sequence_of(journal: JournalAddress) -> int:
     """The last record that is committed now: the copy must have at least this one."""
     try:
         return journal_at(journal).newest_record()
@@ -98,10 +99,18 @@ def sequence_of(journal: Path) -> int:
         raise SnapshotFailed(f"Holdfast cannot read the journal {journal}: {error.message}") from error
 
 
+def copy_journal(journal: JournalAddress, copy: Path) -> None:
+    """Copy the journal into the empty file `copy`, as it was after some commit, and check the copy."""
+    try:
+        journal_at(journal).copy(copy)
+    except HoldfastError as error:
+        raise SnapshotFailed(f"Holdfast cannot copy the journal {journal}: {error.message}") from error
+
+
 def read_mark(copy: Path) -> SnapshotJournal:
     """How far a copied journal had come."""
     try:
-        found = journal_at(copy).position()
+        found = journal_at(file_at(copy)).position()
     except HoldfastError as error:
         raise SnapshotFailed(error.message) from error
     return SnapshotJournal(id=found.journal_id, incarnation=found.incarnation, sequence=found.sequence)
@@ -119,7 +128,7 @@ class Subject:
     """Whose folder it is, and what the snapshot will be called."""
 
     folder: Path
-    journal: Path | None  # of the folder; None where it has none
+    journal: JournalAddress | None  # of the folder; None where it has none
     id: str
     name: str
     incarnation: int | None  # None: that of the journal
@@ -235,11 +244,11 @@ class _Stage:
     def _barrier(self) -> tuple[SnapshotJournal | None, ManifestEntry | None]:
         """The journal's copy, before anything else, and how far it had come."""
         journal = self._subject.journal
-        if journal is None or not os.path.lexists(journal):
+        if journal is None or not journal_at(journal).exists():
             return None, None
-        path = journal.relative_to(self._subject.folder).as_posix()
+        path = journal.path.relative_to(self._subject.folder).as_posix()
         at_least = sequence_of(journal)
-        entry = self._database(path)
+        entry = self._database(path, journal)
         mark = read_mark(self._staging / STATE / path)
         if mark.sequence < at_least:
             raise SnapshotFailed(
@@ -259,6 +268,8 @@ class _Stage:
         if sealed is not None:
             insort(entries, FolderEntry(sealed.path, CoveredKind.FILE), key=lambda one: one.path.split("/"))
         made = {one.path: one for one in (journal, sealed) if one is not None}
+        if journal is not None and journal.path not in files and self._subject.journal and self._subject.journal.url:
+            insort(entries, FolderEntry(journal.path, CoveredKind.FILE), key=lambda one: one.path.split("/"))
         for one in entries:
             if one.path in self._sealed and one.kind is None:
                 continue
@@ -444,14 +455,19 @@ class _Stage:
         writer.note(entry.path, f"its mode was {entry.mode:o}; the bits beyond 777 are not kept")
         return structs.replace(entry, mode=entry.mode & MODE_MAX)
 
-    def _database(self, path: str) -> ManifestEntry:
-        """A database's copy by SQLite itself, whole and checked."""
+    def _database(self, path: str, journal: JournalAddress | None = None) -> ManifestEntry:
+        """A database's copy, whole and checked: by SQLite itself, the journal's by its port."""
         where = f"{STATE}/{path}"
         self.left.others.append(path)
         os.close(self._contained.new_file(where))
-        status = self._stat(path)
-        mode, mtime_us = stat.S_IMODE(status.st_mode) & MODE_MAX, mtime_us_of(status.st_mtime_ns)
-        copy_database(self._subject.folder / path, self._staging / where)
+        mode, mtime_us = FILE_MODE, self._subject.at * 1_000_000
+        if journal is None or journal.file:
+            status = self._stat(path)
+            mode, mtime_us = stat.S_IMODE(status.st_mode) & MODE_MAX, mtime_us_of(status.st_mtime_ns)
+        if journal is None:
+            copy_database(self._subject.folder / path, self._staging / where)
+        else:
+            copy_journal(journal, self._staging / where)
         fd = self._contained.read(where)
         try:
             size, sha256 = _pour(fd, None, bytes_max=os.fstat(fd).st_size, on_piece=self._tell)

@@ -6,7 +6,6 @@ import argparse
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.cli.screen.screen import finish
@@ -19,25 +18,28 @@ from holdfast.journal.unserved import find_unserved
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
+    from holdfast.core.journal_address import JournalAddress
 
 ENVIRONMENT = "HOLDFAST_JOURNAL"
-DEFAULT = "journal.db"
 
 
-def journal_of(args: argparse.Namespace) -> Path:
-    """The journal's file: --journal, that of --home, else by the environment, else in this folder.
-    For an adopted agent it is in the folder that Holdfast made inside."""
+def journal_of(args: argparse.Namespace) -> JournalAddress:
+    """Where the journal is: --journal, that of --home, else by the environment, else in this folder.
+    For an adopted agent it is in the folder that Holdfast made inside. With a url, --home is this host's folder."""
+    from holdfast.core.journal_address import is_url
     from holdfast.layout.agent_home import home_folder
-    from holdfast.layout.journal_location import journal_path
+    from holdfast.layout.journal_location import journal_address, journal_in
 
     given: str | None = args.journal
     if given is None and args.home is None:
         given = os.environ.get(ENVIRONMENT) or None
     elif given is not None and not given:
         raise BadInput("--journal is empty")
-    elif given is not None and args.home is not None:
+    elif given is not None and args.home is not None and not is_url(given):
         raise BadInput("--journal and --home both name a journal", hint="give only one of them")
-    return journal_path(home_folder(args.home) / DEFAULT if given is None else given)
+    if given is None:
+        return journal_in(home_folder(args.home))
+    return journal_address(given, home=args.home)
 
 
 @asynccontextmanager
@@ -46,9 +48,9 @@ async def opened(args: argparse.Namespace, *, create: bool = False) -> AsyncGene
     import holdfast
     from holdfast.layout.settings import find_settings
 
-    path = journal_of(args)
-    settings = find_settings(path)
-    async with holdfast.open(path, settings=settings, serve=False, create=create) as hf:
+    address = journal_of(args)
+    settings = find_settings(address)
+    async with holdfast.open(address, settings=settings, serve=False, create=create) as hf:
         yield hf
 
 

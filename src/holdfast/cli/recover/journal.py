@@ -21,41 +21,41 @@ WORD_ANEW = "forget"
 def run(args: argparse.Namespace) -> int:
     if args.begin_anew:
         return _begin_anew(args)
-    path = journal_of(args)
-    plan = asyncio.run(recover_journal(path, dry_run=True))
+    address = journal_of(args)
+    plan = asyncio.run(recover_journal(address, dry_run=True))
     lost = max(plan.mark_sequence - plan.sequence, 0)
     if plan.put_back and not args.json:
         talk(
-            f"The running total of {path} does not match its tasks: rows of a task were put back to an older state, "
+            f"The running total of {address} does not match its tasks: rows of a task were put back to an older state, "
             "or a task was deleted. Holdfast cannot tell which task."
         )
     if not args.json:
         talk(
-            f"{path} ends at record {plan.sequence}; this machine has committed "
+            f"{address} ends at record {plan.sequence}; this machine has committed "
             f"{plan.mark_sequence}: {lost} records are lost.\n"
             f"Holdfast would begin incarnation {plan.incarnation}. {plan.open_tasks} open tasks would be in "
             "doubt: Holdfast looks up or parks their effects before it sends anything."
         )
     if not args.dry_run:
-        confirm(WORD, f"{path} becomes the journal", yes=args.yes)
-        plan = asyncio.run(recover_journal(path))
+        confirm(WORD, f"{address} becomes the journal", yes=args.yes)
+        plan = asyncio.run(recover_journal(address))
     done = f"restored: incarnation {plan.incarnation}, {plan.open_tasks} open tasks in doubt"
     return _report(args, plan, done)
 
 
 def _begin_anew(args: argparse.Namespace) -> int:
-    path = journal_of(args)
-    plan = asyncio.run(begin_anew(path, dry_run=True))
+    address = journal_of(args)
+    plan = asyncio.run(begin_anew(address, dry_run=True))
     if not args.json:
         talk(
-            f"{path} is missing; this machine has committed {plan.mark_sequence} records to it.\n"
+            f"{address} is missing; this machine has committed {plan.mark_sequence} records to it.\n"
             f"Holdfast would start an empty journal with incarnation {plan.incarnation}, and forget all open "
             "tasks.\nIf you then submit requests again with their old ids, Holdfast looks up or parks "
             "their effects before it sends anything."
         )
     if not args.dry_run:
-        confirm(WORD_ANEW, f"Holdfast gives up the contents of {path}", yes=args.yes)
-        plan = asyncio.run(begin_anew(path))
+        confirm(WORD_ANEW, f"Holdfast gives up the contents of {address}", yes=args.yes)
+        plan = asyncio.run(begin_anew(address))
     return _report(args, plan, f"started an empty journal: incarnation {plan.incarnation}")
 
 

@@ -14,11 +14,10 @@ from holdfast.cli.screen.screen import print_json, talk
 from holdfast.errors import BadInput, Misuse
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from holdfast.app.handle import TaskHandle
     from holdfast.app.holdfast import Holdfast
     from holdfast.app.loading import App
+    from holdfast.core.journal_address import JournalAddress
     from holdfast.runtime.task.task import TaskType
 
 
@@ -93,14 +92,16 @@ def _only_parameter(task: TaskType) -> str:
     )
 
 
-async def _submit(path: Path, app: App, task: TaskType, values: dict[str, Any], args: argparse.Namespace) -> int:
+async def _submit(
+    address: JournalAddress, app: App, task: TaskType, values: dict[str, Any], args: argparse.Namespace
+) -> int:
     import holdfast
     from holdfast.host.log import Log
     from holdfast.layout.settings import find_settings
 
-    settings = find_settings(path, config=args.config)
+    settings = find_settings(address, config=args.config)
     async with holdfast.open(
-        path,
+        address,
         tasks=app.tasks.values(),
         tools=app.tools.values(),
         settings=settings,

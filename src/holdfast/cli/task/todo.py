@@ -44,16 +44,17 @@ async def _run(args: argparse.Namespace) -> int:
     from holdfast.cli.screen.screen import ago, print_json, print_lines, talk
     from holdfast.core.clock import SystemClock, iso
     from holdfast.errors import HoldfastError, NotAJournal
+    from holdfast.journal.bind import journal_at
     from holdfast.layout.settings import find_settings
     from holdfast.views.unfinished import list_todo
 
-    path = journal_of(args)
-    findings = [one async for one in every_finding(path, settings=find_settings(path), deep=False)]
+    address = journal_of(args)
+    findings = [one async for one in every_finding(address, settings=find_settings(address), deep=False)]
     alarms = [one for one in findings if one.level in (Level.WARNING, Level.DAMAGE) and one.check != "parked"]
     if (gone := next((one for one in alarms if one.check == NO_JOURNAL), None)) is not None:
         raise NotAJournal(gone.text, hint=gone.mend)
     waiting: list[Todo] = []
-    if path.exists() and not any(one.check == STOPPED for one in alarms):
+    if journal_at(address).exists() and not any(one.check == STOPPED for one in alarms):
         try:
             async with opened(args) as hf:
                 waiting = await list_todo(hf.journal)

@@ -56,9 +56,11 @@ def run(args: argparse.Namespace) -> int:
         "lease_ttl_s": args.lease_ttl,
         "grace_s": args.grace,
     }
+    address = journal_of(args)
     order = Order(
         app=args.app,
-        journal=str(journal_of(args)),
+        journal=str(address),
+        home=str(address.folder) if address.url else "",
         config=args.config,
         overrides={name: value for name, value in given.items() if value is not None},
         health_port=args.health_port,

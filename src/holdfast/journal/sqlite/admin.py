@@ -36,7 +36,13 @@ import msgspec
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ports import KeyRing
 from holdfast.errors import InvariantViolated, JournalBusy, JournalDamaged, JournalStopped, NotAJournal, NotNow
-from holdfast.host.private_files import check_place, check_private_file, ensure_private_folder, sync_folder
+from holdfast.host.private_files import (
+    check_place,
+    check_private_file,
+    check_private_folder,
+    ensure_private_folder,
+    sync_folder,
+)
 from holdfast.host.sqlite import Db, copy_whole, open_alone, open_existing, open_quietly
 from holdfast.journal.admin import ALONE_WAIT_S, HighWater, JournalPosition, Restored
 from holdfast.journal.bodies import RestoredFrom
@@ -103,6 +109,17 @@ class SqliteAdmin:
         )
 
     # looking
+
+    def exists(self) -> bool:
+        return os.path.lexists(self._path)
+
+    def check_place(self, *, allow_network_fs: bool = False) -> str:
+        check_place(self._path, allow_network_fs=allow_network_fs)
+        if self.exists():
+            check_private_file(self._path)
+        if os.path.lexists(self._instance):
+            check_private_folder(self._instance)
+        return f"{self._path}, readable only by its owner"
 
     def peek(self) -> str:
         with in_our_words():

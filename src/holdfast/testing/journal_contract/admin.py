@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.core.clock import SystemEntropy
 from holdfast.core.ids import TaskId
+from holdfast.core.journal_address import file_at
 from holdfast.errors import (
     HoldfastError,
     JournalBusy,
@@ -17,6 +18,7 @@ from holdfast.errors import (
     RowsPutBack,
 )
 from holdfast.journal.admin import HighWater, JournalAdmin, Restored
+from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal
 from holdfast.journal.records import TaskState
 from holdfast.testing.journal_contract.world import Administered, World
@@ -84,13 +86,13 @@ class Admin:
             return
         process = await world.process()
         claimed = await process.start_task()
-        copy = port.new_place()
+        copy = port.new_copy()
         found = port.at_place.copy(copy)
         assert (found.journal_id, found.incarnation) == (process.journal.journal_id, 1)
         assert found.sequence == port.at_place.newest_record()
         await process.rest(claimed.hold, TaskState.SUCCEEDED)
-        assert port.at(copy).position() == found
-        assert port.at(copy).find_damage(port.keys) == []
+        assert journal_at(file_at(copy)).position() == found
+        assert journal_at(file_at(copy)).find_damage(port.keys) == []
 
     async def test_the_incarnation_only_rises_and_no_task_is_suspect(self, world: World) -> None:
         if (port := await administered(world)) is None:
@@ -137,7 +139,7 @@ class Admin:
         if (port := await administered(world)) is None:
             return
         (task_id,) = await grow(world)
-        copy = port.new_place()
+        copy = port.new_copy()
         kept = port.at_place.copy(copy)
         await grow(world, 3)
         newest = port.at_place.high_water()
@@ -175,7 +177,7 @@ class Admin:
     async def test_a_lost_journal_is_not_one_that_never_was(self, world: World) -> None:
         if (port := await administered(world)) is None:
             return
-        never = port.at(port.place.with_name("never"))
+        never = journal_at(port.never)
         with pytest.raises(NotAJournal):
             await opened(port, never, world)
         assert never.incarnation() == 0

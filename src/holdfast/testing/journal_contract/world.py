@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.ids import TaskId, task_id_from_bytes
+from holdfast.core.journal_address import JournalAddress
 from holdfast.core.ports import KeyRing
 from holdfast.core.step import Event
 from holdfast.journal.admin import JournalAdmin
+from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Change, Claimed, Hold, InboxItem, InboxKind, Journal, Session, Submission
 from holdfast.journal.records import NewRecord, Record, RecordKind, StepView, TaskState, TaskView, fold
 from holdfast.testing.clocks import ManualClock
@@ -90,19 +92,20 @@ class Administered:
 
     keys: KeyRing
     other_keys: KeyRing
-    place: Path
-    at: Callable[[Path], JournalAdmin]
+    place: JournalAddress
+    never: JournalAddress  # where there never was one
+    copies: Path  # a folder
     put_back: Callable[[Path], None]  # an older copy takes the journal's place
     lose: Callable[[], None]
     delete: Callable[[TaskId], None]  # a task and its records, past the journal
 
     @property
     def at_place(self) -> JournalAdmin:
-        return self.at(self.place)
+        return journal_at(self.place)
 
-    def new_place(self) -> Path:
+    def new_copy(self) -> Path:
         """An empty file for a copy."""
-        copy = self.place.with_name("copy")
+        copy = self.copies / "copy"
         copy.touch(mode=0o600)
         return copy
 
