@@ -18,6 +18,7 @@ from holdfast.core.ids import task_id_from_bytes
 from holdfast.errors import JournalOlderCopy
 from holdfast.journal.contract import Claimed, CommitOutcome, Submission
 from holdfast.journal.postgres.journal import PostgresJournal
+from holdfast.journal.postgres.links import LINKS_MAX
 from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.testing.journal_contract.world import copied, noted
 from holdfast_proofs.support.postgres import Server
@@ -125,21 +126,31 @@ async def test_a_cancelled_wait_for_the_standby_is_no_success(
     assert [line async for line in journal.check()] == []
 
 
-async def test_leases_go_on_while_the_standby_is_gone(
+async def test_no_lease_is_extended_while_the_standby_is_gone(
     server: Server, open_it: OpenJournal, standby_gone: StandbyGone
 ) -> None:
+    """The standby may have been promoted elsewhere: whoever renews here alone would act beside its successor."""
     journal: PostgresJournal = await open_it()
     claims = await claimed_tasks(journal, 3)
+    session = claims[0].hold.session
+    before = session.deadline_boot_ms
     with standby_gone() as until_waiting:
         writing: list[asyncio.Task[Any]] = [
             *(asyncio.create_task(journal.append(one.hold, [noted("n1")])) for one in claims),
             *(asyncio.create_task(journal.put_blob(bytes([n]))) for n in range(6)),
         ]
-        await until_waiting()
-        async with asyncio.timeout(10):
-            await journal.renew(claims[0].hold.session)
-        assert not any(one.done() for one in writing)
-    await asyncio.gather(*writing)
+        for _ in range(500):
+            if len(await until_waiting()) == LINKS_MAX:
+                break
+            await asyncio.sleep(0.01)
+        renewing = asyncio.create_task(journal.renew(session))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2):
+                await asyncio.shield(renewing)
+        assert len(await until_waiting()) > LINKS_MAX  # it waits for no other connection, but for the standby
+        assert session.deadline_boot_ms == before
+    await asyncio.gather(renewing, *writing)
+    assert session.deadline_boot_ms > before
 
 
 async def test_a_submission_in_doubt_is_one_task(

@@ -17,7 +17,7 @@ from holdfast.core.waiting import wait_event
 from holdfast.errors import HoldfastError, JournalDamaged, SessionLost, TaskNotFound
 from holdfast.journal import contract, rules
 from holdfast.journal.postgres import check, totals
-from holdfast.journal.postgres.links import BEGIN_LOCAL, Link, Links
+from holdfast.journal.postgres.links import Link, Links
 from holdfast.journal.postgres.rows import COLUMNS, TASK_COLUMNS, TASK_FROM, folded
 from holdfast.journal.postgres.times import CarriedTime
 from holdfast.journal.postgres.verbs import claims, inbox, listing, remarks, sessions, upkeep
@@ -127,7 +127,7 @@ class PostgresJournal:
             await self._looks.look(link)
             return await sessions.extend(link, own, asked_boot_ms=asked)
 
-        if not await self._links.write(extend, begin=BEGIN_LOCAL):
+        if not await self._links.write(extend, urgent=True):
             raise SessionLost("another process has declared this session dead")
         own.deadline_boot_ms = rules.deadline_boot_ms(asked, own.ttl_ms)
 

@@ -24,7 +24,7 @@ import psycopg
 from psycopg import AsyncConnection
 
 from holdfast.errors import CommitUnknown, HoldfastError
-from holdfast.journal.postgres.place import PostgresPlace, Row
+from holdfast.journal.postgres.place import Known, PostgresPlace, Row
 from holdfast.journal.postgres.sql_errors import AGAIN, translated
 
 T = TypeVar("T")
@@ -35,9 +35,6 @@ BEGIN = (
     "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL synchronous_commit = on; SET LOCAL statement_timeout = 0; "
     f"SET LOCAL lock_timeout = {LOCK_WAIT_MS}; SET LOCAL search_path = pg_catalog"
 ).encode()
-BEGIN_LOCAL = BEGIN.replace(
-    b"synchronous_commit = on", b"synchronous_commit = local"
-)  # leases: no standby is waited for
 BEGIN_READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 AGAIN_S = 0.1
 TRY_S = 20.0
@@ -51,17 +48,18 @@ class InDoubt(Exception):
 class Link:
     """One connection."""
 
-    __slots__ = ("__weakref__", "db", "place", "warned")
+    __slots__ = ("__weakref__", "address", "db", "place", "warned")
 
     def __init__(self, place: PostgresPlace, db: AsyncConnection[Row]) -> None:
         self.place = place
         self.db = db
+        self.address = (db.info.host, str(db.info.port))
         self.warned = ""  # by the last commit
         db.add_notice_handler(self._hear)
 
     @classmethod
-    async def open(cls, place: PostgresPlace) -> Link:
-        return cls(place, await place.connect())
+    async def open(cls, place: PostgresPlace, *, known: Known | None = None) -> Link:
+        return cls(place, await place.connect(known=known))
 
     def _hear(self, notice: psycopg.errors.Diagnostic) -> None:
         if notice.sqlstate == _WARNING:
@@ -124,6 +122,7 @@ class Links:
         self._idle: list[Link] = [first]
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._closed = False
+        self._known = Known(first.address, answers=True)
         self.commits = 0
 
     @asynccontextmanager
@@ -154,16 +153,21 @@ class Links:
             link = self._idle.pop()
             if not link.lost:
                 return link
+            self._known = Known(link.address, answers=False)
             self._open -= 1
         self._open += 1
         try:
-            return await Link.open(self.place)
+            link = await Link.open(self.place, known=self._known)
         except BaseException:
             self._open -= 1
             self._wake()
             raise
+        self._known = Known(link.address, answers=True)
+        return link
 
     def _give(self, link: Link) -> None:
+        if link.lost:
+            self._known = Known(link.address, answers=False)
         if link.lost or self._closed or self._open > self._limit:
             self._open -= 1
             link.db.pgconn.finish()
@@ -187,14 +191,13 @@ class Links:
 
         return await repeated(once)
 
-    async def write(self, act: Callable[[Link], Awaitable[T]], *, begin: bytes = BEGIN) -> T:
-        """One transaction that may be repeated: what is in doubt is done once more, which settles it.
-        Raises what the act raises; JournalBusy, JournalFull; CommitUnknown."""
+    async def write(self, act: Callable[[Link], Awaitable[T]], *, urgent: bool = False) -> T:
+        """One transaction that may be repeated: what is in doubt is done once more, which settles it. What is urgent
+        waits for no other connection. Raises what the act raises; JournalBusy, JournalFull; CommitUnknown."""
 
         async def once() -> T:
-            # A lease is extended also while every other connection waits for a standby.
-            async with self.borrowed(urgent=begin is BEGIN_LOCAL) as link:
-                result = await transact(link, act, begin=begin)
+            async with self.borrowed(urgent=urgent) as link:
+                result = await transact(link, act)
                 self.commits += 1
                 return result
 

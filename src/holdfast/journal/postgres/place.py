@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import psycopg
@@ -23,7 +23,7 @@ SCHEMA = "schema"  # our own name among the options of a url
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 _CONNECT = {
     "application_name": "holdfast",
-    "connect_timeout": "10",
+    "connect_timeout": "5",  # of each host: one that is gone must not cost a whole lease
     # A peer that is gone without a word is noticed well before the lease is over.
     "keepalives_idle": "5",
     "keepalives_interval": "2",
@@ -35,6 +35,13 @@ DATABASE_TIME = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 TIMELINE = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
 
 Row = tuple[Any, ...]  # Any: what the driver makes of columns
+
+
+class Known(NamedTuple):
+    """What the last connection has shown of one of several hosts."""
+
+    address: tuple[str, str]  # host and port, as in the url
+    answers: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +85,23 @@ class PostgresPlace:
         own = text.replace("$now", self.time).replace("$timeline", self.timeline)
         return own.replace("$s", f'"{self.schema}"').encode()
 
-    async def connect(self) -> AsyncConnection[Row]:
-        return await AsyncConnection.connect(self.conninfo, autocommit=True, prepare_threshold=None)
+    async def connect(self, *, known: Known | None = None) -> AsyncConnection[Row]:
+        return await AsyncConnection.connect(self._asking(known), autocommit=True, prepare_threshold=None)
+
+    def _asking(self, known: Known | None) -> str:
+        """The hosts in the order in which they are asked: one that answered is the first, one that was lost the last.
+        So a host that is gone does not cost every new connection the time that it takes to find that out."""
+        given = conninfo_to_dict(self.conninfo)
+        hosts, ports = (str(given.get(name) or "").split(",") for name in ("host", "port"))
+        if known is None or len(hosts) == 1 or "hostaddr" in given:
+            return self.conninfo
+        host, port = known.address
+        addresses = zip(hosts, ports if len(ports) > 1 else ports * len(hosts), strict=True)
+        ordered = sorted(addresses, key=lambda one: (one[0] == host and one[1] in (port, "")) is not known.answers)
+        order = {"host": ",".join(one for one, _ in ordered)}
+        if len(ports) > 1:
+            order["port"] = ",".join(one for _, one in ordered)
+        return make_conninfo(self.conninfo, **order)
 
     def connect_at_once(self) -> Connection[Row]:
         """For what is done from outside any session; blocks."""

@@ -1,7 +1,8 @@
 """Sessions of a shared journal: a row with a lease in the database's time, and a page with a lock on this machine.
 
-A lease is extended without waiting for a standby: while that is gone no step begins, because no commit returns, but
-the session stays alive. What a renewal that was lost by a promotion costs is decided by `rules.session_dead`.
+A lease is extended by a commit that waits for the synchronous standby, like every other: a server that is cut off from
+it extends nobody's, so that its region has stopped acting one lease after the cut, before the sessions at a promoted
+standby take over (docs/decisions/0057).
 """
 
 from __future__ import annotations
