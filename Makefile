@@ -16,7 +16,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 4
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions
+.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions failovers
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -97,6 +97,9 @@ memory-edits: setup ## the agent and an editor write one memory file at once: no
 
 soak: setup ## load on real workers, one killed each second, replies lost (TASKS=n)
 	$(BIN)/python -m holdfast_proofs.soak $(if $(TASKS),--tasks $(TASKS)) --report build/soak.json
+
+failovers: setup ## cut the link between two PostgreSQL servers under writers, promote the standby; as root (ROUNDS=50)
+	$(BIN)/python -m holdfast_proofs.failovers $(if $(ROUNDS),--rounds $(ROUNDS)) --report build/failovers.json $(ARGS)
 
 fuzz: setup ## give every border what nobody sends on purpose (RUNS=1000000)
 	@$(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: -r requirements/fuzz.lock || \

@@ -33,6 +33,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
     "decisions": ("decision_races",),
     "memory-edits": ("memory_edits", "--edits", "10000"),
     "soak": ("soak",),
+    "failovers": ("failovers",),
     "reproduce": ("reproduce",),
     "fuzz": ("fuzz",),
     "defences": ("mutants", "--defences"),

@@ -86,15 +86,20 @@ class Process:
 
     def run(self, command: Sequence[str | Path]) -> None:
         """A program that ends by itself. Raises RuntimeError with what it said."""
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, **_as_nobody())
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, **as_nobody())
         if done.returncode:
             raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stderr or done.stdout}")
 
     def launch(self, command: Sequence[str | Path]) -> None:
+        before, own = self.started_as()
         with open(self.log, "ab") as log:
             self._child = subprocess.Popen(
-                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **_as_nobody()
+                (*before, *command), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **own
             )
+
+    def started_as(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """What stands before the command, and the options of its start."""
+        return (), as_nobody()
 
     def end(self, number: signal.Signals, *, wait_s: float = 20.0) -> None:
         """Send the signal and wait for the end. Safe to repeat."""
@@ -219,7 +224,7 @@ class Pgbouncer(Process):
 @contextmanager
 def started(version: int, *, durable: bool = False) -> Generator[Server]:
     """A new server, for the block."""
-    with _own_folder() as folder:
+    with own_folder() as folder:
         server = Server(folder, version=version)
         server.make(durable=durable)
         server.start()
@@ -232,7 +237,7 @@ def started(version: int, *, durable: bool = False) -> Generator[Server]:
 @contextmanager
 def pooled(server: Server) -> Generator[Pgbouncer]:
     """pgbouncer before the server, for the block."""
-    with _own_folder() as folder:
+    with own_folder() as folder:
         pooler = Pgbouncer(folder, server)
         pooler.start()
         try:
@@ -242,9 +247,9 @@ def pooled(server: Server) -> Generator[Pgbouncer]:
 
 
 @contextmanager
-def _own_folder() -> Generator[Path]:
+def own_folder(*, on_disk: bool = False) -> Generator[Path]:
     """Short, because a socket's path may have about 100 characters; in memory where there is room."""
-    place = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    place = _MEMORY if not on_disk and os.access(_MEMORY, os.W_OK) else None
     folder = Path(tempfile.mkdtemp(prefix="hf-pg-", dir=place))
     try:
         if os.geteuid() == 0:
@@ -255,7 +260,7 @@ def _own_folder() -> Generator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _as_nobody() -> dict[str, Any]:
+def as_nobody() -> dict[str, Any]:
     """PostgreSQL and pgbouncer refuse to run as root."""
     own: dict[str, Any] = {"env": {"PATH": os.defpath, "LC_ALL": "C", **_libraries()}}
     if os.geteuid() == 0:
