@@ -115,7 +115,6 @@ class Writer:
         self.sequence = 0
         self.newest = Moment(0, 0)
         self.commits = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def write(
         self, act: Act[T], *, begins: bool = False, adds_only: bool = False, then: Callable[[T], None] = _nothing
@@ -132,9 +131,7 @@ class Writer:
         if self.broken or self._full_since is not None:
             self._check_usable(begins=begins)
         op = _Op(act, begins, adds_only, time.monotonic())
-        loop = self._loop
-        if loop is None:  # asked once: each time costs a system call
-            loop = self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         # A lone task waits for its commit anyway; only a very slow disk holds up the rest. What others ask for waits
         # for the end of the loop's turn: 500 submits of one turn share a commit.
         at_once = adds_only and self.lone and not (self._queue or self.committing or self._very_slow)
