@@ -330,7 +330,7 @@ def test_an_orderly_rest_forgives_crashes() -> None:
 
 @pytest.mark.parametrize(("state", "kind"), list(itertools.product(TaskState, InboxKind)))
 def test_what_a_drop_does(state: TaskState, kind: InboxKind) -> None:
-    woken = rules.wake(state, kind, crashes=3, now_ms=NOW)
+    woken = rules.wake(state, kind, crashes=3, changed_ms=NOW)
     retried = kind is InboxKind.RETRY
     if state in rules.RESTING or (state is TaskState.FAILED and retried):
         assert woken is not None

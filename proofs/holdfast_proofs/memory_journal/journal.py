@@ -357,7 +357,7 @@ class MemoryJournal(MemoryUpkeep):
         number = store.dropped
         store.inbox.append(InboxCell(number, item.task_id, item.ordinal, item.kind, raw, now_ms))
         task.cancel_asked = task.cancel_asked or rules.asks_cancel(task.state, item.kind)
-        woken = rules.wake(task.state, item.kind, crashes=task.crashes, now_ms=now_ms)
+        woken = rules.wake(task.state, item.kind, crashes=task.crashes, changed_ms=task.changed_ms)
         if woken is not None:
             task.crashes = woken.crashes
             self._rest(task, woken.state, woken.due_ms, now_ms)

@@ -305,15 +305,17 @@ class Woken(msgspec.Struct, frozen=True, kw_only=True):
     crashes: int
 
 
-def wake(state: TaskState, kind: InboxKind, *, crashes: int, now_ms: int) -> Woken | None:
-    """The row after a drop, or None where the drop only adds its inbox row.
+def wake(state: TaskState, kind: InboxKind, *, crashes: int, changed_ms: int) -> Woken | None:
+    """The row after a drop, or None where the drop only adds its inbox row. The task is due from the moment at which it
+    came to rest, by its record. A drop is no record: a clock that was a day ahead when it came, and is set back
+    afterwards, would put off for a day what was due "now".
     A poisoned task that wakes gets one more run, alone, so that a cancel or a decision can be
     applied; only a person's retry forgets the crashes, and only it opens a failed task again."""
     again = state is TaskState.FAILED and kind is InboxKind.RETRY
     if state not in RESTING and not again:
         return None
     left = 0 if kind is InboxKind.RETRY else min(crashes, CRASHES_ALONE)
-    return Woken(state=TaskState.QUEUED, due_ms=now_ms, crashes=left)
+    return Woken(state=TaskState.QUEUED, due_ms=changed_ms, crashes=left)
 
 
 def asks_cancel(state: TaskState, kind: InboxKind) -> bool:

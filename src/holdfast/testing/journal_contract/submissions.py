@@ -203,14 +203,26 @@ class Facts:
         claimed = await worker.start_task()
         due_ms = None if state is TaskState.PARKED else world.clock.wall_ms() + 10**9
         await worker.rest(claimed.hold, state, due_ms=due_ms)
+        rested_ms = world.clock.wall_ms()
         world.clock.advance(10)
         await worker.journal.drop(fact(claimed.hold.task_id, kind))
         row = await worker.journal.find_task(claimed.hold.task_id)
         assert row is not None
-        assert (row.state, row.due_ms) == (TaskState.QUEUED, world.clock.wall_ms())
+        assert (row.state, row.due_ms) == (TaskState.QUEUED, rested_ms)
         assert row.cancel_asked is (kind is InboxKind.CANCEL)
         again = await other.take(claimed.hold.task_id)
         assert [item.kind for item in again.inbox] == [kind]
+
+    async def test_a_clock_that_was_ahead_does_not_put_off_a_task_that_was_woken(self, world: World) -> None:
+        """The fact is no record, so the journal's time falls back with the clock: due "now" would be due in a day."""
+        worker = await world.process()
+        claimed = await worker.start_task()
+        await worker.rest(claimed.hold, TaskState.PARKED)
+        right_ms = world.clock.wall_ms()
+        world.clock.set_wall_ms(right_ms + 86_400_000)
+        await worker.journal.drop(fact(claimed.hold.task_id))
+        world.clock.set_wall_ms(right_ms)
+        assert [one.hold.task_id for one in await worker.claim()] == [claimed.hold.task_id]
 
     @pytest.mark.parametrize("state", RESTING, ids=str)
     async def test_a_fact_that_the_owner_has_not_seen_is_not_slept_over(self, world: World, state: TaskState) -> None:

@@ -45,13 +45,15 @@ class Drop:
         item, at_ms = self._item, self._at_ms
         raw = task_id_bytes(item.task_id)
         row = await link.one(
-            "SELECT t, state, key_id, data_key, crashes, seq, head FROM $s.task "
+            "SELECT t, state, key_id, data_key, crashes, seq, head, changed_ms FROM $s.task "
             "WHERE task_id = %b AND erased_ms IS NULL FOR UPDATE",
             (raw,),
         )
         if row is None:
             raise TaskNotFound(item.task_id)
-        t, name, key_id, data_key, crashes, seq, head = cast("tuple[int, str, int, bytes, int, int, bytes]", row)
+        t, name, key_id, data_key, crashes, seq, head, changed_ms = cast(
+            "tuple[int, str, int, bytes, int, int, bytes, int]", row
+        )
         again = await link.one("SELECT n FROM $s.inbox WHERE mark = %b", (self._mark,))
         if again is not None:
             return again[0]
@@ -61,7 +63,7 @@ class Drop:
             view = folded(records, task_id=item.task_id, seq=seq, head=head, sealer=sealer)
             self._check(view, await items(link, t, raw, sealer))
         state = TaskState(name)
-        woken = rules.wake(state, item.kind, crashes=crashes, now_ms=at_ms)
+        woken = rules.wake(state, item.kind, crashes=crashes, changed_ms=changed_ms)
         if woken is not None:
             await link.change(
                 "UPDATE $s.task SET state = %s, due_ms = %s, crashes = %s, changed_ms = greatest(changed_ms, %s) "

@@ -27,12 +27,15 @@ _decode = msgspec.json.Decoder(Body).decode
 def drop(txn: Txn, item: InboxItem, wraps: KeyWraps, check: DropCheck | None = None) -> int:
     raw = task_id_bytes(item.task_id)
     row = txn.db.execute(
-        "SELECT t, state, key_id, data_key, crashes, seq, head, last FROM task WHERE task_id = ? AND erased_ms IS NULL",
+        "SELECT t, state, key_id, data_key, crashes, seq, head, last, changed_ms FROM task "
+        "WHERE task_id = ? AND erased_ms IS NULL",
         (raw,),
     ).fetchone()
     if row is None:
         raise TaskNotFound(item.task_id)
-    t, name, key_id, data_key, crashes, seq, head, last = cast("tuple[int, str, int, bytes, int, int, bytes, int]", row)
+    t, name, key_id, data_key, crashes, seq, head, last, changed_ms = cast(
+        "tuple[int, str, int, bytes, int, int, bytes, int, int]", row
+    )
     sealer = wraps.open_data_key(key_id, data_key, raw)
     if check is not None:
         view = read_view(txn.db, task_id=item.task_id, seq=seq, head=head, last=last, sealer=sealer)
@@ -44,7 +47,7 @@ def drop(txn: Txn, item: InboxItem, wraps: KeyWraps, check: DropCheck | None = N
     )
     number = txn.db.last_insert_rowid()
     state = TaskState(name)
-    woken = rules.wake(state, item.kind, crashes=crashes, now_ms=txn.at_ms)
+    woken = rules.wake(state, item.kind, crashes=crashes, changed_ms=changed_ms)
     if woken is not None:
         txn.db.execute(
             "UPDATE task SET state = ?, due_ms = ?, crashes = ?, changed_ms = ? WHERE t = ?",
