@@ -24,7 +24,7 @@ from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.ids import TaskId, task_id_from_bytes
 from holdfast.core.step import Event
 from holdfast.errors import CommitUnknown, HoldfastError
-from holdfast.journal.contract import Change, Claimed, CommitOutcome, Journal, Session, Submission
+from holdfast.journal.contract import Change, Claimed, CommitOutcome, InboxItem, InboxKind, Journal, Session, Submission
 from holdfast.journal.postgres.lane import Lane
 from holdfast.journal.postgres.links import Link
 from holdfast.journal.postgres.opening import open_journal
@@ -120,12 +120,13 @@ class Writer:
         await journal.submit(
             Submission(task_id=task_id, name=TASK, args={}, args_fingerprint=b"0" * 16, request_id=str(round_number))
         )
-        while not (taken := await journal.claim(session, names=(TASK,), limit=1, task_id=task_id)):
+        while not (taken := await journal.claim(session, names=(TASK,), limit=1, task_id=task_id, alone=True)):
             row = await journal.find_task(task_id)
-            if row is not None and row.state is TaskState.SUCCEEDED:
-                await asyncio.sleep(PAUSE_S)
-                return
             await asyncio.sleep(PAUSE_S)
+            if row is not None and row.state is TaskState.SUCCEEDED:
+                return
+            if row is not None and row.state is TaskState.PARKED:  # its process died three times: a person's matter
+                await journal.drop(InboxItem(task_id=task_id, ordinal="", kind=InboxKind.RETRY, body={"by": "writer"}))
         (claimed,) = taken
         if await self._append_all(journal, claimed, round_number):
             finished = NewRecord(kind=RecordKind.FINISHED, body={"state": "succeeded", "result": None})
