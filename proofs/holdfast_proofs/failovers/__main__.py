@@ -102,7 +102,7 @@ class Writers:
 @contextmanager
 def _writers(made: Cluster, folder: Path, *, count: int, weak: bool = False) -> Generator[Writers]:
     folder.mkdir(mode=0o700)
-    writers = Writers(made.network, made.url(**OPTIONS), folder, count=count, weak=weak)
+    writers = Writers(made.network, made.url(OPTIONS), folder, count=count, weak=weak)
     try:
         yield writers
     finally:

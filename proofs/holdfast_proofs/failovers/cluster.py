@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from holdfast_proofs.runner import ProofFailed
 from holdfast_proofs.support.postgres import USER, Server, as_nobody, own_folder
 
 PORT = 5432
-WAIT_S = 60.0
+WAIT_S = 300.0  # generous: a loaded machine
 
 
 class RegionServer(Server):
@@ -89,9 +89,10 @@ class Cluster:
     primary: RegionServer
     standby: RegionServer
 
-    def url(self, **options: str) -> str:
-        """Both hosts, whoever is the primary: east stands first."""
-        hosts = ",".join(f"{region.address}:{PORT}" for region in (self.network.east, self.network.west))
+    def url(self, options: Mapping[str, str], *, first: Region | None = None) -> str:
+        """Both hosts, whoever is the primary; without a choice east stands first."""
+        regions = sorted((self.network.east, self.network.west), key=lambda one: one is not first)
+        hosts = ",".join(f"{region.address}:{PORT}" for region in regions)
         more = urlencode({"target_session_attrs": "read-write", **options})
         return f"postgresql://{USER}@{hosts}/postgres?{more}"
 

@@ -31,7 +31,7 @@ NEWEST = SUPPORTED[-1]
 USER = "holdfast"
 _DEBIAN = "usr/lib/postgresql"
 _TAKEN = Path(sys.prefix) / "postgresql"  # what scripts/setup took out of Debian's packages
-_START_S = 30.0
+_START_S = 120.0
 _MEMORY = Path("/dev/shm")  # noqa: S108 - folders there are made by mkdtemp
 
 
@@ -194,7 +194,7 @@ class Pgbouncer(Process):
 
     def __init__(self, folder: Path, server: Server) -> None:
         super().__init__(folder)
-        self._server = server
+        self.server = server
 
     def start(self) -> None:
         settings = {
@@ -208,8 +208,9 @@ class Pgbouncer(Process):
             "ignore_startup_parameters": "extra_float_digits,options",
         }
         lines = "".join(f"{name} = {value}\n" for name, value in settings.items())
-        target = f"* = host={self._server.folder} user={USER}\n"
+        target = f"* = host={self.server.folder} user={USER}\n"
         (self.folder / "ini").write_text(f"[databases]\n{target}[pgbouncer]\n{lines}")
+        (self.folder / ".s.PGSQL.6432").unlink(missing_ok=True)  # of one that was killed
         self.launch((find_pgbouncer(), "-q", self.folder / "ini"))
         until = time.monotonic() + _START_S
         while not (self.folder / ".s.PGSQL.6432").exists():
