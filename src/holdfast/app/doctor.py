@@ -110,15 +110,11 @@ async def examine(address: JournalAddress, *, settings: Settings, deep: bool) ->
         yield finding
     if sys.platform != "linux":
         yield note("platform", "this system cannot kill a stopped worker: see `holdfast explain platforms`")
-    if not admin.exists():
-        try:
-            admin.check_not_lost()
-        except HoldfastError as error:
-            yield _failed(error)
-            return
-        yield _no_journal(address)
-        return
     try:
+        if not admin.exists():
+            admin.check_not_lost()
+            yield _no_journal(address)
+            return
         yield ok("place", admin.check_place(allow_network_fs=settings.allow_network_fs))
         yield _keys(address.folder)
         yield _secrets(address.folder)
@@ -205,7 +201,7 @@ def _space(folder: Path) -> Finding:
     room = os.statvfs(folder)
     free = room.f_bavail * room.f_frsize
     short = free < FREE_BYTES_MIN or (room.f_files and room.f_favail < FREE_FILES_MIN)
-    text = f"{free // (1024 * 1024):,} MiB free on the journal's disk"
+    text = f"{free // (1024 * 1024):,} MiB free on the disk of {folder.parent}"
     return _warning_if(short, "space", text, f"free some space: `df -h {folder}`")
 
 

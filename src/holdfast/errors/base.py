@@ -33,8 +33,8 @@
          |   |                       RepositoryReplaced, RepositoryKeyMissing, RepositoryDamaged, SnapshotIncomplete,
          |   |                       BackupDamaged, ArchiveRefused
          |   +- HostUnfit            ReadOnly, ModeTooWide, WrongOwner, WrongKind, SymlinkRefused, OpenParent,
-         |   |                       NetworkFileSystem, LocksMissing, BootIdMissing, DiskFailed, EngineMissing,
-         |   |                       EngineTooOld, PlaceRefused, SnapshotFailed, BackupFailed
+         |   |                       NetworkFileSystem, LocksMissing, BootIdMissing, DiskFailed, JournalRefused,
+         |   |                       EngineMissing, EngineTooOld, PlaceRefused, SnapshotFailed, BackupFailed
          |   +- ModelRejected        the provider rejects the request
          |   |   +- ContextTooLong, ModelKeyRefused, ModelNotFound, ModelQuotaSpent
          |   +- ModelRefused         the model itself declines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.errors.base import EXIT_PLACE, Conflict, NotFound, Retryable, StateUnusable
+from holdfast.errors.base import EXIT_PLACE, Conflict, HostUnfit, NotFound, Retryable, StateUnusable
 
 
 class JournalBusy(Retryable):
@@ -11,6 +11,14 @@ class JournalBusy(Retryable):
 
     code = "journal-busy"
     default_hint = "another process is writing; Holdfast tries again. See `holdfast doctor` if this continues"
+
+
+class JournalRefused(HostUnfit):
+    """The database server answers, but refuses the connection: its name, the user, the password or a certificate is
+    wrong. Nothing was written, and trying again changes nothing."""
+
+    code = "journal-refused"
+    default_hint = "correct the url of the journal; the password belongs into a passfile (~/.pgpass) or a service file"
 
 
 class JournalFull(Retryable):

@@ -68,7 +68,10 @@ class PostgresPlace:
         try:
             given = conninfo_to_dict(urlunsplit((parts.scheme, parts.netloc, parts.path, rest, "")))
         except psycopg.Error as error:
-            raise BadInput(f"the url of the journal is not valid: {error}") from None
+            raise BadInput(
+                f"the url of the journal is not valid: {' '.join(str(error).split())}",
+                hint="its options are those of libpq, and `schema`: see `holdfast explain settings`",
+            ) from None
         if "," in str(given.get("host") or ""):
             given.setdefault("target_session_attrs", "read-write")
         return cls(make_conninfo("", **{**_CONNECT, **given}), schema)

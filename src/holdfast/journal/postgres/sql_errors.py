@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 
 import psycopg
 from psycopg import errors as pg
 
-from holdfast.errors import HoldfastError, JournalBusy, JournalDamaged, JournalFull, NotAJournal, ReadOnly
+from holdfast.errors import (
+    HoldfastError,
+    JournalBusy,
+    JournalDamaged,
+    JournalFull,
+    JournalRefused,
+    NotAJournal,
+    ReadOnly,
+)
 
 AGAIN = (  # the transaction was rolled back, and may simply be tried again
     pg.SerializationFailure,
@@ -20,9 +29,15 @@ AGAIN = (  # the transaction was rolled back, and may simply be tried again
     pg.QueryCanceled,
 )
 
+_REFUSED = re.compile(
+    r'FATAL: +(database|role) ".*" does not exist|authentication failed|no password supplied|no pg_hba\.conf entry'
+    r"|permission denied for database|is not permitted to log in|certificate|does not support SSL|definition of service"
+)
 
-def translated(error: psycopg.Error) -> HoldfastError:
-    """Our word for an error outside a commit: nothing was written."""
+
+def translated(error: psycopg.Error, *, opening: bool = False) -> HoldfastError:
+    """Our word for an error outside a commit: nothing was written. A server that refuses us when the journal is opened
+    is a matter for a person; one that did not before may be in the middle of a change, and is asked again."""
     match error:
         case pg.DiskFull() | pg.OutOfMemory():
             return JournalFull(f"the database server has no space left: {_text(error)}")
@@ -36,8 +51,14 @@ def translated(error: psycopg.Error) -> HoldfastError:
                 f"the database user may not use the journal: {_text(error)}",
                 hint="use the user that made the journal, or grant its rights: see docs/how-to/postgres.md",
             )
-        case pg.UndefinedTable() | pg.InvalidSchemaName():
-            return NotAJournal(f"the schema is not a journal: {_text(error)}")
+        case pg.UndefinedTable() | pg.UndefinedColumn() | pg.InvalidSchemaName():
+            return NotAJournal(
+                f"the schema is not a journal: {_text(error)}",
+                hint="name another schema in the url (`schema=NAME`); Holdfast makes the journal in it, and changes no "
+                "schema that it did not make",
+            )
+        case psycopg.OperationalError() if opening and is_refused(error):
+            return JournalRefused(f"the database server refuses the connection: {_text(error)}")
         case psycopg.OperationalError() | psycopg.InterfaceError():
             return JournalBusy(
                 f"the database cannot be reached: {_text(error)}",
@@ -49,13 +70,19 @@ def translated(error: psycopg.Error) -> HoldfastError:
             return JournalDamaged(f"the database failed: {type(error).__name__}: {_text(error)}")
 
 
+def is_refused(error: psycopg.Error) -> bool:
+    """Whether the server, or the check of its certificate, said no to this connection for good. libpq gives no code
+    for a connection that was not made, so its text is read; what is not recognized counts as "not reached"."""
+    return error.sqlstate is None and _REFUSED.search(str(error)) is not None
+
+
 @contextmanager
 def in_our_words() -> Generator[None]:
     """Raises what `translated` says of an error of PostgreSQL in the block."""
     try:
         yield
     except psycopg.Error as error:
-        raise translated(error) from error
+        raise translated(error, opening=True) from error
 
 
 def _text(error: psycopg.Error) -> str:

@@ -1,0 +1,107 @@
+"""What is wrong with the url or the database is one clear error with a hint, and nothing is changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from holdfast.errors import (
+    BadInput,
+    HoldfastError,
+    JournalBusy,
+    JournalNewer,
+    JournalRefused,
+    NotAJournal,
+    ReadOnly,
+    Retryable,
+)
+from holdfast.journal.postgres.journal import PostgresJournal
+from holdfast.journal.postgres.place import PostgresPlace
+from holdfast.journal.postgres.sql_errors import translated
+from holdfast_proofs.support.postgres import Server, find_oldest, started
+
+OpenJournal = Callable[..., Awaitable[PostgresJournal]]
+
+
+async def why_not(open_it: OpenJournal, url: str) -> HoldfastError:
+    """The error that opening the journal there ends with; it has a hint."""
+    with pytest.raises(HoldfastError) as refused:
+        await open_it(place=PostgresPlace.read(url), create=False)
+    assert refused.value.hint
+    assert "\n" not in refused.value.message
+    return refused.value
+
+
+async def test_a_wrong_url_or_user(open_it: OpenJournal, server: Server, place: PostgresPlace) -> None:
+    await open_it()
+    user = f"stranger_{place.schema}"
+    server.execute(f"CREATE ROLE {user} LOGIN")
+    socket, schema = f"host={server.folder}", f"schema={place.schema}"
+    away = await why_not(open_it, "postgresql://holdfast@127.0.0.1:1/postgres")
+    assert isinstance(away, JournalBusy)  # it may come back
+    for url, text in (
+        (f"postgresql://holdfast@/nowhere?{socket}", '"nowhere" does not exist'),
+        (f"postgresql://nobody@/postgres?{socket}", '"nobody" does not exist'),
+    ):
+        refused = await why_not(open_it, url)
+        assert (type(refused), text in refused.message) == (JournalRefused, True)
+        assert not isinstance(refused, Retryable)  # a worker says it once and ends
+    denied = await why_not(open_it, f"postgresql://{user}@/postgres?{socket}&{schema}")
+    assert (type(denied), "permission denied" in denied.message) == (ReadOnly, True)
+    with pytest.raises(BadInput, match="colour") as odd:
+        PostgresPlace.read(f"{server.url()}&colour=red")
+    assert "libpq" in odd.value.hint
+
+
+async def test_a_schema_that_is_not_there_of_others_or_newer(
+    open_it: OpenJournal, server: Server, place: PostgresPlace
+) -> None:
+    await open_it()
+    missing, others = f"missing_{place.schema}", f"others_{place.schema}"
+    server.execute(f"CREATE SCHEMA {others}; CREATE TABLE {others}.version (text text)")
+    for schema in (missing, others):
+        assert type(await why_not(open_it, f"{server.url()}&schema={schema}")) is NotAJournal
+    assert server.execute(f"SELECT 1 FROM pg_namespace WHERE nspname = '{missing}'") == []
+    server.execute(f"UPDATE {place.schema}.version SET number = 99")
+    newer = await why_not(open_it, f"{server.url()}&schema={place.schema}")
+    assert (type(newer), "nothing was changed" in newer.message) == (JournalNewer, True)
+
+
+async def test_a_standby_and_a_server_with_the_name_of_another(open_it: OpenJournal, tmp_path: Path) -> None:
+    with started(find_oldest()) as server:
+        await (await open_it(place=PostgresPlace.read(server.url()))).close()
+        server.stop()
+        address = f"127.0.{os.getpid() % 250}.{os.getpid() // 250 % 250 + 2}"  # of its own: the port is the usual one
+        server.configure({"ssl": "on", "listen_addresses": f"'{address}'"})
+        certificate = make_certificate(server, tmp_path)
+        (server.data / "standby.signal").touch()
+        server.start()
+        standby = await why_not(open_it, server.url())
+        assert (type(standby), "primary" in standby.hint) == (ReadOnly, True)
+        checked = f"sslmode=verify-full&sslrootcert={certificate}"
+        other = await why_not(open_it, f"postgresql://holdfast@{address}/postgres?{checked}")
+        assert (type(other), "certificate" in other.message) == (JournalRefused, True)
+
+
+def make_certificate(server: Server, folder: Path) -> Path:
+    """Of another host, and its key, for this server."""
+    made = "openssl req -x509 -newkey rsa:2048 -nodes -keyout server.key -out server.crt -subj /CN=other.example"
+    subprocess.run([*made.split(), "-days", "2"], cwd=folder, check=True, capture_output=True)
+    for name, mode in (("server.key", 0o600), ("server.crt", 0o644)):
+        shutil.copy(folder / name, server.data)
+        shutil.chown(server.data / name, server.data.owner(), server.data.group())
+        (server.data / name).chmod(mode)
+    return folder / "server.crt"
+
+
+def test_a_worker_that_is_at_work_asks_again() -> None:
+    """A password that is being changed, say: what was let in before is not sent away for good."""
+    error = psycopg.OperationalError('connection failed: FATAL:  password authentication failed for user "holdfast"')
+    assert type(translated(error)) is JournalBusy
+    assert type(translated(error, opening=True)) is JournalRefused
