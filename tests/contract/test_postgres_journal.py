@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, LiteralString, cast
 
@@ -13,12 +13,14 @@ import pytest
 
 from holdfast.core.clock import Clock, SystemEntropy
 from holdfast.core.ids import TaskId, task_id_bytes
+from holdfast.core.journal_address import JournalAddress
+from holdfast.journal.admin import JournalAdmin
 from holdfast.journal.contract import Journal, Session
-from holdfast.journal.postgres.opening import open_journal
+from holdfast.journal.postgres.admin import PostgresAdmin
 from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.journal.postgres.verbs.sessions import PagedSession
 from holdfast.testing.clocks import ManualClock
-from holdfast.testing.journal_contract import JournalContract, SeveralHosts, World
+from holdfast.testing.journal_contract import Administered, JournalContract, SeveralHosts, World
 from holdfast_proofs.support.postgres import NEWEST, Pgbouncer, Server, find_oldest, pooled, started
 
 _NUMBERS = itertools.count(1)
@@ -55,6 +57,19 @@ class PostgresWorld(World):
         self._server_ms = self.clock.wall_ms()
         self.let_server_pass(0)
         self.opened: list[Journal] = []
+        self.url = f"{url}&schema={self._schema}"
+        folder.mkdir(exist_ok=True)
+        self.administered = _Administered(
+            world=self,
+            keys=FixedKeys(),
+            other_keys=FixedKeys(b"o"),
+            place=JournalAddress(folder=folder / "here", url=self.url),
+            never=JournalAddress(folder=folder / "here", url=f"{url}&schema={self._schema}_never"),
+            copies=folder,
+            put_back=self._put_back,
+            lose=self._lose,
+            delete=self._delete,
+        )
         self.hosts = SeveralHosts(
             elsewhere=self.there,
             connect_elsewhere=lambda: self._connect(self.there, "there"),
@@ -72,16 +87,38 @@ class PostgresWorld(World):
         return await self._connect(self.clock, "here")
 
     async def _connect(self, clock: Clock, host: str) -> Journal:
-        journal = await open_journal(
-            self.place,
-            self._folder / host / "instance",
-            keys=FixedKeys(),
-            clock=clock,
-            entropy=SystemEntropy(),
-            create=True,
-        )
+        journal = await self.admin(host).open(keys=FixedKeys(), clock=clock, entropy=SystemEntropy())
         self.opened.append(journal)
         return journal
+
+    def admin(self, host: str = "here") -> PostgresAdmin:
+        return PostgresAdmin(self.url, self._folder / host / "instance", place=self.place)
+
+    def keep_aside(self) -> None:
+        """What a dump of this moment holds."""
+        own, aside = self._schema, f"{self._schema}_aside"
+        self._run(f"CREATE SCHEMA {aside}")
+        for table in self._tables():
+            self._run(f"CREATE TABLE {aside}.{table} AS TABLE {own}.{table}")
+        self._run(f"CREATE TABLE {aside}.drawn AS SELECT last_value FROM {own}.record_number")
+
+    def _lose(self) -> None:
+        self._run(f"DROP SCHEMA {self._schema} CASCADE")
+
+    def _put_back(self, _copy: Path) -> None:
+        own, aside = self._schema, f"{self._schema}_aside"
+        for table in self._tables():
+            self._run(f"DELETE FROM {own}.{table}")
+            self._run(f"INSERT INTO {own}.{table} OVERRIDING SYSTEM VALUE TABLE {aside}.{table}")
+        self._run(f"SELECT setval('{own}.record_number', last_value) FROM {aside}.drawn")
+
+    def _tables(self) -> list[str]:
+        return [row[0] for row in self._run("SELECT tablename FROM pg_tables WHERE schemaname = %s", self._schema)]
+
+    def _delete(self, task_id: TaskId) -> None:
+        own, raw = self._schema, task_id_bytes(task_id)
+        self._run(f"DELETE FROM {own}.record WHERE t = (SELECT t FROM {own}.task WHERE task_id = %s)", raw)
+        self._run(f"DELETE FROM {own}.task WHERE task_id = %s", raw)
 
     def set_time(self, wall_ms: int) -> None:
         self.clock.set_wall_ms(wall_ms)
@@ -126,6 +163,19 @@ class PostgresWorld(World):
         for journal in self.opened:
             await journal.close()
         self._db.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Administered(Administered):
+    world: PostgresWorld
+
+    @property
+    def at_place(self) -> JournalAdmin:
+        return self.world.admin()
+
+    def new_copy(self) -> Path:
+        self.world.keep_aside()
+        return super().new_copy()
 
 
 class _Together(ManualClock):

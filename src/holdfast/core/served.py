@@ -26,6 +26,7 @@ PLAIN, SALTED = 1, 3  # formats of a ring; an older Holdfast, which knows no sal
 SALT_BYTES = 16
 ID_BYTES = 8
 NAME_CHARS_MAX = 255
+URL, URL_CHARS_MAX = "postgresql://", 2_000  # how a journal on a server is known
 JOURNALS_MAX = 1_000
 
 
@@ -109,8 +110,8 @@ def _parsed(fields: dict[str, Any]) -> ServedJournal:  # Any: JSON not yet check
     if not fields.keys() <= {"id", "name", "salt", "was"}:
         raise ValueError("unknown fields")
     name = fields["name"]
-    if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARS_MAX or "/" in name or name in (".", ".."):
-        raise ValueError("not the name of a file")
+    if not isinstance(name, str) or not _is_name(name):
+        raise ValueError("not the name of a file, nor a url")
     salt = _bytes(fields["salt"], SALT_BYTES) if "salt" in fields else b""
     was = tuple(_bytes(one, ID_BYTES).hex() for one in fields.get("was", []))
     return ServedJournal(id=_bytes(fields["id"], ID_BYTES).hex(), name=name, salt=salt, was=was)
@@ -135,3 +136,10 @@ class ServingRing(KeyRing, Protocol):
         """Change the list, in the ring and in every copy of it, one process at a time. On return it is durable. Raises
         what a place that cannot be written does; the ring itself is then as it was."""
         ...
+
+
+def _is_name(name: str) -> bool:
+    """Whether a journal can be known by it: a file in the folder, or a url."""
+    if name.startswith(URL):
+        return len(name) <= URL_CHARS_MAX
+    return 0 < len(name) <= NAME_CHARS_MAX and "/" not in name and name not in (".", "..")

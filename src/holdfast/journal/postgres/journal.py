@@ -55,7 +55,7 @@ class PostgresJournal:
     ) -> None:
         clock = instance.clock
         self.capabilities = contract.Capabilities(
-            durable=True, statements=not statements_off, shared=True, hosts=True, administered=False
+            durable=True, statements=not statements_off, shared=True, hosts=True, administered=True
         )
         self.journal_id, self.incarnation = journal_id, instance.incarnation
         self.place = link.place
@@ -69,9 +69,24 @@ class PostgresJournal:
         self._running = wraps.running_total(journal_id)
         self._links = Links(link)
         self._looks = Looks(clock, self._time, instance, host_id)
-        self._writer = Writer(self._links, self._running, time=self._time, wraps=wraps, boot_ms=clock.boot_ms)
+        self._writer = Writer(
+            self._links,
+            self._running,
+            time=self._time,
+            wraps=wraps,
+            boot_ms=clock.boot_ms,
+            raise_mark=instance.raise_mark,
+        )
         self._writer.statements_off = statements_off
-        self._claims = Claims(self._links, self._running, clock=clock, time=self._time, looks=self._looks, wraps=wraps)
+        self._claims = Claims(
+            self._links,
+            self._running,
+            instance.raise_mark,
+            clock=clock,
+            time=self._time,
+            looks=self._looks,
+            wraps=wraps,
+        )
         self._changed, self._changes, self._waiting = asyncio.Event(), 0, 0
         self._seen: object = None
         self._watcher: asyncio.Task[None] | None = None
@@ -157,10 +172,7 @@ class PostgresJournal:
         alone: bool = False,
     ) -> list[contract.Claimed]:
         act = Claim(session=_own(session), names=names, limit=limit, task_id=task_id, alone=alone)
-        taken: list[contract.Claimed] = await self._claims.do(act)
-        for claimed in taken:
-            self._raise_mark(claimed.hold.last)
-        return taken
+        return await self._claims.do(act)
 
     async def append(
         self,
@@ -174,15 +186,9 @@ class PostgresJournal:
     ) -> list[int]:
         act = self._writer.append(hold, entries, change=change, applied=applied, statements=statements)
         numbers: list[int] = await self._writer.do(act)
-        if numbers:
-            self._raise_mark(numbers[-1])
         if change is not None and change.state is not TaskState.RUNNING:
             self._note_change()
         return numbers
-
-    def _raise_mark(self, number: int) -> None:
-        self._instance.raise_mark(max(number, self._writer.tally.last))
-        self._writer.tally.last = max(number, self._writer.tally.last)
 
     async def release(self, hold: contract.Hold) -> None:
         if await self._links.write(lambda link: claims.release(link, hold, now_ms=self.now_ms())):

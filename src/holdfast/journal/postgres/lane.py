@@ -19,7 +19,7 @@ import asyncio
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 from weakref import WeakSet
@@ -83,8 +83,10 @@ class Tally:
 
 
 class Lane(ABC, Generic[A]):
-    def __init__(self, links: Links, running: RunningTotal) -> None:
+    def __init__(self, links: Links, running: RunningTotal, raise_mark: Callable[[int], None]) -> None:
         self._links = links
+        self._raise_mark = raise_mark  # after a commit: this host remembers how far the journal is
+        self.newest = 0  # the highest record number of the batch under way
         self.tally = Tally(running)
         self._queue: deque[A] = deque()
         self._pump: asyncio.Task[None] | None = None
@@ -147,6 +149,7 @@ class Lane(ABC, Generic[A]):
     async def count(self, link: Link, move: int, *, newest: int, at_ms: int) -> None:
         """Move the tally in the transaction that is under way. Raises JournalOlderCopy where the row is older than this
         lane left it."""
+        self.newest = newest
         stored, at_ms, w, stamp = self.tally.moved(move, at_ms=at_ms)
         if not await link.run(COUNT_IN.format(last="%s"), (stored, at_ms, newest, w, stamp)):
             await link.roll_back()
@@ -232,6 +235,8 @@ class Lane(ABC, Generic[A]):
     def _committed(self, move: int) -> None:
         self.tally.stamp += 1
         self.tally.total += move
+        self.tally.last = max(self.tally.last, self.newest)
+        self._raise_mark(self.tally.last)
         self._doubt = None
         self.commits += 1
 

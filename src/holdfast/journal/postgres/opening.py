@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from psycopg import errors as pg
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ids import fingerprint_key
 from holdfast.core.ports import KeyRing
-from holdfast.errors import JournalDamaged, JournalOlderCopy, KeysWrong, NotAJournal, ReadOnly
+from holdfast.errors import JournalBusy, JournalDamaged, JournalOlderCopy, KeysWrong, NotAJournal, ReadOnly
 from holdfast.host.machine import host_id
 from holdfast.host.private_files import ensure_private_folder
 from holdfast.journal.admin import HighWater
@@ -25,21 +26,24 @@ from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.host.high_water import high_water
 from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.host.use_lock import JournalUse
-from holdfast.journal.sqlite.opening.open import JOURNAL_ID_CHARS, key_check
+from holdfast.journal.sqlite.opening.open import JOURNAL_ID_CHARS, key_check, remember_name
 
 SHARED_WAIT_S = 15.0
+LOOK_AGAIN_S = 0.1
+ALONE = "alone"  # the turn of whoever changes the journal as a whole
 
 
 async def open_journal(
-    place: PostgresPlace, instance: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy, create: bool
+    place: PostgresPlace, instance: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy, create: bool, name: str = ""
 ) -> PostgresJournal:
-    """Open the journal there, or make a new one where there is none; raises as `JournalAdmin.open`."""
+    """Open the journal there, or make a new one where there is none; raises as `JournalAdmin.open`. With a `name` this
+    machine remembers that it has used it, so that its loss is noticed."""
     try:
         link = await Link.open(place)
     except psycopg.Error as error:
         raise translated(error, opening=True) from error
     try:
-        return await _open(link, instance, keys=keys, clock=clock, entropy=entropy, create=create)
+        return await _open(link, instance, keys=keys, clock=clock, entropy=entropy, create=create, name=name)
     except BaseException as error:  # also a cancel: no connection is kept without a journal
         await link.close()
         if isinstance(error, psycopg.Error):
@@ -48,7 +52,7 @@ async def open_journal(
 
 
 async def _open(
-    link: Link, instance: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy, create: bool
+    link: Link, instance: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy, create: bool, name: str
 ) -> PostgresJournal:
     await _prepare_schema(link, keys, entropy=entropy, create=create)
     journal_id = await check_keys(link, keys)
@@ -56,6 +60,7 @@ async def _open(
     folder = instance / journal_id
     ensure_private_folder(instance)
     ensure_private_folder(folder)
+    await _wait_shared(link)
     use = await JournalUse.shared(folder, timeout_s=SHARED_WAIT_S)
     try:
         incarnation, newest_ms = await check_not_older(link, folder)
@@ -63,6 +68,8 @@ async def _open(
         live = await link.one("SELECT 1 FROM $s.session WHERE ended = 0 AND until_ms > $now LIMIT 1")
         if live is None:  # nobody else has looked of late
             await totals.check(link, wraps.running_total(journal_id))
+        if name:
+            remember_name(folder, name)
         own = Instance(folder, clock=clock, entropy=entropy, incarnation=incarnation, use=use)
         journal = PostgresJournal(
             link,
@@ -81,6 +88,16 @@ async def _open(
     return journal
 
 
+async def _wait_shared(link: Link) -> None:
+    """Until nobody changes the journal as a whole. Raises JournalBusy."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + SHARED_WAIT_S
+    while await link.one("SELECT 1 FROM $s.turn WHERE name = %s AND until_ms > $now", (ALONE,)):
+        if loop.time() >= until:
+            raise JournalBusy(f"{link.place.shown} is being restored or raised by another process")
+        await asyncio.sleep(LOOK_AGAIN_S)
+
+
 async def _prepare_schema(link: Link, keys: KeyRing, *, entropy: Entropy, create: bool) -> None:
     row = await link.one("SELECT pg_is_in_recovery()")
     if row is not None and row[0]:
@@ -95,10 +112,14 @@ async def _prepare_schema(link: Link, keys: KeyRing, *, entropy: Entropy, create
             raise NotAJournal(f"there is no journal at {link.place.shown}")
         # Another process may make it meanwhile; theirs is as good.
         with suppress(pg.DuplicateTable, pg.DuplicateSchema, pg.UniqueViolation, pg.DuplicateObject):
-            await schema.make(link, key_check=key_check(keys), entropy=entropy)
+            await schema.make(link, new_meta(keys, entropy.bytes(8).hex()))
     elif found < schema.SCHEMA:
         await check_keys(link, keys)
         await schema.raise_schema(link)
+
+
+def new_meta(keys: KeyRing, journal_id: str) -> dict[str, str]:
+    return {"journal_id": journal_id, "key_check": key_check(keys).hex()}
 
 
 async def check_keys(link: Link, keys: KeyRing) -> str:

@@ -9,9 +9,9 @@ it opens the journal, and a process that has it open keeps working as long as it
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from importlib import resources
 
-from holdfast.core.clock import Entropy
 from holdfast.errors import JournalDamaged, JournalNewer
 from holdfast.journal.postgres.links import Link, transact
 
@@ -41,19 +41,22 @@ def check_version(found: int, shown: str) -> None:
         )
 
 
-async def make(link: Link, *, key_check: bytes, entropy: Entropy) -> None:
-    """A new, empty journal. Safe to race: whoever is second finds the first one's."""
+async def make(link: Link, meta: Mapping[str, str], *, incarnation: int = 1, lost_after_ms: int = 0) -> None:
+    """A new, empty journal. Safe to race: whoever is second finds the first one's. With `lost_after_ms` it takes the
+    place of one that is lost, and what is submitted to it may have run before."""
 
     async def act(link: Link) -> None:
         await link.run("CREATE SCHEMA IF NOT EXISTS $s")
         await link.run(schema_step(1))
         await link.run("INSERT INTO $s.version (number) VALUES (%s)", (1,))
-        await link.run("INSERT INTO $s.incarnation (number) VALUES (%s)", (1,))
         await link.run(
-            "INSERT INTO $s.meta (key, value) "
-            "VALUES ('journal_id', %s), ('key_check', %s), ('created_ms', ($now)::text)",
-            (entropy.bytes(8).hex(), key_check.hex()),
+            "INSERT INTO $s.incarnation (number, lost_after_ms, restored_ms) "
+            "SELECT %s, %s, CASE WHEN %s > 0 THEN $now ELSE 0 END",
+            (incarnation, lost_after_ms, lost_after_ms),
         )
+        await link.run("INSERT INTO $s.meta (key, value) VALUES ('created_ms', ($now)::text)")
+        for key, value in meta.items():
+            await link.run("INSERT INTO $s.meta (key, value) VALUES (%s, %s)", (key, value))
         await raise_version(link, 1)
 
     await transact(link, act)

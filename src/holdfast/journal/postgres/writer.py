@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,9 +107,16 @@ Write = Append | Submit | Retain
 
 class Writer(Lane[Write]):
     def __init__(
-        self, links: Links, running: RunningTotal, *, time: CarriedTime, wraps: KeyWraps, boot_ms: Any
+        self,
+        links: Links,
+        running: RunningTotal,
+        *,
+        time: CarriedTime,
+        wraps: KeyWraps,
+        boot_ms: Any,
+        raise_mark: Callable[[int], None],
     ) -> None:
-        super().__init__(links, running)
+        super().__init__(links, running, raise_mark)
         self._running = running
         self._time = time
         self._wraps = wraps
@@ -189,6 +196,7 @@ class Writer(Lane[Write]):
             first = act.made.rows[0][0] if act.made.rows else 0
             query = "SELECT n FROM $s.record WHERE t = %s AND seq BETWEEN %s AND %s ORDER BY seq"
             act.result = [row[0] for row in await link.run(query, (act.hold.row, first, act.made.seq))]
+            self.newest = max(self.newest, *act.result, 0)
 
     # one statement
 
@@ -204,6 +212,7 @@ class Writer(Lane[Write]):
         self.committing(move)
         ((kept, database_ms, _),) = await link.run(ADD, values)
         self._time.heard(database_ms)
+        self.newest = max(row[2] for row in kept)
         _give_numbers(acts, kept)
         return move
 

@@ -260,7 +260,7 @@ class SqliteAdmin:
                 raise InvariantViolated("I1", f"{aside} is not the complete new journal")
         os.rename(aside, path)
         sync_folder(path.parent)
-        remember_name(instance / done.journal_id, path)
+        remember_name(instance / done.journal_id, path.name)
         for folder in lost:
             forget_name(folder)
         return msgspec.structs.replace(done, mark_sequence=sequence)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,9 +101,17 @@ class Candidate:
 
 class Claims(Lane[Claim]):
     def __init__(
-        self, links: Links, running: RunningTotal, *, clock: Clock, time: CarriedTime, looks: Looks, wraps: KeyWraps
+        self,
+        links: Links,
+        running: RunningTotal,
+        raise_mark: Callable[[int], None],
+        *,
+        clock: Clock,
+        time: CarriedTime,
+        looks: Looks,
+        wraps: KeyWraps,
     ) -> None:
-        super().__init__(links, running)
+        super().__init__(links, running, raise_mark)
         self._running = running
         self._clock = clock
         self._time = time

@@ -123,7 +123,7 @@ def _open(
         checked = db.pragma("data_version") if alone else None
         if alone:
             totals.check_not_put_back(db, wraps.running_total(folder.name))
-        remember_name(folder, path)
+        remember_name(folder, path.name)
         instance = Instance(folder, clock=clock, entropy=entropy, incarnation=incarnation, use=use)
         instance.reserve.try_restore()
         reader = connect(path, sync=sync)
@@ -172,9 +172,9 @@ def _sync_names(folder: Path) -> None:
         ) from error
 
 
-def remember_name(folder: Path, path: Path) -> None:
-    """Keep which file this instance folder belongs to, so that its loss is noticed."""
-    name, wanted = folder / NAME, path.name.encode() + b"\n"
+def remember_name(folder: Path, known_as: str) -> None:
+    """Keep which file or url this instance folder belongs to, so that its loss is noticed."""
+    name, wanted = folder / NAME, known_as.encode() + b"\n"
     if not name.exists() or name.read_bytes() != wanted:
         write_atomically(name, wanted)
 
