@@ -49,7 +49,7 @@ def translated(error: psycopg.Error, *, opening: bool = False) -> HoldfastError:
         case pg.InsufficientPrivilege():
             return ReadOnly(
                 f"the database user may not use the journal: {_text(error)}",
-                hint="use the user that made the journal, or grant its rights: see docs/how-to/postgres.md",
+                hint="use the database user that made the journal, or grant its rights to this one",
             )
         case pg.UndefinedTable() | pg.UndefinedColumn() | pg.InvalidSchemaName():
             return NotAJournal(
