@@ -39,6 +39,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Run them": (
         "how-to/run-a-worker",
+        "how-to/postgres",
         "how-to/production-checklist",
         "how-to/debug",
         "how-to/unknown-effects",
