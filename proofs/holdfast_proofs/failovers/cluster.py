@@ -102,7 +102,7 @@ class Cluster:
         self.replicate()
 
     def replicate(self) -> None:
-        """The standby is made anew from the primary, and commits wait for it from now on."""
+        """The standby is made again from the primary, and commits wait for it from now on."""
         self.standby.follow(self.primary)
         self.primary.require(self.standby.region.name)
         wait_for(lambda: self.primary.sync_state() == "sync", "the standby is synchronous")

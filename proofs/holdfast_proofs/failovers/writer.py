@@ -1,7 +1,7 @@
 """One writer: a process that appends to a task of its own, and writes down what was acknowledged to it.
 
 It does what a worker does: a session with a lease that it renews, a claim, appends; a commit in doubt is confirmed, and
-what is lost sight of is claimed again. A process whose lease ends begins anew, as a worker's supervisor would start it.
+what is lost sight of is claimed again. A process whose lease ends starts again, as a worker's supervisor would start it.
 Each append carries a token that is used once. The log of this process is the truth that the journal is compared with.
 """
 
@@ -33,7 +33,7 @@ from holdfast.journal.records import NewRecord, RecordKind, TaskState
 
 TTL_MS = 3_000
 PAUSE_S = 0.02
-OPEN_S = 15.0  # a server that cannot commit lets nobody in: begin anew, perhaps at the other one
+OPEN_S = 15.0  # a server that cannot commit lets nobody in: start again, perhaps at the other one
 TASK = "written"
 
 
@@ -67,7 +67,7 @@ class Writer:
 
     async def run(self) -> None:
         while True:
-            async with asyncio.timeout(OPEN_S):  # then the process begins anew
+            async with asyncio.timeout(OPEN_S):  # then the process starts again
                 journal = await self._open()
                 session = await journal.open_session(worker=f"writer {self._number}", ttl_ms=TTL_MS)
             self.say("session")

@@ -131,8 +131,7 @@ class Links:
         link = await self._take(urgent)
         try:
             yield link
-        except BaseException:
-            # What is under way on it, a broken-off statement too, must not reach the next one.
+        except BaseException:  # a cancel too: what is under way on it must not reach the next one
             if link.db.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
                 await link.close()
             raise
@@ -158,7 +157,7 @@ class Links:
         self._open += 1
         try:
             link = await Link.open(self.place, known=self._known)
-        except BaseException:
+        except BaseException:  # a cancel too: nobody waits for a connection that does not come
             self._open -= 1
             self._wake()
             raise

@@ -5,7 +5,7 @@ every open task: an append of whoever held one before then finds another epoch i
 A plain read of the incarnation would be no fence: it may be read a moment before it rises.
 
 **Restore** (T14): the database was promoted with loss, or an older dump was put back. Every open task gets a record
-which says that the timeline after its newest record is lost, and all tallies begin anew from what is there.
+which says that the timeline after its newest record is lost, and all tallies start again from what is there.
 """
 
 from __future__ import annotations
