@@ -1,7 +1,7 @@
 """One writer: a process that appends to a task of its own, and writes down what was acknowledged to it.
 
 It does what a worker does: a session with a lease that it renews, a claim, appends; a commit in doubt is confirmed, and
-what is lost sight of is claimed again. A process whose lease ends starts again, as a worker's supervisor would start it.
+what is lost sight of is claimed again. A process whose lease ends starts again, as a worker's supervisor makes it do.
 Each append carries a token that is used once. The log of this process is the truth that the journal is compared with.
 """
 
