@@ -63,6 +63,7 @@ WHY = {
     "core": "typed rests and the list of notices moved in",
     "runtime": "renamed public names keep their old ones until 0.2",
     "memory": "a line that an editor and the agent write at once is merged here, and that takes its room",
+    "testing": "the contract suite of journals that several hosts share moved in",
     "host": "opening of SQLite and mounts moved in",
     "downstream": "the one small HTTP server for tests moved in",
     "contracts": "each far end's own words for outcomes are said in full",

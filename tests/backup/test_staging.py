@@ -19,8 +19,10 @@ import pytest
 
 from holdfast.app.binder import open_journal
 from holdfast.backup.archive.manifest import EntryKind, ManifestEntry, ManifestReader, SnapshotNote
+from holdfast.backup.snapshot import databases
 from holdfast.backup.snapshot import staging as module
-from holdfast.backup.snapshot.staging import Staged, Subject, copy_database, stage
+from holdfast.backup.snapshot.databases import copy_database
+from holdfast.backup.snapshot.staging import Staged, Subject, stage
 from holdfast.core.journal_address import JournalAddress, file_at
 from holdfast.errors import BackupDamaged, SnapshotFailed
 from holdfast.host.private_files import ensure_private_folder
@@ -564,7 +566,8 @@ def test_a_journal_that_is_no_file_of_the_folder_is_in_the_snapshot(
     def serving(one: JournalAddress) -> JournalAdmin:
         return journal_at(real if one == address else one)
 
-    monkeypatch.setattr(module, "journal_at", serving)
+    for one in (module, databases):
+        monkeypatch.setattr(one, "journal_at", serving)
     staging = tmp_path / "staging"
     ensure_private_folder(staging)
     subject = Subject(folder=home, journal=address, id="hf1x", name="ada", incarnation=3, seq=7, at=1, holdfast="0")

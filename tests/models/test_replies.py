@@ -64,7 +64,7 @@ CALLS = st.builds(
 )
 ANSWERS = st.builds(
     Answer, text=TEXTS, tool_calls=st.lists(CALLS, max_size=3).map(tuple), refusal=st.just("") | TEXTS
-).filter(lambda one: bool(one.text or one.tool_calls or one.refusal))
+).filter(lambda one: bool(one.text.strip() or one.tool_calls or one.refusal.strip()))  # else it is empty
 
 
 @settings(max_examples=60)

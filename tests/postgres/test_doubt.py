@@ -6,20 +6,23 @@ A server whose synchronous standby does not exist keeps every commit waiting; ta
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import psycopg
 import pytest
 
 from holdfast.core.ids import task_id_from_bytes
 from holdfast.errors import JournalOlderCopy
 from holdfast.journal.contract import Claimed, CommitOutcome, Submission
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.journal.postgres.links import LINKS_MAX
-from holdfast.journal.postgres.place import PostgresPlace
+from holdfast.journal.postgres.links import LINKS_MAX, Link
+from holdfast.journal.postgres.place import PostgresPlace, Row
+from holdfast.journal.postgres.writer import ADD
 from holdfast.testing.journal_contract.world import copied, noted
 from holdfast_proofs.support.postgres import Server
 
@@ -181,3 +184,32 @@ async def test_a_database_that_lost_commits_is_refused(
     with pytest.raises(JournalOlderCopy):
         await journal.append(claimed.hold, [noted("n9")])
     assert journal.broken
+
+
+async def test_a_statement_that_arrives_when_it_is_long_given_up_changes_nothing(
+    place: PostgresPlace, open_it: OpenJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is lost before the server has the statement; it arrives after the doubt was settled, and before
+    the same is written again."""
+    journal: PostgresJournal = await open_it()
+    (claimed,) = await claimed_tasks(journal, 1)
+    late: list[tuple[bytes, Sequence[Any]]] = []
+    run = Link.run
+
+    async def cut(self: Link, text: str, values: Sequence[Any] = ()) -> list[Row]:
+        if text is not ADD:
+            return await run(self, text, values)
+        if not late:
+            late.append((place.sql(text), values))
+            await self.close()
+            raise psycopg.OperationalError("the connection was cut")
+        with place.connect_at_once() as other, contextlib.suppress(psycopg.errors.DivisionByZero):
+            other.execute(*late[0], binary=True)
+        return await run(self, text, values)
+
+    monkeypatch.setattr(Link, "run", cut)
+    await journal.append(claimed.hold, [noted("n1")])
+    await journal.append(claimed.hold, [noted("n2")])
+    assert len(late) == 1
+    assert list((await journal.read_task(claimed.hold.task_id)).notes) == ["n1", "n2"]
+    assert [line async for line in journal.check()] == []

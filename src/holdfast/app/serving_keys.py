@@ -21,9 +21,9 @@ from holdfast.core.served import (
     with_journal,
 )
 from holdfast.errors import HoldfastError, JournalBusy, JournalGone, JournalOlderCopy, KeysWrong
-from holdfast.host.private_files import read_plain
 from holdfast.journal.bind import journal_at
-from holdfast.layout.covering import SQLITE_HEAD
+
+SQLITE_PAGE_MIN = 512  # bytes: a smaller file is no database
 
 
 def check_may_begin(address: JournalAddress, keys: ServingRing) -> None:
@@ -80,12 +80,16 @@ def serve_journal(address: JournalAddress, journal_id: str, keys: ServingRing, e
 
 def _journals_beside(address: JournalAddress) -> set[str]:
     """The ids of the other journals in this folder. One that was moved here or restored may not have been opened yet:
-    neither the ring nor `instance` need know it."""
+    neither the ring nor `instance` need know it.
+
+    Looked at by SQLite alone, and never a -wal or -shm: whoever opens and closes one of its files in another way gives
+    up every lock that this process has on it, and the next process then shortens the -shm under our feet."""
     found: set[str] = set()
     for one in address.folder.iterdir():
-        with contextlib.suppress(HoldfastError, OSError):
-            if one.name != address.file and one.is_file() and read_plain(one, len(SQLITE_HEAD)) == SQLITE_HEAD:
-                found.add(journal_at(file_at(one)).peek())
+        if one.name != address.file and not one.name.endswith(("-wal", "-shm", "-journal")):
+            with contextlib.suppress(HoldfastError, OSError):
+                if one.is_file() and one.stat().st_size >= SQLITE_PAGE_MIN:
+                    found.add(journal_at(file_at(one)).peek())
     return found
 
 

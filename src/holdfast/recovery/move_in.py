@@ -33,7 +33,7 @@ from holdfast.app.binder import KEYS
 from holdfast.backup.archive.contained_writer import sync_tree
 from holdfast.backup.archive.reader import STATE, Snapshot, read_snapshot
 from holdfast.backup.chain.heads import HeadFile
-from holdfast.backup.snapshot.staging import read_mark
+from holdfast.backup.snapshot.databases import read_mark
 from holdfast.core.journal_address import FILE, INSTANCE, file_at
 from holdfast.core.ports import KeyRing
 from holdfast.errors import (

@@ -40,8 +40,9 @@ from holdfast.backup.places.place_state import OK
 from holdfast.backup.places.places import Place, place_error
 from holdfast.backup.record import find_missing, record_listing
 from holdfast.backup.report import PlaceResult, result_of
+from holdfast.backup.snapshot.databases import read_mark
 from holdfast.backup.snapshot.sealed import find_sealed
-from holdfast.backup.snapshot.staging import Staged, read_mark
+from holdfast.backup.snapshot.staging import Staged
 from holdfast.core.clock import Clock, SystemClock, SystemEntropy
 from holdfast.core.journal_address import file_at
 from holdfast.core.ports import KeyRing

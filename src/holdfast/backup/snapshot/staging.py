@@ -38,7 +38,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import apsw
 from msgspec import structs
 
 from holdfast.backup.archive.contained_writer import ContainedWriter, open_by_walk
@@ -57,13 +56,13 @@ from holdfast.backup.archive.manifest import (
     mtime_us_of,
 )
 from holdfast.backup.archive.reader import STATE
+from holdfast.backup.snapshot.databases import copy_database, copy_journal, read_mark, sequence_of
 from holdfast.backup.snapshot.kept import KeptFile, KeptStaging, find_mark, keep, mark_of, take_kept, trim
 from holdfast.backup.snapshot.sealed import read_secrets, seal_files
-from holdfast.core.journal_address import JournalAddress, file_at
-from holdfast.errors import HoldfastError, SnapshotFailed
+from holdfast.core.journal_address import JournalAddress
+from holdfast.errors import SnapshotFailed
 from holdfast.host.manifest import PATH_BYTES_MAX
 from holdfast.host.private_files import FILE_MODE, FOLDER_MODE, disk_error, open_private, write_all
-from holdfast.host.sqlite import copy_whole
 from holdfast.host.tree import GRAIN_NS, FileMark, may_hide_a_change, open_folder, seen
 from holdfast.identity.records.encodings import Digest
 from holdfast.identity.records.signed import Signed
@@ -72,49 +71,6 @@ from holdfast.identity.statements.statements import Head
 from holdfast.journal.bind import journal_at
 from holdfast.layout.covered import CoveringRules, FolderEntry, look
 from holdfast.layout.covering import SEALED, SEALED_NOTE, CoveredKind
-
-
-def copy_database(source: Path, copy: Path) -> None:
-    """Copy a live SQLite database into the empty file `copy`, in one step, and check the copy.
-    Raises SnapshotFailed: without a whole copy there is no snapshot, rather than one without it."""
-    try:
-        damage = copy_whole(source, copy)
-    except apsw.Error as error:
-        raise SnapshotFailed(
-            f"Holdfast cannot copy the database {source}: {error}",
-            hint="close or repair the database, or move it out of the agent's folder",
-        ) from error
-    if damage:
-        raise SnapshotFailed(
-            f"the database {source} is damaged: {damage}",
-            hint="repair the database, or move it out of the agent's folder",
-        )
-
-
-def sequence_of(journal: JournalAddress) -> int:
-    """The last record that is committed now: the copy must have at least this one."""
-    try:
-        return journal_at(journal).newest_record()
-    except HoldfastError as error:
-        raise SnapshotFailed(f"Holdfast cannot read the journal {journal}: {error.message}") from error
-
-
-def copy_journal(journal: JournalAddress, copy: Path) -> None:
-    """Copy the journal into the empty file `copy`, as it was after some commit, and check the copy."""
-    try:
-        journal_at(journal).copy(copy)
-    except HoldfastError as error:
-        raise SnapshotFailed(f"Holdfast cannot copy the journal {journal}: {error.message}") from error
-
-
-def read_mark(copy: Path) -> SnapshotJournal:
-    """How far a copied journal had come."""
-    try:
-        found = journal_at(file_at(copy)).position()
-    except HoldfastError as error:
-        raise SnapshotFailed(error.message) from error
-    return SnapshotJournal(id=found.journal_id, incarnation=found.incarnation, sequence=found.sequence)
-
 
 TRIES = 5  # to copy a file that changes
 PIECE_BYTES = 1 << 20

@@ -7,10 +7,11 @@ stamp, one more each time. No other lane or process writes that row, so nobody w
 The stamp settles a batch that is in doubt. After the connection was lost with a commit under way, the row is read again
 on a new connection, *locking* it: the read waits for a commit that still waits for its standby, where a plain one would
 show the row of before. The row was there before the batch and the batch updated it; a locking read does not wait for a
-row that a transaction inserted. The new stamp: committed. The old one: aborted, and the batch is made again, with the
-same bytes. A lower one: the server has lost what it had acknowledged, and is an older copy; this process writes no
-more. What was found committed counts only after one more synced write has returned: that a row can be read on this
-server says nothing about its standby.
+row that a transaction inserted. The new stamp: committed. The old one: aborted. It is used up in the same transaction,
+because a batch of one statement may not even have reached the server: arriving later, it finds another stamp and fails.
+Then the batch is made again, with the same bytes. A lower one: the server has lost what it had acknowledged, and is an
+older copy; this process writes no more. What was found committed counts only after one more synced write has returned:
+that a row can be read on this server says nothing about its standby.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ COUNT_IN = (
     "UPDATE $s.tally SET stamp = stamp + 1, total = %b, at_ms = greatest(at_ms, %s), last = greatest(last, {last}) "
     "WHERE w = %s AND stamp = %s RETURNING stamp"
 )
+USED_UP = 2  # added to the stamp of a batch that is not there; one more would say that it is
 _NO_RESULT = object()
 
 
@@ -246,9 +248,11 @@ class Lane(ABC, Generic[A]):
 
         async def look(link: Link) -> int:
             row = await link.one("SELECT stamp FROM $s.tally WHERE w = %s FOR UPDATE", (self.tally.w,))
+            found = -1 if row is None else int(row[0])
             # A synced write: only with it is what was found known to be on the standby too.
-            await link.change("UPDATE $s.tally SET at_ms = at_ms WHERE w = %s", (self.tally.w,))
-            return -1 if row is None else int(row[0])
+            by = USED_UP if found == self.tally.stamp else 0
+            await link.change("UPDATE $s.tally SET stamp = stamp + %s WHERE w = %s", (by, self.tally.w))
+            return found + by
 
         found = await transact(link, look)
         if found == self.tally.stamp + 1:
@@ -260,6 +264,7 @@ class Lane(ABC, Generic[A]):
         self._doubt = None
         if found < self.tally.stamp:
             self.refuse_older()
+        self.tally.stamp = found
         return False
 
     def refuse_older(self) -> None:

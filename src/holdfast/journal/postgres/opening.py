@@ -18,7 +18,7 @@ from holdfast.host.private_files import ensure_private_folder
 from holdfast.journal.admin import HighWater
 from holdfast.journal.postgres import schema, totals
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.journal.postgres.links import Link
+from holdfast.journal.postgres.links import InDoubt, Link
 from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.journal.postgres.sql_errors import translated
 from holdfast.journal.postgres.verbs import statements
@@ -46,8 +46,10 @@ async def open_journal(
         return await _open(link, instance, keys=keys, clock=clock, entropy=entropy, create=create, name=name)
     except BaseException as error:  # also a cancel: no connection is kept without a journal
         await link.close()
-        if isinstance(error, psycopg.Error):
-            raise translated(error) from error
+        if isinstance(error, psycopg.Error | InDoubt):
+            raise translated(
+                error if isinstance(error, psycopg.Error) else psycopg.OperationalError(str(error))
+            ) from error
         raise
 
 

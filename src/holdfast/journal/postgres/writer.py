@@ -47,7 +47,7 @@ _RECORDS = (
 KEEP = (
     f"INSERT INTO $s.record (n, {_RECORD}) SELECT nextval('$s.record_number'), r.* FROM {_RECORDS} RETURNING t, seq, n"
 )
-_MOVE = (
+MOVE = (
     "UPDATE $s.task AS k SET seq = w.seq, head = w.head, changed_ms = greatest(k.changed_ms, %b), "
     "crashes = CASE WHEN w.progress THEN 0 ELSE k.crashes END "
     "FROM unnest(%b::bigint[], %b::bigint[], %b::integer[], %b::integer[], %b::bytea[], %b::boolean[]) "
@@ -58,7 +58,7 @@ _SETTINGS = (
     "SELECT set_config('synchronous_commit', 'on', true) AS synced, set_config('lock_timeout', '10000', true) AS waits"
 )
 ADD = (
-    f"WITH settings AS MATERIALIZED ({_SETTINGS}), moved AS ({_MOVE.format(more=', settings')}), kept AS ({KEEP}), "
+    f"WITH settings AS MATERIALIZED ({_SETTINGS}), moved AS ({MOVE.format(more=', settings')}), kept AS ({KEEP}), "
     f"counted AS ({COUNT_IN.format(last='(SELECT max(n) FROM kept)')}) "
     "SELECT (SELECT array_agg(ARRAY[t, seq, n]) FROM kept), $now, "
     "1 / ((SELECT count(*) FROM moved) = %b AND EXISTS (SELECT 1 FROM counted))::integer"
@@ -229,7 +229,7 @@ class Writer(Lane[Write]):
         if any(act.statements for act in appends):
             await link.db.execute(_AFTER_STATEMENTS)
         if going:
-            await link.run(_MOVE.format(more=""), _moves(going, now_ms))
+            await link.run(MOVE.format(more=""), _moves(going, now_ms))
             kept += [(act.hold.row, act.made) for act in going]
         numbers = await link.run(KEEP, records_by_column(kept)) if any(made.rows for _, made in kept) else []
         _give_numbers(going, numbers)

@@ -73,8 +73,7 @@ class SqliteJournal:
         self._watch = FileWatch(path, instance.folder, let_go=self._let_go)
         self._changed, self._changes, self._waiting = asyncio.Event(), 0, 0
         self._ticking: asyncio.TimerHandle | None = None
-        self._ticks = 0  # looks since the last change
-        self._holds, self._closed = 0, False
+        self._ticks, self._holds, self._closed = 0, 0, False  # ticks: looks since the last change
         self._seen_version = self._timed_version = cast(object, None)
         self._seen_version = self._data_version()
         self._total_version = checked  # the data_version that the running total was checked after; None: it was not
