@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import holdfast
 from holdfast.core.ids import TaskId
 from holdfast.errors import TaskParked
-from holdfast.testing.lab import Lab
+from holdfast.testing.lab import Lab, wait_until
 
 KEYED = holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=True, max_delay_s=0)
 ORDER = {"lines": [{"article": "A-1", "cents": 700}]}
@@ -102,3 +103,29 @@ async def test_what_is_left_out_is_never_given_for_a_result(lab: Lab) -> None:
         handle = await hf.submit(twice)
         with pytest.raises(TaskParked, match="twice in one run"):
             await handle.result(10)
+
+
+async def test_the_hand_off_of_a_running_task_names_the_steps_it_closed(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "holdfast.toml").write_text('agent = "ada"\n')
+    go_on = asyncio.Event()
+
+    @holdfast.task
+    async def many(run: holdfast.Run) -> Any:
+        for number in range(3):
+            await run.call(note, order=ORDER, number=number)
+        await go_on.wait()
+
+    async with holdfast.open(tmp_path / "journal.db", tasks=[many]) as hf:
+        handle = await hf.submit(many)
+        told = [f"{handle.id}/{ordinal} (note) succeeded" for ordinal in (1, 2, 3)]
+        handoff = tmp_path / "handoff.md"
+
+        async def is_told() -> bool:
+            return handoff.exists() and "3 steps closed" in handoff.read_text()
+
+        await wait_until(is_told)
+        text = handoff.read_text()
+        go_on.set()
+        await handle.result(10)
+    assert [line for line in told if line in text] == told

@@ -1,8 +1,8 @@
 """The owner's view of its task: what it has written itself, taken in without reading it back.
 
 It is the fold of the same records (`records.py`), with two short ways. The two records of a plain step are taken in as
-they are about to be written. Of a step that the run itself has closed it keeps only that it is closed: the payloads are
-in the journal, and the memory of a long run does not grow with them.
+they are about to be written. Of a step that the run itself has closed it may keep only that it is closed (`left_out`):
+the payloads are in the journal, and the memory of a long run does not grow with them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SUCCESS = (Event.SUCCEED,)
 
 def left_out(step: StepView) -> StepView:
     """What a run keeps of the steps of one tool that it has closed itself: that they are, and when the newest began.
-    Their payloads are in the journal; no code of the same run asks for them again."""
+    Their payloads are in the journal. Only for steps that neither the run nor the hand-off asks for again."""
     body = {name: value for name, value in step.body.items() if name != "args"}
     return StepView("", step.letter, step.step, step.tool, body, attempts=step.attempts)
 

@@ -119,10 +119,11 @@ class Steps:
         return outcome_of(step)
 
     def leave_out(self, ordinal: str) -> None:
-        """Keep no payload of a step that this run has just closed, where nothing in it can ask for one."""
+        """Keep no payload of a step that this run has just closed, where nothing can ask for one. In an agent's folder
+        the hand-off does: it names the newest steps of every task that runs, as this view has them."""
         view = self.writer.view
         step = view.steps[ordinal]
-        if self.guard is not None or view.restored_ms or step.ending is not Event.SUCCEED:
+        if self.memory is not None or self.guard is not None or view.restored_ms or step.ending is not Event.SUCCEED:
             return
         kind = (step.tool, step.body.get("window_ms"))
         same = self._left_out.get(kind)
