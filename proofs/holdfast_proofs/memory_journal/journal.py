@@ -253,7 +253,7 @@ class MemoryJournal(MemoryUpkeep):
         )
         inbox = [item.shown() for item in self._inbox_cells(task.task_id) if not item.applied]
         hold.seen = max((item.number for item in inbox), default=0)
-        return Claimed(hold=hold, view=view, row=task.shown(), inbox=inbox)
+        return Claimed(hold=hold, view=view, crashes=task.crashes, inbox=inbox)
 
     def _park_damaged(self, task: TaskCell, error: HoldfastError, now_ms: int) -> None:
         notice = task_damaged_notice(task.task_id, error.message, epoch=task.epoch, now_ms=now_ms)

@@ -213,7 +213,7 @@ DropCheck = Callable[[TaskView, Sequence[InboxItem]], None]  # raises where the 
 class Claimed(msgspec.Struct, kw_only=True):
     hold: Hold
     view: TaskView
-    row: TaskRow
+    crashes: int
     inbox: list[InboxItem]
 
 

@@ -293,7 +293,7 @@ class Engine:
             claimed = await self.journal.claim(self.lease.session, names=names, limit=most)
         if not claimed and not self._running:
             claimed = await self.journal.claim(self.lease.session, names=names, limit=1, alone=True)
-            if claimed and claimed[0].row.crashes:
+            if claimed and claimed[0].crashes:
                 self._suspects.runs_alone(claimed[0].hold.task_id)
         if self._stopping.is_set():
             return 0  # asked to stop meanwhile: the end of the session gives them back

@@ -36,7 +36,7 @@ class Suspects:
         return now - self._idle_at >= PATIENCE_S and not under_suspicion
 
     def took(self, claimed: Claimed | None) -> None:
-        if claimed is not None and claimed.row.crashes >= CRASHES_ALONE:
+        if claimed is not None and claimed.crashes >= CRASHES_ALONE:
             self._beside = claimed.hold.task_id
         else:
             self._idle_at = asyncio.get_running_loop().time()

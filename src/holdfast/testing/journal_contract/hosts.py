@@ -58,7 +58,7 @@ class Hosts:
         assert await there.claim() == []
         hosts.let_pass(1_100)
         again = await there.take(claimed.hold.task_id)
-        assert again.row.crashes == 1
+        assert again.crashes == 1
         assert again.view.claims[again.hold.epoch].host_id != again.view.claims[claimed.hold.epoch].host_id
 
     async def test_the_clock_of_a_host_is_no_matter(self, world: World) -> None:
@@ -101,7 +101,7 @@ class Hosts:
         await live(here, there, hosts, TTL_MS)
         assert await there.claim() == []
         hosts.let_pass(TTL_MS + 100)
-        assert (await there.take(claimed.hold.task_id)).row.crashes == 1
+        assert (await there.take(claimed.hold.task_id)).crashes == 1
 
     async def test_one_who_has_just_come_waits_one_lease(self, world: World) -> None:
         """What the clock did before it came is not known to it."""

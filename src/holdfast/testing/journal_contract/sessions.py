@@ -117,7 +117,7 @@ class Sessions:
             await worker.journal.renew(worker.session)
         ended = await row_of(other.journal, worker.session)
         assert (ended.ended, ended.alive, ended.tasks) == (True, False, 0)
-        assert (await other.take(claimed.hold.task_id)).row.crashes == 0
+        assert (await other.take(claimed.hold.task_id)).crashes == 0
 
     async def test_a_lost_session_lets_go_and_its_tasks_count_a_death(self, world: World) -> None:
         """A task that costs its worker the lease is counted like one that kills it."""
@@ -127,7 +127,7 @@ class Sessions:
         slot = worker.session.take_slot(TAG)
         await worker.journal.end_session(worker.session, orderly=False)
         assert not begun(other.journal, worker.session, slot)
-        assert (await other.take(claimed.hold.task_id)).row.crashes == 1
+        assert (await other.take(claimed.hold.task_id)).crashes == 1
         with pytest.raises(LeaseLost):
             await worker.journal.append(claimed.hold, [noted("n2")])
 

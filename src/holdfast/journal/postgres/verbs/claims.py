@@ -12,7 +12,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from msgspec import UNSET
 
@@ -26,14 +25,13 @@ from holdfast.journal.contract import Claimed, Hold, TaskNames, WaitingTasks
 from holdfast.journal.postgres.lane import Act, Lane
 from holdfast.journal.postgres.links import BEGIN, Link, Links
 from holdfast.journal.postgres.place import Row
-from holdfast.journal.postgres.rows import COLUMNS, TASK_COLUMNS, TASK_FROM, Chained, chained, folded
+from holdfast.journal.postgres.rows import COLUMNS, Chained, chained, folded
 from holdfast.journal.postgres.times import CarriedTime
 from holdfast.journal.postgres.verbs import inbox, sessions, upkeep
 from holdfast.journal.postgres.verbs.sessions import DeadSession, Looks, PagedSession
 from holdfast.journal.postgres.writer import KEEP, records_by_column
 from holdfast.journal.records import NewRecord, Record, RecordKind, TaskState, TaskView, as_kept, fold
 from holdfast.journal.seal import DataKeySealer, KeyWraps
-from holdfast.journal.sqlite.rows import task_row
 from holdfast.journal.total import RunningTotal
 
 _CANDIDATE = "k.t, k.task_id, k.state, k.epoch, k.seq, k.head, k.due_ms, k.crashes, k.key_id, k.data_key"
@@ -258,6 +256,7 @@ class Claims(Lane[Claim]):
                 last=0,
                 sealer=one.sealer,
             )
+            one.crashes = decision.crashes
             holds.append((hold, one, record))
         return await self._claimed(link, holds), kept
 
@@ -267,15 +266,11 @@ class Claims(Lane[Claim]):
         if not holds:
             return []
         items = await inbox.pending(link, [hold for hold, _, _ in holds])
-        query = f"SELECT k.t, {TASK_COLUMNS} {TASK_FROM} WHERE k.t = ANY(%s)"
-        rows: dict[int, Any] = {
-            t: task_row(tuple(columns)) for t, *columns in await link.run(query, ([hold.row for hold, _, _ in holds],))
-        }
         taken: list[tuple[Claimed, Record]] = []
         for hold, one, record in holds:
             given = items.get(hold.row, [])
             hold.seen = max((item.number for item in given), default=0)
-            taken.append((Claimed(hold=hold, view=one.view, row=rows[hold.row], inbox=given), record))
+            taken.append((Claimed(hold=hold, view=one.view, crashes=one.crashes, inbox=given), record))
         return taken
 
 

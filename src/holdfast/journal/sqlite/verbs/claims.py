@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
 from holdfast.core.notices import Notice, poison_notice
@@ -17,7 +17,7 @@ from holdfast.journal.bodies import ClaimedBy
 from holdfast.journal.contract import Claimed, Hold, TaskNames, WaitingTasks
 from holdfast.journal.records import NewRecord, Record, RecordKind, TaskState, TaskView, as_kept
 from holdfast.journal.seal import DataKeySealer, KeyWraps
-from holdfast.journal.sqlite.rows import TASK_COLUMNS, TASK_FROM, Tail, add_records, read_view, task_row
+from holdfast.journal.sqlite.rows import Tail, add_records, read_view
 from holdfast.journal.sqlite.txn import Txn
 from holdfast.journal.sqlite.verbs import upkeep
 from holdfast.journal.sqlite.verbs.sessions import SERVES, DeadSession, SqliteSession
@@ -228,9 +228,7 @@ def _take_one(txn: Txn, candidate: Candidate, session: SqliteSession, wraps: Key
         last=tail.last,
         sealer=sealer,
     )
-    found = txn.db.execute(f"SELECT {TASK_COLUMNS} {TASK_FROM} WHERE t.t = ?", (candidate.row,)).fetchone()
-    task = task_row(cast("tuple[Any, ...]", found))
-    return Claimed(hold=hold, view=view, row=task, inbox=[]), record
+    return Claimed(hold=hold, view=view, crashes=decision.crashes, inbox=[]), record
 
 
 def _decide(candidate: Candidate, *, alone: bool, now_ms: int) -> rules.Decision:
