@@ -55,6 +55,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "how-to/print-the-sheet",
         "how-to/keys",
         "how-to/move-an-agent",
+        "how-to/move-to-postgres",
         "how-to/restore-with-borg",
     ),
     "Understand it": (

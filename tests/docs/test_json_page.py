@@ -127,6 +127,9 @@ def test_every_field_is_documented(tmp_path: Path) -> None:
         "secret list": 0,
         "doctor": 1,
         "todo": 0,
+        "journal show": 0,
+        "journal check": 0,
+        f"journal copy --to {folder / 'new.db'} --dry-run": 0,
         "recover --dry-run": 0,
     }.items():
         printed = hf.look(*words.split(), "--json", code=code).json

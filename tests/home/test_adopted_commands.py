@@ -144,6 +144,8 @@ READING = (
     "memory show",
     "memory search tea",
     "memory folders",
+    "journal show",
+    "journal check",
     "backup schedule",
     "backup due",
 )
@@ -200,6 +202,7 @@ def test_every_command_finds_an_adopted_agent(
     for command in READING:
         for way in WAYS:
             one.run(*command.split(), way=way, code=1 if command == "doctor" else 0)
+    one.run("journal", "copy", "--to", str(home / "new.db"), "--dry-run", way="--home")
     one.run("backup", "verify", way="HOLDFAST_HOME")
     one.run("backup", "prune", "--dry-run", way="--home")
     one.run("place", "fix-key", "disk")

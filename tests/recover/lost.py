@@ -17,12 +17,15 @@ from pathlib import Path
 import holdfast
 from holdfast.app.loading import load_app
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.journal_address import JournalAddress
 from holdfast.demo.machine import Machine, back_up, give_identity
 from holdfast.downstream.process import BlockingFarEnd
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.identity.records.ed25519 import Sodium
+from holdfast.layout.agent_home import load_home
+from holdfast.recovery.copy_journal import copy_journal
 from holdfast_proofs.support.warm_start import run_command
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -52,8 +55,8 @@ class Lost:
         return Lost(root=root, words=self.words, id=self.id, task_id=self.task_id)
 
 
-def live_and_die(root: Path, far_end: BlockingFarEnd) -> Lost:
-    """The far end has one charge of which no backup knows."""
+def live_and_die(root: Path, far_end: BlockingFarEnd, *, url: str = "") -> Lost:
+    """The far end has one charge of which no backup knows. With `url`, its journal is in that database."""
     root.mkdir(mode=0o700, exist_ok=True)
     home_folder = root / "ada"
     home_folder.mkdir(mode=0o700)
@@ -69,6 +72,9 @@ def live_and_die(root: Path, far_end: BlockingFarEnd) -> Lost:
         home, words = await give_identity(home_folder, machine)
         keys = load_or_create(home.keys_file, journal_exists=True, entropy=SystemEntropy())
         SecretFile(home.folder, keys=keys, clock=SystemClock(), entropy=SystemEntropy()).set("billing", TOKEN)
+        if url:
+            await copy_journal(home.journal, JournalAddress(folder=home.folder, url=url))
+            home = load_home(home.folder)
         home.memory_file.touch(0o600)
         home.memory_file.write_text(FACT)
         report = await back_up(home, [root / "place-1", root / "place-2"])

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.journal_address import file_at
 from holdfast.errors import BadSettings, HoldfastError
-from holdfast.layout.settings import find_settings, make_settings, read_fields
+from holdfast.layout.settings import find_settings, make_settings, read_fields, write_journal_url
 
 
 def write(folder: Path, text: str) -> Path:
@@ -89,3 +89,36 @@ def test_a_named_file_must_be_there(tmp_path: Path) -> None:
         find_settings(file_at(tmp_path / "journal.db"), config=str(tmp_path / "other.toml"))
     with pytest.raises(HoldfastError):
         find_settings(file_at(tmp_path / "journal.db"), config=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        'agent = "ada"\n\n[worker]\nconcurrency = 3',
+        "# mine\n[journal]\nallow_network_fs = true  # yes\n\n[worker]\nconcurrency = 3\n",
+        "[journal]",
+        '[journal]\nurl = "postgresql://other/b"\n# kept\n',
+    ],
+)
+def test_the_url_of_the_journal_is_set_and_removed_and_nothing_else(tmp_path: Path, text: str) -> None:
+    path, url = tmp_path / "holdfast.toml", "postgresql://ada@db/agents?schema=ada"
+    path.write_text(text)
+    path.chmod(0o600)
+    others = {name: value for name, value in read_fields(path).items() if name != "journal_url"}
+    write_journal_url(path, url)
+    assert read_fields(path) == {**others, "journal_url": url}
+    write_journal_url(path, "")
+    assert read_fields(path) == others
+    for line in text.splitlines():
+        assert line in path.read_text() or line.startswith("url")
+
+
+def test_a_url_that_cannot_be_changed_alone_is_left_to_the_person(tmp_path: Path) -> None:
+    path = tmp_path / "holdfast.toml"
+    path.write_text('journal = { url = "postgresql://a/b" }\n')
+    path.chmod(0o600)
+    with pytest.raises(BadSettings) as refused:
+        write_journal_url(path, "postgresql://c/d")
+    assert "postgresql://c/d" in str(refused.value.hint)
+    assert "postgresql://a/b" in path.read_text()

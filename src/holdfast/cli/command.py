@@ -73,6 +73,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "place": Entry("holdfast.cli.backup.places", "places for backups: add, list, check, remove"),
         "backup": Entry("holdfast.cli.backup.backup", "snapshots: make, list, test"),
         "recover": Entry("holdfast.cli.recover.recover", "restore an agent from its recovery sheet and one backup"),
+        "journal": Entry("holdfast.cli.journal.journal", "where tasks are kept: show, move to PostgreSQL, check"),
         "migrate": Entry("holdfast.cli.recover.migrate", "move an agent to another host: export, import"),
     },
     "identity": {

@@ -52,6 +52,7 @@ class JournalPosition(msgspec.Struct, frozen=True, kw_only=True):
     journal_id: str
     incarnation: int
     sequence: int  # the number of its newest record
+    tables_left: tuple[str, ...] = ()  # of a copy: tables of Transactional tools that it does not hold
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,6 +178,20 @@ class JournalAdmin(Protocol):
         It is higher than every one that the journal and this machine know of, and than `above`: what
         the head of a newer backup says, or an arbiter has granted. Open tasks become suspect.
         Raises JournalDamaged where the journal itself is damaged; JournalBusy while it is in use."""
+        ...
+
+    async def fill(
+        self, copy: Path, *, keys: KeyRing, clock: Clock, ready: Callable[[], object] = lambda: None
+    ) -> JournalPosition:
+        """Make the journal in this file the journal here, where there is none: same id, records, seals and salt, under
+        the next incarnation. The file is one that `copy` made. All is written and compared with the file, then `ready`
+        is called, then it can be opened: what `ready` raises leaves this place empty.
+        Raises NotNow where there is a journal; JournalDamaged, KeysWrong, JournalNewer; CommitUnknown."""
+        ...
+
+    def set_aside(self) -> str:
+        """Give it a name under which no worker opens it, and return that name; after `copy`, by whoever uses it alone.
+        Raises JournalBusy where it has changed since that copy: a process without a session may have submitted."""
         ...
 
     async def start_empty(

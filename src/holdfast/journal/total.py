@@ -27,7 +27,7 @@ from hashlib import blake2b
 
 BYTES = 16
 NONCE_BYTES = 8
-_MODULUS = 1 << 8 * BYTES
+MODULUS = 1 << 8 * BYTES
 
 
 class RunningTotal:
@@ -51,18 +51,18 @@ class RunningTotal:
 
     def of(self, tasks: Iterable[tuple[bytes, bool]]) -> int:
         """The total of tasks, each given by its head and whether it is erased."""
-        return sum(self.element(head, erased=erased) for head, erased in tasks) % _MODULUS
+        return sum(self.element(head, erased=erased) for head, erased in tasks) % MODULUS
 
     def hide(self, total: int, newest: bytes, nonce: bytes = bytes(NONCE_BYTES)) -> bytes:
         """The total as it is stored beside the record with this hash. The nonce is another one each time that it is
         stored there; a hash never comes twice."""
-        return nonce + ((total + self._mask_of(newest, nonce)) % _MODULUS).to_bytes(BYTES, "big")
+        return nonce + ((total + self._mask_of(newest, nonce)) % MODULUS).to_bytes(BYTES, "big")
 
     def show(self, stored: bytes, newest: bytes) -> int:
         """The total that is stored beside the record with this hash. Bytes that `hide` did not make for it show a
         number that fits nothing."""
         nonce, hidden = stored[:NONCE_BYTES], stored[NONCE_BYTES:]
-        return (int.from_bytes(hidden, "big") - self._mask_of(newest, nonce)) % _MODULUS
+        return (int.from_bytes(hidden, "big") - self._mask_of(newest, nonce)) % MODULUS
 
     def _mask_of(self, newest: bytes, nonce: bytes) -> int:
         keyed = self._mask.copy()

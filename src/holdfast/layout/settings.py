@@ -286,6 +286,39 @@ def edited(old: str, *, name: str, identity: IdentitySettings, scope: str = "") 
     return new if _plain(found) == _plain(wanted) else None
 
 
+_JOURNAL = re.compile(r"^\[journal\][^\n]*(?:\n|\Z)((?:(?!\[)[^\n]*(?:\n|\Z))*)", re.MULTILINE)
+_JOURNAL_URL = re.compile(r"^[ \t]*url\s*=[^\n]*(?:\n|\Z)", re.MULTILINE)
+
+
+def write_journal_url(path: Path, url: str) -> None:
+    """Set `url` in [journal], or remove it where it is empty; the file is made where there is none. Safe to repeat.
+    Raises BadSettings where the file cannot be changed in this way."""
+    old = path.read_text() if os.path.lexists(path) else ""
+    if str(read_fields(path).get("journal_url", "") if old else "") == url:
+        return
+    line = f"url = {_text(url)}\n" if url else ""
+    section = _JOURNAL.search(old)
+    if section is None:
+        new = (f"{old.rstrip()}\n\n" if old.strip() else "") + f"[journal]\n{line}"
+    else:
+        start, end = section.span(1)
+        above = old[:start] if old[:start].endswith("\n") else f"{old[:start]}\n"
+        new = f"{above}{line}{_JOURNAL_URL.sub('', old[start:end], count=1)}{old[end:]}"
+    wanted = tomllib.loads(old)
+    rest = {key: value for key, value in wanted.get("journal", {}).items() if key != "url"}
+    wanted["journal"] = {**rest, **({"url": url} if url else {})}
+    try:
+        found: dict[str, Any] = tomllib.loads(new)
+    except tomllib.TOMLDecodeError:
+        found = {}
+    if _plain(found) != _plain(wanted):
+        raise BadSettings(
+            f"Holdfast cannot change `url` of [journal] in {path} without changing other settings",
+            hint=f"write it yourself:\n[journal]\n{line}" if url else "remove `url` from [journal] yourself",
+        )
+    write_atomically(path, new.encode())
+
+
 def _top(name: str, scope: str) -> str:
     return f"agent = {_text(name)}\n" + (f"request_scope = {_text(scope)}\n" if scope else "")
 

@@ -10,6 +10,7 @@ everything is only read (survey.py). Then, in this order, and why:
                 the journal's own keys out of the escrow (recover_identity.py). Each of its two records is
                 published beside every place before this machine counts it as its own (published.py): of two
                 machines with one paper the second ends here, before it has keys
+    journal     with a url, the restored journal moves into that database (copy_journal.py)
     backup      a first snapshot with the new keys, so that the places know the new log, and no later machine
                 restores an older state
 
@@ -42,7 +43,7 @@ from holdfast.backup.restore.restore_home import RestoredMark, RestoreReport, fi
 from holdfast.backup.snapshot.place_snapshots import JOURNAL
 from holdfast.backup.snapshot.sealed import put_back
 from holdfast.core.clock import Clock, Entropy
-from holdfast.core.journal_address import INSTANCE, file_at
+from holdfast.core.journal_address import INSTANCE, JournalAddress, file_at
 from holdfast.errors import HoldfastError, KeysReplaced, LogMissing, NotNow, VaultLocked
 from holdfast.host.private_files import disk_error, remove_durably
 from holdfast.identity.acts.make_agent import find_whole, open_by
@@ -65,8 +66,11 @@ from holdfast.identity.witness.witness import copy_of
 from holdfast.journal.admin import Restored as Rewound
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome, home_in, load_home
-from holdfast.layout.settings import write_identity_settings
+from holdfast.layout.journal_location import journal_in
+from holdfast.layout.settings import NAME as SETTINGS
+from holdfast.layout.settings import write_identity_settings, write_journal_url
 from holdfast.layout.witness_address import WitnessAddress, parse_witness_address
+from holdfast.recovery.copy_journal import copy_journal
 from holdfast.recovery.recover_journal import granted_to
 from holdfast.recovery.survey import Evidence, Survey
 
@@ -87,6 +91,7 @@ class RecoveryTarget:
     spare_witness: WitnessAddress | None = None  # taken where too few of the old ones answer
     new_witnesses: tuple[WitnessAddress, ...] = ()
     arbiter: str = ""  # taken where the one in the restored settings is not here
+    journal_url: str = ""  # the database that gets its journal; empty: a file in the folder
     again: bool = False
     accept_older: bool = False
 
@@ -102,6 +107,7 @@ class RecoveredAgent:
     log: KeyLog
     restored: RestoreReport | None  # None: it was there already
     journal: Rewound | None
+    journal_was: str  # the url of its journal before the recovery; empty where that was a file
     evicted: bool
     left: tuple[str, ...]  # places that were behind, and are not gone on with
     unsealed: tuple[str, ...]  # secret files of an adopted agent that were sealed in the snapshot
@@ -138,11 +144,13 @@ async def recover_agent(
     if evidence.vault is None:
         _check_vaults(target)
     began = time.monotonic()
+    if target.journal_url:
+        _check_server(target, survey.chosen)
     restored, rewound, unsealed = None, None, ()
+    restoring = _Restoring(survey, clock, keep_keys=evidence.vault is not None)
     if _is_there(survey, survey.chosen, target):
         tell("this snapshot is already restored: recovering the identity now")
     else:
-        restoring = _Restoring(survey, clock, keep_keys=evidence.vault is not None)
         restored = await restore_to(target.folder, survey.means(port), Wish(at=survey.at), prepare=restoring.prepare)
         rewound, unsealed = restoring.rewound, restoring.unsealed
     restored_at = time.monotonic()
@@ -155,6 +163,10 @@ async def recover_agent(
         log = await _recover_identity(survey, evidence, target, publish, entropy=entropy, port=port)
     home = load_home(target.home)
     left = _settle_places(home, survey)
+    if target.journal_url:
+        tell(f"putting the journal into {target.journal_url}")
+        rewound = await _put_on_server(target, survey, rewound, clock=clock)
+        home = load_home(target.home)
     recovered_at = time.monotonic()
     tell("making the first backup with the new keys")
     backup = await _back_up(home, evidence, target, survey.engine.progress)
@@ -163,6 +175,7 @@ async def recover_agent(
         log=log,
         restored=restored,
         journal=rewound,
+        journal_was=restoring.journal_was,
         evicted=evidence.vault is None,
         left=left,
         unsealed=unsealed,
@@ -344,6 +357,7 @@ class _Restoring:
     keep_keys: bool
     rewound: Rewound | None = None
     unsealed: tuple[str, ...] = ()
+    journal_was: str = ""
 
     async def prepare(self, folder: Path) -> None:
         with self.survey.escrow.secrets_identity() as identity:
@@ -354,12 +368,49 @@ class _Restoring:
             remove_durably(folder / KEYS)
         journal = folder / JOURNAL
         if journal.is_file():
+            self.journal_was = journal_in(folder).url
+            write_journal_url(folder / SETTINGS, "")  # what is here is the file
             keys, above = ring_of(self.survey.escrow), max(self.survey.above, granted_to(folder))
             self.rewound = await journal_at(file_at(journal)).restore(keys=keys, clock=self.clock, above=above)
         heads = tuple(one.digest for one in HeadFile(folder / HEADS).read().heads[-HEADS_MARKED:])
         incarnation = None if self.rewound is None else self.rewound.incarnation
         mark = RestoredMark(heads=heads, restored_ms=self.clock.wall_ms(), incarnation=incarnation)
         write_mark(folder / INSTANCE, mark)
+
+
+def _on_server(target: RecoveryTarget) -> JournalAddress:
+    return JournalAddress(folder=target.home, url=target.journal_url)
+
+
+def _check_server(target: RecoveryTarget, chosen: Signed[Head]) -> None:
+    """Before anything is done: the database can be reached, and has no other agent's journal."""
+    there, mark = _on_server(target), chosen.record.journal
+    admin = journal_at(there)
+    if admin.exists() and (mark is None or admin.peek() != mark.id):
+        raise NotNow(
+            f"there is another journal at {there}",
+            hint="give another schema (`?schema=NAME`) or database; Holdfast overwrites no journal",
+        )
+
+
+async def _put_on_server(
+    target: RecoveryTarget, survey: Survey, rewound: Rewound | None, *, clock: Clock
+) -> Rewound | None:
+    """The restored journal moves into the database. Where that still has this journal, it is the newer one: it is
+    continued, as a restore too, because nobody knows what it has lost."""
+    file, there, keys = file_at(target.home / JOURNAL), _on_server(target), ring_of(survey.escrow)
+    own, admin = journal_at(file), journal_at(there)
+    if not own.exists():
+        write_journal_url(target.home / SETTINGS, target.journal_url)
+        return rewound
+    if not admin.exists():
+        done = await copy_journal(file, there, keys=keys, clock=clock)
+        remove_durably(Path(done.kept))  # the snapshot has it
+        return None if rewound is None else msgspec.structs.replace(rewound, incarnation=done.incarnation)
+    done = await admin.restore(keys=keys, clock=clock, above=own.incarnation())
+    write_journal_url(target.home / SETTINGS, target.journal_url)
+    remove_durably(file.path)
+    return done
 
 
 def _is_there(survey: Survey, chosen: Signed[Head], target: RecoveryTarget) -> bool:

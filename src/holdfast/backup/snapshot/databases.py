@@ -38,10 +38,11 @@ def sequence_of(journal: JournalAddress) -> int:
         raise SnapshotFailed(f"Holdfast cannot read the journal {journal}: {error.message}") from error
 
 
-def copy_journal(journal: JournalAddress, copy: Path) -> None:
-    """Copy the journal into the empty file `copy`, as it was after some commit, and check the copy."""
+def copy_journal(journal: JournalAddress, copy: Path) -> tuple[str, ...]:
+    """Copy the journal into the empty file `copy`, as it was after some commit, and check the copy. Returns the tables
+    of Transactional tools that it does not hold."""
     try:
-        journal_at(journal).copy(copy)
+        return journal_at(journal).copy(copy).tables_left
     except HoldfastError as error:
         raise SnapshotFailed(f"Holdfast cannot copy the journal {journal}: {error.message}") from error
 

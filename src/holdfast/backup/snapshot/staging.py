@@ -170,6 +170,7 @@ class _Stage:
     left: KeptStaging = field(default_factory=KeptStaging)  # for the next one
     _files: int = 0
     _bytes: int = 0
+    _tables_left: tuple[str, ...] = ()
     _sealed: set[str] = field(default_factory=set[str])
     _folders: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])  # with their times of before
 
@@ -224,6 +225,9 @@ class _Stage:
         if sealed is not None:
             insort(entries, FolderEntry(sealed.path, CoveredKind.FILE), key=lambda one: one.path.split("/"))
         made = {one.path: one for one in (journal, sealed) if one is not None}
+        if journal is not None:
+            for table in self._tables_left:
+                writer.note(journal.path, f"left out: the table {table} of a Transactional tool; dump it yourself")
         if journal is not None and journal.path not in files and self._subject.journal and self._subject.journal.url:
             insort(entries, FolderEntry(journal.path, CoveredKind.FILE), key=lambda one: one.path.split("/"))
         for one in entries:
@@ -423,7 +427,7 @@ class _Stage:
         if journal is None:
             copy_database(self._subject.folder / path, self._staging / where)
         else:
-            copy_journal(journal, self._staging / where)
+            self._tables_left = copy_journal(journal, self._staging / where)
         fd = self._contained.read(where)
         try:
             size, sha256 = _pour(fd, None, bytes_max=os.fstat(fd).st_size, on_piece=self._tell)

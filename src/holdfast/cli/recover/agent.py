@@ -38,6 +38,7 @@ from holdfast.cli.screen.progress import Progress
 from holdfast.cli.screen.screen import one_line, print_fields, print_json, talk
 from holdfast.cli.signals import run_async
 from holdfast.core.clock import SystemClock, SystemEntropy, iso
+from holdfast.core.journal_address import parse_journal_url
 from holdfast.errors import BackupDamaged, BadInput, HoldfastError, NotNow
 from holdfast.identity.acts.make_agent import check_unlock_files
 from holdfast.identity.log.log_state import LogStanding
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         if args.to:
             return _unpack(args, survey, news)
         _confirm_again(args, survey, vault)
-        target = _target(args, folder, name, vault)
+        target = replace(_target(args, folder, name, vault), journal_url=_journal_url(args))
         _confirm(args, survey, folder)
         done = run_async(
             recover_agent(
@@ -153,6 +154,10 @@ def _look_only(args: argparse.Namespace, survey: Survey, folder: Path, name: str
     if obstacle is not None:
         raise obstacle
     return 0
+
+
+def _journal_url(args: argparse.Namespace) -> str:
+    return "" if args.journal is None else parse_journal_url(args.journal)
 
 
 def _wish(args: argparse.Namespace, survey: Survey) -> Wish:
@@ -289,6 +294,8 @@ def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, s
         "restored": restored,
         "incarnation": None if journal is None else journal.incarnation,
         "suspect_tasks": suspect,
+        "journal": str(done.home.journal),
+        "journal_was": done.journal_was,
         "places_left": list(done.left),
         "secrets_to_rotate": list(done.secrets),
         "published_at": list(done.told),
@@ -328,6 +335,11 @@ def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, s
         talk(f"the old folder is now {restored.kept}")
     if restored is not None:
         show_loss(restored, said=True)
+    if done.journal_was and not done.home.journal_url:
+        talk(
+            f"the journal was at {done.journal_was}; it is now the file {done.home.journal}. What that database has "
+            "committed after the snapshot is not in it"
+        )
     if done.unsealed:
         talk(f"secret files put back: {', '.join(map(one_line, done.unsealed))}")
     if done.secrets:
@@ -340,7 +352,7 @@ def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, s
             "it. Add a new folder: `holdfast place add NAME FOLDER`"
         )
     if not args.start:
-        talk(f"next: holdfast worker APP --journal {done.home.journal}")
+        talk(f"next: holdfast worker APP {' '.join(_named(done))}")
 
 
 def _is_backed_up(backup: NowReport | HoldfastError) -> bool:
@@ -376,8 +388,14 @@ def _start(args: argparse.Namespace, done: RecoveredAgent) -> int:
     """Become the worker: its supervising parent replaces this process."""
     talk(f"starting: holdfast worker {args.start}")
     sys.stdout.flush()
-    words = ["worker", args.start, "--journal", str(done.home.journal)]
+    words = ["worker", args.start, *_named(done)]
     os.execv(sys.executable, [sys.executable, "-P", "-m", "holdfast", *words])
+
+
+def _named(done: RecoveredAgent) -> list[str]:
+    """The options that name its journal: its own settings know a url."""
+    home = done.home
+    return ["--home", str(home.folder)] if home.journal_url else ["--journal", str(home.journal)]
 
 
 def _moment(text: str) -> int:

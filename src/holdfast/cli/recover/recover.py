@@ -7,6 +7,7 @@ import argparse
 from holdfast.cli.command import Commands, add_flag, add_list, add_options, new_command
 from holdfast.cli.input.input_sheet import add_words_options
 from holdfast.cli.input.input_slots import add_slot_options
+from holdfast.core.journal_address import is_url
 from holdfast.errors import BadInput
 
 
@@ -26,15 +27,23 @@ def add_parser(commands: Commands) -> None:
 
         With --keep-keys, the vault at --vault was not lost, and no keys change.
 
-        With --journal FILE, no agent is restored. You have put an older copy of a journal at FILE: Holdfast makes it
-        the journal, and marks every open task as in doubt.
+        An agent whose journal was in PostgreSQL gets it back as a file in its folder; no database is needed. With
+        --place and --journal URL, Holdfast puts it into the database at URL, which must have no journal yet. If the
+        database still has this agent's journal, Holdfast continues with that one instead of the copy.
+
+        With --journal and no --place, no agent is restored. You have put an older copy of a journal at FILE, or the
+        database at URL was promoted with loss or loaded from an old dump: Holdfast makes it the journal, and marks
+        every open task as in doubt.
         examples:
           holdfast recover --place /mnt/nas/holdfast --home ~/agents/ada
           holdfast recover --place ssh://u1@backup.example.org/./ada --home ~/agents/ada \\
             --second /media/stick/ada
           holdfast recover --place /mnt/nas/holdfast --home ~/agents/ada --dry-run --json
           holdfast recover --place /mnt/nas/holdfast --file MEMORY.md --to ~/looked-at
+          holdfast recover --place /mnt/nas/holdfast --home ~/agents/ada \\
+            --journal postgresql://ada@db.example.org/agents
           holdfast recover --journal journal.db --yes
+          holdfast recover --journal postgresql://ada@db.example.org/agents --home ~/agents/ada
           holdfast recover --journal journal.db --begin-anew
         """)
     add_list(
@@ -84,7 +93,12 @@ def add_parser(commands: Commands) -> None:
         "no key log that you gave can verify the newest snapshots: restore the newest one that it can verify",
     )
     parser.add_argument("--start", metavar="APP", help="afterwards run this app's tasks, as `holdfast worker` does")
-    parser.add_argument("--journal", metavar="FILE", help="restore only this journal; put the copy at this path first")
+    parser.add_argument(
+        "--journal",
+        metavar="ADDRESS",
+        help="without --place: restore only this journal, a file (put the copy there first) or postgresql://...; with "
+        "--place: the database that gets the journal",
+    )
     add_flag(parser, "--begin-anew", "with --journal: no copy is left; start an empty journal")
     add_options(parser, "--json")
     add_flag(parser, "--dry-run", "only show what would happen; fails if nothing could be restored")
@@ -94,7 +108,7 @@ def add_parser(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.begin_anew and args.journal is None:
         raise BadInput("--begin-anew needs --journal FILE: the journal that is missing")
-    if args.journal is not None:
+    if args.journal is not None and not (args.place and is_url(args.journal)):
         from holdfast.cli.recover import journal as recover_journal
 
         return recover_journal.run(args)

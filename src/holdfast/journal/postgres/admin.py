@@ -8,9 +8,10 @@ whoever opens the journal respects.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager, closing
+from contextlib import AbstractContextManager, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from holdfast.errors import JournalBusy, JournalDamaged, JournalGone, NotAJourna
 from holdfast.host.private_files import check_private_folder, ensure_private_folder
 from holdfast.journal.admin import ALONE_WAIT_S, HighWater, JournalPosition, Restored
 from holdfast.journal.contract import Journal
-from holdfast.journal.postgres import check, copying, restoring, schema, totals
+from holdfast.journal.postgres import check, copying, loading, restoring, schema, totals
 from holdfast.journal.postgres.links import BEGIN_READING, Link
 from holdfast.journal.postgres.opening import ALONE, check_keys, new_meta, open_journal
 from holdfast.journal.postgres.place import PostgresPlace, Row
@@ -46,6 +47,7 @@ class PostgresAdmin:
         self._url = url
         self._place = place or PostgresPlace.read(url)
         self._instance = instance
+        self._copied: Row | None = None  # how far it had come when it was copied
 
     async def open(
         self,
@@ -131,7 +133,8 @@ class PostgresAdmin:
         return check.find_damage(self._place, KeyWraps(keys))
 
     def copy(self, to: Path) -> JournalPosition:
-        return copying.copy_journal(self._place, to)
+        position, self._copied = copying.copy_journal(self._place, to)
+        return position
 
     @property
     def _folder(self) -> Path:
@@ -163,7 +166,8 @@ class PostgresAdmin:
         return bool(taken)
 
     def give_alone(self, holder: str) -> None:
-        self._query("DELETE FROM $s.turn WHERE name = %s AND holder = %s", (ALONE, holder))
+        with suppress(NotAJournal):  # it was set aside
+            self._query("DELETE FROM $s.turn WHERE name = %s AND holder = %s", (ALONE, holder))
 
     @asynccontextmanager
     async def _alone(self, keys: KeyRing, wait_s: float) -> AsyncGenerator[tuple[Link, Path]]:
@@ -201,6 +205,37 @@ class PostgresAdmin:
         with in_our_words(), closing(self._place.connect_at_once()) as db:
             db.execute(BEGIN_READING)
             return totals.is_put_back(db, self._place, wraps.running_total(journal_id))
+
+    async def fill(
+        self, copy: Path, *, keys: KeyRing, clock: Clock, ready: Callable[[], object] = lambda: None
+    ) -> JournalPosition:
+        if self.exists():
+            raise NotNow(
+                f"there is a journal at {self._place.shown}",
+                hint="give another schema (`?schema=NAME`) or database; Holdfast overwrites no journal",
+            )
+        done = await loading.load_journal(self._place, copy, keys=keys, ready=ready)
+        folder = self._instance / done.journal_id
+        ensure_private_folder(self._instance)
+        ensure_private_folder(folder)
+        raise_stored(folder, HighWater(done.incarnation, done.sequence), at_ms=clock.wall_ms())
+        remember_name(folder, self._url)
+        return done
+
+    def set_aside(self) -> str:
+        with in_our_words(), closing(self._place.connect_at_once()) as db, db.transaction():
+            # Whoever is about to write waits here, and then finds no journal under this name.
+            db.execute(self._place.sql("LOCK TABLE $s.task, $s.incarnation, $s.counter, $s.tally"))
+            if self._copied != db.execute(self._place.sql(totals.VERSION)).fetchone():
+                raise JournalBusy(
+                    f"{self._place.shown} has changed while it was copied; nothing was moved",
+                    hint="stop every process that uses the journal, those that only submit too. Then run it again",
+                )
+            found = db.execute("SELECT nspname FROM pg_namespace WHERE starts_with(nspname, %s)", (self._place.schema,))
+            names = {str(name) for (name,) in found}
+            to = next(one for n in itertools.count(1) if (one := f"{self._place.schema}_moved_{n}") not in names)
+            db.execute(f'ALTER SCHEMA "{self._place.schema}" RENAME TO "{to}"'.encode())
+        return f"schema {to}"
 
     async def start_empty(
         self,

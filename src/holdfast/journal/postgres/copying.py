@@ -1,9 +1,9 @@
 """A logical copy: the journal as one embedded journal's file, from one consistent read.
 
 It holds the same journal id, incarnation, tasks, records, seals and hashes, so that paper and one backup bring the
-agent back without any server. The running total is not part of it: hiding it takes the keys, and a copy is made without
-them. So the file has the schema of before the total; opening it raises the schema, and begins the total from what is
-there.
+agent back without any server. A copy is made without keys, and putting the parts of the running total together takes
+them. So the file has the schema of before the total, and the parts as they are; whoever opens it raises the schema, and
+makes one total of them. Tables of Transactional tools are not in it: they are named.
 """
 
 from __future__ import annotations
@@ -14,16 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 from psycopg import Connection
 
 from holdfast.errors import JournalDamaged
 from holdfast.host.sqlite import WRITE, open_db
 from holdfast.journal.admin import JournalPosition
+from holdfast.journal.postgres import totals
 from holdfast.journal.postgres.links import BEGIN_READING
 from holdfast.journal.postgres.place import PostgresPlace, Row
 from holdfast.journal.postgres.sql_errors import in_our_words
+from holdfast.journal.postgres.verbs import statements
 from holdfast.journal.sqlite.opening.open import APPLICATION_ID
 from holdfast.journal.sqlite.schema import schema_step
+from holdfast.journal.sqlite.totals import PARTS
 
 SCHEMA = 2  # with remarks, without a running total
 _PLAIN = {
@@ -46,13 +50,14 @@ _RECORDS = (
 )
 
 
-def copy_journal(place: PostgresPlace, to: Path) -> JournalPosition:
-    """Into the empty file `to`. Raises JournalDamaged and what a database that cannot be reached raises."""
+def copy_journal(place: PostgresPlace, to: Path) -> tuple[JournalPosition, Row]:
+    """Into the empty file `to`; also a value that changes with every commit. Raises JournalDamaged and what a database
+    that cannot be reached raises."""
     with in_our_words(), closing(place.connect_at_once()) as source:
         source.execute(BEGIN_READING)
         try:
             with closing(open_db(str(to), flags=WRITE)) as db:
-                return _copy(source, place, db)
+                return _copy(source, place, db), source.execute(place.sql(totals.VERSION)).fetchall()[0]
         except apsw.Error as error:
             raise JournalDamaged(f"the copy of {place.shown} cannot be written: {error}") from error
 
@@ -72,6 +77,9 @@ def _copy(source: Connection[Row], place: PostgresPlace, db: Any) -> JournalPosi
     _insert(db, "record", read(_RECORDS))
     meta = {str(key): str(value) for key, value in read("SELECT key, value FROM $s.meta")}
     (incarnation,) = read("SELECT number, lost_after_ms, restored_ms FROM $s.incarnation")
+    parts = {str(w): bytes(total).hex() for w, total in read("SELECT w, total FROM $s.tally")}
+    _, tools = statements.names(place.schema, meta["journal_id"])
+    left = [str(name) for (name,) in read(f"SELECT tablename FROM pg_tables WHERE schemaname = '{tools}' ORDER BY 1")]
     (newest,) = read("SELECT coalesce(max(last), 0) FROM $s.tally")
     counters = {str(name): (value, head) for name, value, head in read("SELECT name, value, head FROM $s.counter")}
     values: dict[str, object] = {
@@ -80,6 +88,7 @@ def _copy(source: Connection[Row], place: PostgresPlace, db: Any) -> JournalPosi
         "created_ms": int(meta["created_ms"]),
         "key_check": bytes.fromhex(meta["key_check"]),
     }
+    values[PARTS] = msgspec.json.encode(parts).decode()
     if "task_salt" in meta:
         values["task_salt"] = bytes.fromhex(meta["task_salt"])
     if incarnation[2]:
@@ -92,7 +101,12 @@ def _copy(source: Connection[Row], place: PostgresPlace, db: Any) -> JournalPosi
     db.pragma("application_id", APPLICATION_ID)
     db.pragma("user_version", SCHEMA)
     db.execute("COMMIT")
-    return JournalPosition(journal_id=meta["journal_id"], incarnation=incarnation[0], sequence=newest[0])
+    return JournalPosition(
+        journal_id=meta["journal_id"],
+        incarnation=incarnation[0],
+        sequence=newest[0],
+        tables_left=tuple(f"{tools}.{name}" for name in left),
+    )
 
 
 def _insert(db: Any, table: str, rows: Iterator[Any]) -> None:

@@ -22,16 +22,15 @@ from holdfast.journal.postgres.lane import Tally
 from holdfast.journal.postgres.links import Link, transact
 from holdfast.journal.postgres.opening import check_not_older
 from holdfast.journal.postgres.rows import Chained, chained
-from holdfast.journal.postgres.totals import MODULUS
 from holdfast.journal.postgres.writer import KEEP, records_by_column
 from holdfast.journal.records import NewRecord, RecordKind
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.admin import SINCE_EVER_MS
 from holdfast.journal.sqlite.host.high_water import high_water, raise_stored
-from holdfast.journal.total import NONCE_BYTES, RunningTotal
+from holdfast.journal.total import MODULUS, NONCE_BYTES, RunningTotal
 
 _OPEN = "state NOT IN ('succeeded', 'failed', 'cancelled') AND erased_ms IS NULL"
-_RAISE = (
+RAISE = (
     f"UPDATE $s.task SET epoch = (%s::bigint << {rules.COUNTER_BITS}) | "
     f"((epoch & {(1 << rules.COUNTER_BITS) - 1}) + 1) WHERE {_OPEN}"
 )
@@ -51,7 +50,7 @@ async def raise_incarnation(link: Link, folder: Path, *, to: int, clock: Clock) 
         row = await link.one("SELECT number FROM $s.incarnation FOR UPDATE")
         if row is not None and row[0] < to:
             await link.run("UPDATE $s.incarnation SET number = %s", (to,))
-            await link.run(_RAISE, (to,))
+            await link.run(RAISE, (to,))
         newest = await link.one("SELECT coalesce(max(last), 0) FROM $s.tally")
         return 0 if newest is None else newest[0]
 
@@ -80,13 +79,13 @@ async def restore(
         tasks, newest = await _mark_suspect(
             link, wraps, at_ms=now_ms, boot_ms=clock.boot_ms(), lost_after_ms=None if put_back else newest_ms
         )
-        await link.run(_RAISE, (incarnation,))
+        await link.run(RAISE, (incarnation,))
         await link.run(
             "UPDATE $s.incarnation SET number = %s, lost_after_ms = %s, restored_ms = %s",
             (incarnation, lost_after_ms, now_ms),
         )
         newest = max(newest, row[1])
-        await _begin_total(link, running, last=newest, at_ms=now_ms)
+        await begin_total(link, running, last=newest, at_ms=now_ms)
         restored = Restored(
             journal_id=folder.name,
             incarnation=incarnation,
@@ -141,7 +140,7 @@ async def _mark_suspect(
     return len(rows), max((row[2] for row in numbers), default=0)
 
 
-async def _begin_total(link: Link, running: RunningTotal, *, last: int, at_ms: int) -> None:
+async def begin_total(link: Link, running: RunningTotal, *, last: int, at_ms: int) -> None:
     """What is there is right from now on: one row for all."""
     total = 0
     async with link.db.cursor("heads", binary=True) as cursor:

@@ -44,22 +44,23 @@ def check_version(found: int, shown: str) -> None:
 async def make(link: Link, meta: Mapping[str, str], *, incarnation: int = 1, lost_after_ms: int = 0) -> None:
     """A new, empty journal. Safe to race: whoever is second finds the first one's. With `lost_after_ms` it takes the
     place of one that is lost, and what is submitted to it may have run before."""
+    await transact(link, lambda link: build(link, meta, incarnation=incarnation, lost_after_ms=lost_after_ms))
 
-    async def act(link: Link) -> None:
-        await link.run("CREATE SCHEMA IF NOT EXISTS $s")
-        await link.run(schema_step(1))
-        await link.run("INSERT INTO $s.version (number) VALUES (%s)", (1,))
-        await link.run(
-            "INSERT INTO $s.incarnation (number, lost_after_ms, restored_ms) "
-            "SELECT %s, %s, CASE WHEN %s > 0 THEN $now ELSE 0 END",
-            (incarnation, lost_after_ms, lost_after_ms),
-        )
-        await link.run("INSERT INTO $s.meta (key, value) VALUES ('created_ms', ($now)::text)")
-        for key, value in meta.items():
-            await link.run("INSERT INTO $s.meta (key, value) VALUES (%s, %s)", (key, value))
-        await raise_version(link, 1)
 
-    await transact(link, act)
+async def build(link: Link, meta: Mapping[str, str], *, incarnation: int, lost_after_ms: int) -> None:
+    """The same in a transaction of the caller's."""
+    await link.run("CREATE SCHEMA IF NOT EXISTS $s")
+    await link.run(schema_step(1))
+    await link.run("INSERT INTO $s.version (number) VALUES (%s)", (1,))
+    await link.run(
+        "INSERT INTO $s.incarnation (number, lost_after_ms, restored_ms) "
+        "SELECT %s, %s, CASE WHEN %s > 0 THEN $now ELSE 0 END",
+        (incarnation, lost_after_ms, lost_after_ms),
+    )
+    for key, value in meta.items():
+        await link.run("INSERT INTO $s.meta (key, value) VALUES (%s, %s)", (key, value))
+    await link.run("INSERT INTO $s.meta (key, value) VALUES ('created_ms', ($now)::text) ON CONFLICT DO NOTHING")
+    await raise_version(link, 1)
 
 
 async def raise_schema(link: Link) -> None:

@@ -16,9 +16,11 @@ from holdfast.errors import RowsPutBack
 from holdfast.journal.postgres.links import BEGIN_READING, Link
 from holdfast.journal.postgres.place import PostgresPlace, Row
 from holdfast.journal.sqlite.totals import PUT_BACK
-from holdfast.journal.total import BYTES, RunningTotal
+from holdfast.journal.total import MODULUS, RunningTotal
 
-MODULUS = 1 << 8 * BYTES
+VERSION = (
+    "SELECT (SELECT sum(stamp) FROM $s.tally), (SELECT sum(value) FROM $s.counter), (SELECT max(s) FROM $s.session)"
+)
 _PART = 2_000  # heads at a time
 _TASKS = "SELECT head, erased_ms IS NOT NULL FROM $s.task"
 _TASKS_BY_RECORD = (
@@ -29,9 +31,7 @@ _TASKS_BY_RECORD = (
 
 async def version(link: Link) -> Row | None:
     """Another one after every commit that others may wait for; a small read."""
-    return await link.one(
-        "SELECT (SELECT sum(stamp) FROM $s.tally), (SELECT sum(value) FROM $s.counter), (SELECT max(s) FROM $s.session)"
-    )
+    return await link.one(VERSION)
 
 
 async def check(link: Link, running: RunningTotal) -> None:

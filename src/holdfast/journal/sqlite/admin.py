@@ -41,6 +41,7 @@ from holdfast.host.private_files import (
     check_private_file,
     check_private_folder,
     ensure_private_folder,
+    open_private,
     sync_folder,
 )
 from holdfast.host.sqlite import Db, copy_whole, open_alone, open_existing, open_quietly
@@ -75,6 +76,7 @@ from holdfast.journal.sqlite.txn import Txn
 
 SINCE_EVER_MS = 1  # a copy without a record: not 0, which says that nothing is lost
 TASK_SALT = "task_salt"
+ASIDE_MAX = 1_000
 LEFT = ("-wal", "-journal")  # of SQLite: they may hold what the file did not yet
 
 
@@ -226,12 +228,7 @@ class SqliteAdmin:
         heir: Callable[[str, list[str]], bytes] = lambda _heir, _lost: b"",
     ) -> Restored:
         path, instance = self._path, self._instance
-        for name in (path, *(path.with_name(path.name + end) for end in LEFT)):
-            if os.path.lexists(name):
-                raise NotNow(
-                    f"{name} already exists",
-                    hint="run `holdfast recover --journal FILE` to restore it; if that fails, move the file elsewhere",
-                )
+        self._check_free("run `holdfast recover --journal FILE` to restore it; if that fails, move the file elsewhere")
         lost = lost_journals(path, instance)
         seen = [high_water(folder) for folder in lost]
         above = max([above, *(mark.incarnation for mark in seen)])
@@ -246,24 +243,94 @@ class SqliteAdmin:
             return Restored(
                 journal_id="", incarnation=above + 1, sequence=0, mark_sequence=sequence, lost_after_ms=0, open_tasks=0
             )
-        aside = path.with_name(f".{path.name}.anew")
-        for end in ("", "-shm", *LEFT):
-            aside.with_name(aside.name + end).unlink(missing_ok=True)
+        aside = self._aside()
         for folder in lost_journals(aside, instance):
             forget_name(folder)
         made = SqliteAdmin(aside, instance)
         await (await made.open(keys=ring, clock=clock, entropy=entropy)).close()
         made.keep_task_salt(heir(made.peek(), [folder.name for folder in lost]))
         done = await made.restore(keys=ring, clock=clock, above=above)
-        for end in LEFT:
-            if os.path.lexists(aside.with_name(aside.name + end)):
-                raise InvariantViolated("I1", f"{aside} is not the complete new journal")
-        os.rename(aside, path)
-        sync_folder(path.parent)
-        remember_name(instance / done.journal_id, path.name)
+        _check_whole(aside)
+        self._take_name(aside, done.journal_id)
         for folder in lost:
             forget_name(folder)
         return msgspec.structs.replace(done, mark_sequence=sequence)
+
+    async def fill(
+        self, copy: Path, *, keys: KeyRing, clock: Clock, ready: Callable[[], object] = lambda: None
+    ) -> JournalPosition:
+        check_place(self._path)
+        self._check_free("move it elsewhere first, or give another target")
+        aside = self._aside()
+        os.close(open_private(aside, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+        with in_our_words():
+            damage = copy_whole(copy, aside)
+        if damage:
+            raise JournalDamaged(f"the copy {copy} is damaged: {damage}")
+        prepare_copy(aside, keys)
+        position = _position(aside)
+        ready()
+        self._take_name(aside, position.journal_id)
+        mark = HighWater(position.incarnation, position.sequence)
+        raise_stored(self._instance / position.journal_id, mark, at_ms=clock.wall_ms())
+        return position
+
+    def set_aside(self) -> str:
+        with in_our_words(), closing(connect(self._path)) as db:
+            db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)  # the file alone is the journal
+        for number in range(1, ASIDE_MAX):
+            to = self._path.with_name(f"{self._path.name}.moved-{number}")
+            if not os.path.lexists(to):
+                os.rename(self._path, to)
+                sync_folder(to.parent)
+                return str(to)
+        raise NotNow(f"{self._path} was moved {ASIDE_MAX} times", hint="remove the files `*.moved-*` next to it")
+
+    def _check_free(self, hint: str) -> None:
+        for end in ("", *LEFT):
+            name = self._path.with_name(self._path.name + end)
+            if os.path.lexists(name):
+                raise NotNow(f"{name} already exists", hint=hint)
+
+    def _aside(self) -> Path:
+        """The name under which a new file is made whole."""
+        aside = self._path.with_name(f".{self._path.name}.anew")
+        for end in ("", "-shm", *LEFT):
+            aside.with_name(aside.name + end).unlink(missing_ok=True)
+        return aside
+
+    def _take_name(self, aside: Path, journal_id: str) -> None:
+        os.rename(aside, self._path)
+        sync_folder(self._path.parent)
+        ensure_private_folder(self._instance)
+        ensure_private_folder(self._instance / journal_id)
+        remember_name(self._instance / journal_id, self._path.name)
+
+
+def prepare_copy(copy: Path, keys: KeyRing) -> None:
+    """Make a copy that nobody has open ready for another place: newest schema, next incarnation, no session, all of it
+    checked. Raises NotAJournal, JournalNewer, JournalDamaged, KeysWrong."""
+    wraps = KeyWraps(keys)
+    with in_our_words():
+        peek(copy)
+        with closing(connect(copy)) as db:
+            check_keys(db, keys)
+            db.execute("BEGIN IMMEDIATE")
+            raise_schema(db, wraps)
+            db.execute("UPDATE session SET ended = 2 WHERE ended = 0")
+            db.execute("UPDATE meta SET value = value + 1 WHERE key = 'incarnation'")
+            db.execute("COMMIT")
+            findings = check.find_damage(copy, wraps)
+            db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)  # the file alone is the journal
+    if findings:
+        raise JournalDamaged(f"the copy {copy} cannot be used: {findings[0]}")
+    _check_whole(copy)
+
+
+def _check_whole(aside: Path) -> None:
+    for end in LEFT:
+        if os.path.lexists(aside.with_name(aside.name + end)):
+            raise InvariantViolated("I1", f"{aside} is not the complete new journal")
 
 
 def _raise(path: Path, folder: Path, *, to: int, keys: KeyRing, clock: Clock) -> None:

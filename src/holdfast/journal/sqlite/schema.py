@@ -47,6 +47,12 @@ def own_tables() -> frozenset[str]:
     return frozenset(name for (name,) in rows if not name.startswith("sqlite_"))
 
 
+def find_tool_tables(db: Db) -> list[str]:
+    """Tables that are not the journal's own: statements of Transactional tools made them."""
+    rows = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND sql NOTNULL ORDER BY name").fetchall()
+    return [str(name) for (name,) in rows if str(name).lower() not in own_tables() and not name.startswith("sqlite_")]
+
+
 def _new() -> Db:
     db = open_in_memory()
     db.execute(whole_schema()).fetchall()

@@ -12,13 +12,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import cast
 
+import msgspec
+
 from holdfast.errors import RowsPutBack
 from holdfast.host.sqlite import Db, open_to_read
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.sql_errors import in_our_words
-from holdfast.journal.total import NONCE_BYTES, RunningTotal
+from holdfast.journal.total import MODULUS, NONCE_BYTES, RunningTotal
 
 SINCE = 3  # the schema that brought it
+PARTS = "total_parts"  # in `meta` of a copy that was made without keys: the totals of a journal with several writers
 PUT_BACK = (
     "the running total of this journal does not match its tasks: rows of a task were put back to an older state, "
     "or a task was deleted, by something other than Holdfast"
@@ -44,6 +47,15 @@ def read_total(db: Db, running: RunningTotal) -> int:
         return 0
     newest, stored = (one if isinstance(one, bytes) else b"" for one in row)
     return running.show(stored, newest)
+
+
+def joined(parts: str, running: RunningTotal) -> int:
+    """The total of which these are the parts: each with its name, in JSON. What is no part fits nothing."""
+    try:
+        found = msgspec.json.decode(parts, type=dict[str, str])
+        return sum(running.show(bytes.fromhex(stored), name.encode()) for name, stored in found.items()) % MODULUS
+    except (msgspec.MsgspecError, ValueError):
+        return 0
 
 
 def count_total(db: Db, running: RunningTotal) -> int:

@@ -381,10 +381,14 @@ def raise_schema(db: Db, wraps: KeyWraps) -> None:
 
 
 def _begin_total(db: Db, wraps: KeyWraps) -> None:
-    """A journal of older days gets its running total: what is there now is taken as right."""
+    """A journal of older days gets its running total: what is there now is taken as right. A copy of a journal on a
+    server has that one's, in parts."""
     _run_all(db, schema_step(3))
     running = totals.running_total(db, wraps)
-    totals.store_total(db, running, totals.count_total(db, running))
+    parts = db.execute("SELECT value FROM meta WHERE key = ?", (totals.PARTS,)).fetchone()
+    total = totals.count_total(db, running) if parts is None else totals.joined(str(parts[0]), running)
+    totals.store_total(db, running, total)
+    db.execute("DELETE FROM meta WHERE key = ?", (totals.PARTS,))
 
 
 def _version(db: Db) -> int:
