@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import hashlib
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -213,3 +214,30 @@ async def test_a_statement_that_arrives_when_it_is_long_given_up_changes_nothing
     assert len(late) == 1
     assert list((await journal.read_task(claimed.hold.task_id)).notes) == ["n1", "n2"]
     assert [line async for line in journal.check()] == []
+
+
+async def test_a_check_of_the_total_that_is_cancelled_leaves_nothing_open(
+    open_it: OpenJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that ends cancels it, at whichever message to the server. What the driver finds open it warns of, and
+    a warning fails the test."""
+    journal: PostgresJournal = await open_it()
+    await claimed_tasks(journal, 2)
+    wait, asked, last = psycopg.AsyncConnection[Row].wait, 0, 1
+
+    async def cancelling(self: Any, gen: Any, **more: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == last and (task := asyncio.current_task()) is not None:
+            task.cancel()
+        return await wait(self, gen, **more)
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "wait", cancelling)
+    while True:
+        asked = 0
+        (ended,) = await asyncio.gather(asyncio.create_task(journal.check_total()), return_exceptions=True)
+        gc.collect()
+        if ended is None:
+            break
+        last += 1
+    assert last > 5

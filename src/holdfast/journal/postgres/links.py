@@ -73,6 +73,14 @@ class Link:
         rows = await self.run(text, values)
         return rows[0] if rows else None
 
+    async def parts(self, query: str, *, rows: int) -> AsyncGenerator[list[Row]]:
+        """A query's rows, so many at a time, in a transaction of the caller's. The cursor ends with that transaction:
+        the driver's own would have to be closed by a message, which a cancel may keep from being sent."""
+        await self.run(f"DECLARE part NO SCROLL CURSOR FOR {query}")
+        while found := await (await self.db.execute(f"FETCH {rows} FROM part".encode(), binary=True)).fetchall():
+            yield found
+        await self.run("CLOSE part")
+
     async def change(self, text: str, values: Sequence[Any] = ()) -> int:
         """How many rows it changed."""
         return (await self.db.execute(self.place.sql(text), values or None)).rowcount

@@ -10,7 +10,7 @@ tables of Transactional tools stay where they are; they are named.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -129,19 +129,11 @@ async def _compare(link: Link, db: Db, table: str) -> None:
     order = query.rpartition("ORDER BY ")[2].replace('COLLATE "BINARY"', 'COLLATE "C"')
     order = f'{order} COLLATE "C"' if order == "folder" else order
     wanted = _rows(db, columns, query)
-    async for row in _read(link, f"SELECT {columns} FROM $s.{table} ORDER BY {order}"):
-        if next(wanted, None) != row:
+    async for rows in link.parts(f"SELECT {columns} FROM $s.{table} ORDER BY {order}", rows=_PART):
+        if [next(wanted, None) for _ in rows] != rows:
             raise JournalDamaged(f"a row of the table {table} is not the same in the database as in the copy")
     if next(wanted, None) is not None:
         raise JournalDamaged(f"the database has fewer rows of the table {table} than the copy")
-
-
-async def _read(link: Link, query: str) -> AsyncIterator[tuple[Any, ...]]:
-    async with link.db.cursor("loaded", binary=True) as cursor:
-        await cursor.execute(link.place.sql(query))
-        while rows := await cursor.fetchmany(_PART):
-            for row in rows:
-                yield row
 
 
 async def _set_numbers(link: Link, db: Db, meta: dict[str, Any]) -> int:

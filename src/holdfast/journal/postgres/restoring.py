@@ -143,10 +143,8 @@ async def _mark_suspect(
 async def begin_total(link: Link, running: RunningTotal, *, last: int, at_ms: int) -> None:
     """What is there is right from now on: one row for all."""
     total = 0
-    async with link.db.cursor("heads", binary=True) as cursor:
-        await cursor.execute(link.place.sql("SELECT head, erased_ms IS NOT NULL FROM $s.task"))
-        while rows := await cursor.fetchmany(2_000):
-            total += running.of(rows)
+    async for rows in link.parts("SELECT head, erased_ms IS NOT NULL FROM $s.task", rows=2_000):
+        total += running.of(rows)
     tally = Tally(running)
     stored = running.hide(total % MODULUS, tally.w.encode(), os.urandom(NONCE_BYTES))
     await link.run("DELETE FROM $s.tally")

@@ -41,10 +41,8 @@ async def check(link: Link, running: RunningTotal) -> None:
         wanted = _wanted(await link.run("SELECT w, total FROM $s.tally"), running)
         for query in (_TASKS, _TASKS_BY_RECORD):
             total = 0
-            async with link.db.cursor("heads", binary=True) as cursor:
-                await cursor.execute(link.place.sql(query))
-                while rows := await cursor.fetchmany(_PART):
-                    total += running.of(rows)
+            async for rows in link.parts(query, rows=_PART):
+                total += running.of(rows)
             if total % MODULUS == wanted:
                 return
     finally:
