@@ -133,6 +133,8 @@ class PostgresWorld(World):
         self.there.advance(milliseconds)
 
     def _promote(self, by_ms: int) -> None:
+        # Without loss: a standby was known to have every commit.
+        self._run(f"UPDATE {self._schema}.meta SET value = 'standby' WHERE key = 'standby'")
         self._run(f"UPDATE {self._schema}_test.clock SET timeline = timeline || '+'")
         self.let_server_pass(by_ms)
 

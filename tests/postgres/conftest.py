@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -84,6 +85,8 @@ def standby_gone(server: Server) -> Callable[[], AbstractContextManager[Callable
 def _set_standby(server: Server, names: str) -> None:
     server.configure({"synchronous_standby_names": names})
     server.reload()
+    while server.execute("SHOW synchronous_standby_names") != [(names.strip("'"),)]:
+        time.sleep(0.01)  # a new connection sees it: all others have been told
 
 
 async def _until_waiting(server: Server) -> list[int]:

@@ -80,3 +80,4 @@ def test_a_task_survives_its_process_and_its_host(hosts: tuple[Path, Path], url:
     assert len(shown["claims"]) == 3
     deep = hf("doctor", "--deep", "--json", *at).json
     assert "damaged" not in str(deep)
+    assert "no synchronous standby" in str(deep)

@@ -11,7 +11,7 @@ from holdfast.core.ids import TaskId
 from holdfast.core.notices import Notice
 from holdfast.errors import BlobNotFound, HoldfastError, JournalDamaged
 from holdfast.journal import rules
-from holdfast.journal.contract import KeptRemark, Remark, RemarkMark
+from holdfast.journal.contract import Durability, Kept, KeptRemark, Remark, RemarkMark
 from holdfast.journal.steady import Moment, SteadyTime
 from holdfast_proofs.memory_journal.contents import BlobCell, MemoryContents
 
@@ -136,6 +136,9 @@ class MemoryUpkeep:
 
     async def check_total(self) -> None:
         """Nothing but the journal itself can reach what it keeps."""
+
+    async def find_durability(self, *, provider: bool = False) -> Durability:
+        return Durability(kept=Kept.ONE_DISK, text="nothing is kept")
 
     def now_ms(self) -> int:
         if self._store.server is not None:

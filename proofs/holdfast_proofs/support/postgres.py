@@ -26,9 +26,12 @@ from typing import Any, LiteralString, cast
 
 import psycopg
 
+from holdfast.host.hardening import PR_SET_PDEATHSIG, prctl
+
 SUPPORTED = (15, 16, 17, 18)
 NEWEST = SUPPORTED[-1]
 USER = "holdfast"
+STANDBY = "standby"  # what a standby calls itself
 _DEBIAN = "usr/lib/postgresql"
 _TAKEN = Path(sys.prefix) / "postgresql"  # what scripts/setup took out of Debian's packages
 _START_S = 120.0
@@ -94,7 +97,13 @@ class Process:
         before, own = self.started_as()
         with open(self.log, "ab") as log:
             self._child = subprocess.Popen(
-                (*before, *command), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **own
+                (*before, *command),
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - one call of the kernel
+                **own,
             )
 
     def started_as(self) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -171,6 +180,19 @@ class Server(Process):
         """As a reboot does: no client is waited for."""
         self.end(signal.SIGINT)
 
+    def copy_from(self, primary: Server) -> None:
+        """Become a standby of that server; started with `start`."""
+        basebackup = (self.programs / "pg_basebackup", "-D", self.data, "-h", primary.folder, "-U", USER)
+        self.run((*basebackup, "--checkpoint=fast", "--wal-method=stream", "--no-sync"))
+        self.run(("touch", self.data / "standby.signal"))
+        self.configure(
+            {
+                "unix_socket_directories": f"'{self.folder}'",
+                "primary_conninfo": f"'host={primary.folder} user={USER} application_name={STANDBY}'",
+                "synchronous_standby_names": "''",
+            }
+        )
+
     def kill(self) -> None:
         self.end(signal.SIGQUIT)
 
@@ -236,6 +258,19 @@ def started(version: int, *, durable: bool = False) -> Generator[Server]:
 
 
 @contextmanager
+def standby_of(primary: Server) -> Generator[Server]:
+    """A standby of the server, for the block; synchronous where the primary's settings name it."""
+    with own_folder() as folder:
+        server = Server(folder, version=primary.version)
+        server.copy_from(primary)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+@contextmanager
 def pooled(server: Server) -> Generator[Pgbouncer]:
     """pgbouncer before the server, for the block."""
     with own_folder() as folder:
@@ -259,6 +294,12 @@ def own_folder(*, on_disk: bool = False) -> Generator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _die_with_parent() -> None:
+    """A test that is killed leaves no server behind."""
+    if sys.platform == "linux":
+        prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
 def as_nobody() -> dict[str, Any]:

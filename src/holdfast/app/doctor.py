@@ -47,7 +47,7 @@ from holdfast.identity.witness.observe import ForeignRecord, SigningPower, find_
 from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.journal.admin import JournalAdmin
 from holdfast.journal.bind import journal_at
-from holdfast.journal.contract import Filter, Journal
+from holdfast.journal.contract import Filter, Journal, Kept
 from holdfast.journal.records import TaskState
 from holdfast.journal.unserved import find_unserved
 from holdfast.layout.agent_home import AgentHome, find_home, load_home
@@ -148,7 +148,7 @@ async def _examine_open(
         f"journal {journal.journal_id}, incarnation {journal.incarnation}, has every record that "
         f"this machine has committed (up to {admin.high_water().sequence})",
     )
-    for finding in (_space(address.instance), _reserve(admin), _clock(journal)):
+    for finding in (_space(address.instance), _reserve(admin), _clock(journal), await _durability(journal, settings)):
         yield finding
     async for finding in _sessions(journal):
         yield finding
@@ -225,6 +225,17 @@ def _clock(journal: Journal) -> Finding:
         "may close early and sleeping tasks may wake late, but nothing is repeated",
         "set the clock: `timedatectl set-ntp true`",
     )
+
+
+async def _durability(journal: Journal, settings: Settings) -> Finding:
+    found = await journal.find_durability(provider=settings.journal_durability == "provider")
+    match found.kept:
+        case Kept.ONE_DISK | Kept.STANDBY:
+            return ok("durability", found.text)
+        case Kept.PROVIDER | Kept.NO_STANDBY | Kept.UNKNOWN:
+            return note("durability", found.text, found.hint)
+        case Kept.GONE:
+            return warning("durability", found.text, found.hint)
 
 
 async def _sessions(journal: Journal) -> AsyncIterator[Finding]:

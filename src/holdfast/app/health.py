@@ -22,7 +22,7 @@ from holdfast.core.secret_handles import safe
 from holdfast.core.step import StepState
 from holdfast.core.version import find_version
 from holdfast.errors import BadSettings, HoldfastError
-from holdfast.journal.contract import Journal
+from holdfast.journal.contract import Journal, Kept
 from holdfast.journal.records import TaskState
 from holdfast.journal.unserved import find_unserved
 from holdfast.runtime.engine.engine import Engine
@@ -48,6 +48,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "lease_left_seconds": ("gauge", "until the lease ends, if it is not renewed; 0 without one"),
     "journal_full": ("gauge", "1 while space is short and no new step starts"),
     "journal_broken": ("gauge", "1 after the disk reported a failed write"),
+    "journal_standby": ("gauge", "1 if a synchronous standby has every commit; no line for a journal in a file"),
     "clock_behind_seconds": ("gauge", "how far the wall clock is behind the newest record"),
     "claims_total": ("counter", "tasks claimed by this process"),
     "runs_total": ("counter", "runs started by this process"),
@@ -210,6 +211,9 @@ class Gauges:
         }
         figures: dict[str, list[tuple[str, float]]] = {"build_info": [(label, 1)]}
         figures |= {name: [("", float(value))] for name, value in own.items()}
+        durability = self._engine.durability
+        if durability is not None and durability.kept is not Kept.ONE_DISK:
+            figures["journal_standby"] = [("", float(durability.kept is Kept.STANDBY))]
         # If the journal cannot be read, only its figures are missing.
         with contextlib.suppress(HoldfastError):
             tasks = await self._journal.count_tasks()

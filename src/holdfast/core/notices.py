@@ -21,6 +21,7 @@ class NoticeKind(StrEnum):
     DAMAGED = "damaged"  # the journal, or the records of a task
     STUCK = "stuck"  # a tool runs on after its timeout
     CLOCK_BEHIND = "clock-behind"
+    STANDBY = "standby"  # no synchronous standby has the commits of a shared journal, or it cannot be seen
     CONTRADICTION = "contradiction"  # evidence against a closed step
     MEMORY = "memory"  # the memory files cannot be written
     SECOND_INSTANCE = "second-instance"
@@ -148,6 +149,10 @@ def clock_behind_notice(behind_s: float, *, now_ms: int) -> Notice:
     )
     told = f"clock/{now_ms // 3_600_000}"  # once an hour
     return _notice(NoticeKind.CLOCK_BEHIND, told, text, "set the clock (`timedatectl`)", now_ms=now_ms)
+
+
+def standby_notice(text: str, hint: str, *, since_ms: int) -> Notice:
+    return _notice(NoticeKind.STANDBY, f"standby/{since_ms}", text, hint, now_ms=since_ms)
 
 
 def memory_not_written_notice(code: str, error: str, *, day: str, now_ms: int) -> Notice:

@@ -116,6 +116,26 @@ class WaitingTasks(msgspec.Struct, frozen=True, kw_only=True):
     since_ms: int  # when the oldest was due
 
 
+class Kept(StrEnum):
+    """Where else a commit is when it returns."""
+
+    ONE_DISK = "one disk"  # nowhere
+    STANDBY = "standby"  # on a synchronous standby
+    NO_STANDBY = "no standby"  # nowhere: the server is to have none
+    GONE = "standby gone"  # no commit returns
+    UNKNOWN = "unknown"  # counts as none
+    PROVIDER = "provider"  # a service says so; not proven
+
+
+class Durability(msgspec.Struct, frozen=True, kw_only=True):
+    """What a commit survives, as far as it can be seen now."""
+
+    kept: Kept
+    text: str
+    hint: str = ""
+    since_ms: int = 0  # of the first look of any process that found it so
+
+
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
     states: frozenset[TaskState] | None = None
     name: str | None = None
@@ -474,6 +494,11 @@ class Journal(Protocol):
     async def check_total(self) -> None:
         """Compare the running total with the tasks, where others have committed since the last time and it is not too
         soon for the work that this takes. An engine does this before it claims. Raises RowsPutBack."""
+
+    async def find_durability(self, *, provider: bool = False) -> Durability:
+        """What a commit survives now; a worker looks every minute. `provider`: a person has said that a service
+        replicates what the journal is kept in."""
+        ...
 
     def now_ms(self) -> int:
         """Wall time that never falls: at least the newest record's. Of a journal that several hosts share it is the

@@ -39,6 +39,7 @@ class Settings:
     check_after_crash: bool = True  # a full check in the background after an unclean stop
     allow_network_fs: bool = False
     journal_url: str = ""  # of a journal on a server; empty: the file journal.db
+    journal_durability: str = ""  # "provider": a service replicates below the database; a claim, not proven
     scratch_folder: str = ""  # beside the journal where it is empty
     scratch_files_max: int = 10_000  # files and folders; each checkpoint looks at every one
     scratch_bytes_max: int = 4 << 30
@@ -66,6 +67,8 @@ class Settings:
         for name in positive:
             if not 0.001 <= getattr(self, name) <= 86_400:
                 raise BadSettings(f"{name} must be between 0.001 and 86400")
+        if self.journal_durability not in ("", "provider"):
+            raise BadSettings('[journal] durability must be "provider", or left out')
         for name in ("concurrency", "claim_batch"):
             if not 1 <= getattr(self, name) <= 100_000:
                 raise BadSettings(f"{name} must be between 1 and 100000")

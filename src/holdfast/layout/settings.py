@@ -52,6 +52,7 @@ KEYS: dict[tuple[str, str], tuple[str, type]] = {
     ("worker", "check_after_crash"): ("check_after_crash", bool),
     ("journal", "allow_network_fs"): ("allow_network_fs", bool),
     ("journal", "url"): ("journal_url", str),
+    ("journal", "durability"): ("journal_durability", str),
     ("notices", "command"): ("notice_command", tuple),
     ("notices", "webhook"): ("notice_webhook", str),
     ("retention", "keep_days"): ("keep_days", float),

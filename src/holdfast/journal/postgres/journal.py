@@ -11,13 +11,15 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
+import msgspec
+
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
 from holdfast.core.notices import Notice
 from holdfast.core.waiting import wait_event
 from holdfast.errors import HoldfastError, JournalDamaged, SessionLost, TaskNotFound
 from holdfast.journal import contract, rules
-from holdfast.journal.postgres import check, totals
-from holdfast.journal.postgres.links import Link, Links
+from holdfast.journal.postgres import check, standby, totals
+from holdfast.journal.postgres.links import BEGIN_LOCAL, Link, Links
 from holdfast.journal.postgres.rows import COLUMNS, TASK_COLUMNS, TASK_FROM, folded
 from holdfast.journal.postgres.times import CarriedTime
 from holdfast.journal.postgres.verbs import claims, inbox, listing, remarks, sessions, upkeep
@@ -399,22 +401,29 @@ class PostgresJournal:
     @asynccontextmanager
     async def notice_turn(self) -> AsyncGenerator[bool]:
         holder = self._entropy.bytes(8).hex()
-        mine = await self._links.write(lambda link: upkeep.take_turn(link, NOTICES, holder, for_ms=TURN_MS))
+        mine = await self._links.write(
+            lambda link: upkeep.take_turn(link, NOTICES, holder, for_ms=TURN_MS), begin=BEGIN_LOCAL
+        )
         try:
             yield mine
         finally:
             if mine:
                 with suppress(HoldfastError):  # it ends by itself
-                    await self._links.write(lambda link: upkeep.give_turn(link, NOTICES, holder))
+                    await self._links.write(lambda link: upkeep.give_turn(link, NOTICES, holder), begin=BEGIN_LOCAL)
 
     async def pending_notices(self, *, limit: int) -> list[Notice]:
         return await self._links.read(lambda link: upkeep.pending_notices(link, limit, self._wraps))
 
     async def close_notice(self, notice_id: str) -> None:
-        await self._links.write(lambda link: upkeep.close_notice(link, notice_id, at_ms=self.now_ms()))
+        await self._links.write(
+            lambda link: upkeep.close_notice(link, notice_id, at_ms=self.now_ms()), begin=BEGIN_LOCAL
+        )
 
     async def add_notice(self, notice: Notice) -> None:
-        await self._links.write(lambda link: upkeep.add_notice(link, notice, self._wraps, at_ms=self.now_ms()))
+        # Told also while the standby is gone: that may be what it says.
+        await self._links.write(
+            lambda link: upkeep.add_notice(link, notice, self._wraps, at_ms=self.now_ms()), begin=BEGIN_LOCAL
+        )
         self._note_change()
 
     async def retain(self, *, keep_ms: int, tombstone_ms: int) -> int:
@@ -439,6 +448,14 @@ class PostgresJournal:
         self._total_after_s = loop.time() + TOTAL_REST * (loop.time() - began)
 
     # the rest
+
+    async def find_durability(self, *, provider: bool = False) -> contract.Durability:
+        async def look(link: Link) -> contract.Durability:
+            found = await standby.find_durability(link, provider=provider)
+            return msgspec.structs.replace(found, since_ms=await standby.note(link, found.kept))
+
+        # Without waiting for a standby: it may be the one that is gone.
+        return await self._links.write(look, begin=BEGIN_LOCAL)
 
     def now_ms(self) -> int:
         return self._time.now_ms()

@@ -35,6 +35,8 @@ BEGIN = (
     "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL synchronous_commit = on; SET LOCAL statement_timeout = 0; "
     f"SET LOCAL lock_timeout = {LOCK_WAIT_MS}; SET LOCAL search_path = pg_catalog"
 ).encode()
+# For what may be lost with a server, and must be said while its standby is gone: notices, and whether it is gone.
+BEGIN_LOCAL = BEGIN.replace(b"synchronous_commit = on", b"synchronous_commit = local")
 BEGIN_READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 AGAIN_S = 0.1
 TRY_S = 20.0
@@ -198,13 +200,13 @@ class Links:
 
         return await repeated(once)
 
-    async def write(self, act: Callable[[Link], Awaitable[T]], *, urgent: bool = False) -> T:
+    async def write(self, act: Callable[[Link], Awaitable[T]], *, begin: bytes = BEGIN, urgent: bool = False) -> T:
         """One transaction that may be repeated: what is in doubt is done once more, which settles it. What is urgent
         waits for no other connection. Raises what the act raises; JournalBusy, JournalFull; CommitUnknown."""
 
         async def once() -> T:
             async with self.borrowed(urgent=urgent) as link:
-                result = await transact(link, act)
+                result = await transact(link, act, begin=begin)
                 self.commits += 1
                 return result
 

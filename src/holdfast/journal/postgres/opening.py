@@ -12,21 +12,20 @@ from psycopg import errors as pg
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ids import fingerprint_key
 from holdfast.core.ports import KeyRing
-from holdfast.errors import JournalBusy, JournalDamaged, JournalOlderCopy, KeysWrong, NotAJournal, ReadOnly
+from holdfast.errors import JournalBusy, NotAJournal, ReadOnly
 from holdfast.host.machine import host_id
 from holdfast.host.private_files import ensure_private_folder
-from holdfast.journal.admin import HighWater
-from holdfast.journal.postgres import schema, totals
+from holdfast.journal.postgres import restoring, schema, totals
+from holdfast.journal.postgres.guards import check_keys, check_not_older, new_meta
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.links import InDoubt, Link
 from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.journal.postgres.sql_errors import translated
 from holdfast.journal.postgres.verbs import statements
 from holdfast.journal.seal import KeyWraps
-from holdfast.journal.sqlite.host.high_water import high_water
 from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.host.use_lock import JournalUse
-from holdfast.journal.sqlite.opening.open import JOURNAL_ID_CHARS, key_check, remember_name
+from holdfast.journal.sqlite.opening.open import remember_name
 
 SHARED_WAIT_S = 15.0
 LOOK_AGAIN_S = 0.1
@@ -63,6 +62,7 @@ async def _open(
     ensure_private_folder(instance)
     ensure_private_folder(folder)
     await _wait_shared(link)
+    await restoring.take_promotion(link, folder, wraps=KeyWraps(keys), clock=clock)
     use = await JournalUse.shared(folder, timeout_s=SHARED_WAIT_S)
     try:
         incarnation, newest_ms = await check_not_older(link, folder)
@@ -118,37 +118,3 @@ async def _prepare_schema(link: Link, keys: KeyRing, *, entropy: Entropy, create
     elif found < schema.SCHEMA:
         await check_keys(link, keys)
         await schema.raise_schema(link)
-
-
-def new_meta(keys: KeyRing, journal_id: str) -> dict[str, str]:
-    return {"journal_id": journal_id, "key_check": key_check(keys).hex()}
-
-
-async def check_keys(link: Link, keys: KeyRing) -> str:
-    """The journal's id, once the keys are known to be its own. Raises KeysWrong, JournalDamaged."""
-    meta = {str(key): str(value) for key, value in await link.run("SELECT key, value FROM $s.meta")}
-    journal_id = meta.get("journal_id", "")
-    if len(journal_id) != JOURNAL_ID_CHARS or any(char not in "0123456789abcdef" for char in journal_id):
-        raise JournalDamaged(f"{link.place.shown}: its journal id is malformed")
-    if meta.get("key_check") != key_check(keys).hex():
-        raise KeysWrong("the keys do not belong to this journal")
-    return journal_id
-
-
-async def check_not_older(link: Link, folder: Path) -> tuple[int, int]:
-    """Its incarnation, and the time of its newest record; JournalOlderCopy where this host's mark is above it."""
-    mark = high_water(folder)  # first: another process may commit between the two, and raises it only afterwards
-    row = await link.one(
-        "SELECT number, (SELECT coalesce(max(last), 0) FROM $s.tally), (SELECT coalesce(max(at_ms), 0) FROM $s.tally) "
-        "FROM $s.incarnation"
-    )
-    if row is None:
-        raise JournalDamaged(f"{link.place.shown} has no incarnation")
-    incarnation, newest, newest_ms = row
-    if HighWater(incarnation, newest) < mark:
-        raise JournalOlderCopy(
-            f"{link.place.shown} ends at record {newest} of incarnation {incarnation}, but this machine has committed "
-            f"record {mark.sequence} of incarnation {mark.incarnation}: the database is an older copy, or was promoted "
-            "with loss"
-        )
-    return incarnation, newest_ms

@@ -11,6 +11,7 @@ which says that the timeline after its newest record is lost, and all tallies st
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from holdfast.core.clock import Clock
@@ -18,10 +19,12 @@ from holdfast.errors import JournalBusy, JournalDamaged
 from holdfast.journal import rules
 from holdfast.journal.admin import HighWater, Restored
 from holdfast.journal.bodies import RestoredFrom
+from holdfast.journal.postgres import standby, totals
+from holdfast.journal.postgres.guards import check_not_older
 from holdfast.journal.postgres.lane import Tally
-from holdfast.journal.postgres.links import Link, transact
-from holdfast.journal.postgres.opening import check_not_older
+from holdfast.journal.postgres.links import BEGIN_LOCAL, Link, transact
 from holdfast.journal.postgres.rows import Chained, chained
+from holdfast.journal.postgres.standby import Promotion
 from holdfast.journal.postgres.writer import KEEP, records_by_column
 from holdfast.journal.records import NewRecord, RecordKind
 from holdfast.journal.seal import KeyWraps
@@ -38,6 +41,10 @@ RAISE = (
 
 class _DryRun(Exception):
     """Everything was done but the commit."""
+
+
+class _Decided(Exception):
+    """Another process was first."""
 
 
 async def raise_incarnation(link: Link, folder: Path, *, to: int, clock: Clock) -> None:
@@ -59,10 +66,32 @@ async def raise_incarnation(link: Link, folder: Path, *, to: int, clock: Clock) 
         raise JournalBusy("another process is updating high-water.json of this journal")
 
 
+async def take_promotion(link: Link, folder: Path, *, wraps: KeyWraps, clock: Clock) -> None:
+    """Of a server that was promoted with loss: its journal is restored, by the first process that opens it; what is
+    there is whole, so it is still compared with its running total. Raises RowsPutBack."""
+    found = await standby.find_promotion(link)
+    if found is Promotion.LOSSY:
+        await totals.check(link, wraps.running_total(folder.name))
+        with suppress(_Decided):
+            await restore(link, folder, wraps=wraps, clock=clock, promoted=True)
+    elif found is Promotion.SOUND:
+        kept = (await standby.find_durability(link)).kept
+        await transact(link, lambda link: standby.note(link, kept), begin=BEGIN_LOCAL)
+
+
 async def restore(
-    link: Link, folder: Path, *, wraps: KeyWraps, clock: Clock, dry_run: bool, above: int, put_back: bool
+    link: Link,
+    folder: Path,
+    *,
+    wraps: KeyWraps,
+    clock: Clock,
+    dry_run: bool = False,
+    above: int = 0,
+    put_back: bool = False,
+    promoted: bool = False,
 ) -> Restored:
-    """Take what is there as the journal from now on. Its chains were checked before."""
+    """Take what is there as the journal from now on. Its chains were checked before; those of one that was `promoted`
+    are checked by each claim."""
     mark, running = high_water(folder), wraps.running_total(folder.name)
     done: list[tuple[Restored, int]] = []
 
@@ -73,6 +102,8 @@ async def restore(
         )
         if row is None:
             raise JournalDamaged("the journal has no incarnation")
+        if promoted and await standby.find_promotion(link) is not Promotion.LOSSY:
+            raise _Decided
         incarnation, newest_ms = max(row[0], mark.incarnation, above) + 1, row[2] or SINCE_EVER_MS
         lost_after_ms, now_ms = SINCE_EVER_MS if put_back else newest_ms, max(newest_ms, row[3])
         await link.run("UPDATE $s.session SET ended = 2 WHERE ended = 0")
@@ -86,6 +117,7 @@ async def restore(
         )
         newest = max(newest, row[1])
         await begin_total(link, running, last=newest, at_ms=now_ms)
+        await standby.note(link, (await standby.find_durability(link)).kept, decided=True)
         restored = Restored(
             journal_id=folder.name,
             incarnation=incarnation,

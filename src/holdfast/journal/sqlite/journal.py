@@ -400,6 +400,10 @@ class SqliteJournal:
         took_s = await asyncio.to_thread(totals.check_file, self._path, self._running)
         self._total_version, self._total_after_s = version, loop.time() + TOTAL_REST * took_s
 
+    async def find_durability(self, *, provider: bool = False) -> contract.Durability:
+        text = "commits are on one disk: they survive a crash and power loss, not the loss of the disk"
+        return contract.Durability(kept=contract.Kept.ONE_DISK, text=text)
+
     def now_ms(self) -> int:
         return self._time.now_ms(self._newest())
 

@@ -25,7 +25,7 @@ from holdfast.core.ids import EffectKeys, TaskId, fingerprint_key
 from holdfast.core.notices import Notices
 from holdfast.core.ports import KeyRing, Memory
 from holdfast.host.log import Log
-from holdfast.journal.contract import Claimed, Hold, Journal, Session
+from holdfast.journal.contract import Claimed, Durability, Hold, Journal, Session
 from holdfast.journal.records import TaskState, TaskView
 from holdfast.layout.engine_settings import Settings
 from holdfast.runtime.engine.suspects import Suspects
@@ -116,6 +116,11 @@ class Engine:
     def active(self) -> int:
         return len(self._running)
 
+    @property
+    def durability(self) -> Durability | None:
+        """What a commit survives, as it was last seen."""
+        return self._upkeep.durability
+
     def views(self) -> list[TaskView]:
         """The tasks that this engine holds now, as it knows them."""
         return [writer.view for writer in self._writers.values()]
@@ -123,17 +128,22 @@ class Engine:
     async def serve(self) -> None:
         """Work until `stop`; raises SessionLost or what made further work impossible."""
         self._fatal = asyncio.get_running_loop().create_future()
-        session = await self.open_session()
-        helpers = [asyncio.create_task(self._guarded(work)) for work in self._loops()]
         stopping = asyncio.create_task(self._stopping.wait())
+        # Beside the session: it cannot begin while the journal's standby is gone, and that is what they tell.
+        told = (self._upkeep.watch_durability, self._upkeep.tell_notices)
+        helpers = [asyncio.create_task(self._guarded(work)) for work in told]
+        session: Session | None = None
         try:
+            session = await self.open_session()
+            helpers += [asyncio.create_task(self._guarded(work)) for work in self._loops()]
             await asyncio.wait((stopping, self._fatal), return_when=asyncio.FIRST_COMPLETED)
             await self._end_runs(lost=self._fatal.done())
         finally:
             for helper in (*helpers, stopping):
                 helper.cancel()
             await asyncio.wait((*helpers, stopping))
-            await self._close_session(session, orderly=not self._fatal.done())
+            if session is not None:
+                await self._close_session(session, orderly=not self._fatal.done())
         if self._fatal.done():
             self._fatal.result()
 
@@ -203,7 +213,7 @@ class Engine:
     # the loops
 
     def _loops(self) -> list[Callable[[], Any]]:
-        loops = [self._renew, self._sweep, self._upkeep.tell_notices, self._upkeep.tidy, self._upkeep.watch_unserved]
+        loops = [self._renew, self._sweep, self._upkeep.tidy, self._upkeep.watch_unserved]
         if self._right is not None:
             loops.append(self._watch_right)
         return loops if self._secrets is NO_SECRETS else [*loops, self._watch_secrets]

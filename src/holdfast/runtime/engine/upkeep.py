@@ -11,12 +11,13 @@ from holdfast.core.notices import (
     Notices,
     clock_behind_notice,
     journal_damaged_notice,
+    standby_notice,
     stuck_notice,
     unserved_notice,
 )
 from holdfast.errors import HoldfastError
 from holdfast.host.log import Log
-from holdfast.journal.contract import Journal
+from holdfast.journal.contract import Durability, Journal, Kept
 from holdfast.journal.unserved import find_unserved
 from holdfast.layout.engine_settings import Settings
 from holdfast.runtime.scratch.scratch import ScratchFolders, sweep
@@ -28,6 +29,7 @@ NOTICE_S_MAX = 300.0  # between two tries while a hook fails
 TIDY_EVERY_S = 3_600.0
 CLOCK_BEHIND_MS = 60_000
 UNSERVED_EVERY_S = 30.0
+STANDBY_EVERY_S = 30.0  # a person hears of it within a minute
 UNSERVED_AFTER_MS = 60_000  # a worker that is replaced by a new version is back by then
 DAY_MS = 86_400_000
 
@@ -43,6 +45,7 @@ class Upkeep:
     secrets: Secrets
     folders: ScratchFolders | None
     on_trouble: Callable[[HoldfastError], None]
+    durability: Durability | None = None  # as it was last seen
     _adding: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     async def tell_notices(self) -> None:
@@ -89,6 +92,18 @@ class Upkeep:
                     self.log.event("task-unserved", task_name=one.name, tasks=one.tasks, age_s=one.age_ms // 1000)
                     await self.journal.add_notice(notice)
                     told.add(notice.notice_id)
+
+    async def watch_durability(self) -> None:
+        """Look whether commits are where they should be, from the start on. A change is told once, by one worker."""
+        told_ms = -1
+        while True:
+            found = await self.journal.find_durability(provider=self.settings.journal_durability == "provider")
+            if found.kept in (Kept.NO_STANDBY, Kept.GONE, Kept.UNKNOWN) and found.since_ms != told_ms:
+                told_ms = found.since_ms
+                self.log.event("standby", kept=found.kept.value, text=found.text, hint=found.hint)
+                await self.journal.add_notice(standby_notice(found.text, found.hint, since_ms=told_ms))
+            self.durability = found
+            await asyncio.sleep(STANDBY_EVERY_S * self.settings.pace)
 
     async def _check_after_crash(self) -> None:
         if not self.settings.check_after_crash or not getattr(self.journal, "unclean", False):

@@ -22,6 +22,7 @@ from holdfast.errors import InvariantViolated, JournalDamaged, SessionLost
 from holdfast.journal import rules
 from holdfast.journal.bodies import ClaimedBy
 from holdfast.journal.contract import Claimed, Hold, TaskNames, WaitingTasks
+from holdfast.journal.postgres import standby
 from holdfast.journal.postgres.lane import Act, Lane
 from holdfast.journal.postgres.links import BEGIN, Link, Links
 from holdfast.journal.postgres.place import Row
@@ -124,6 +125,10 @@ class Claims(Lane[Claim]):
         await link.db.execute(BEGIN)
         await self._check_session(link, act)
         dead = await self._looks.find_dead(link, but=act.session.row)
+        if self._looks.promoted:
+            if await standby.find_promotion(link) is standby.Promotion.LOSSY:
+                raise SessionLost("the database was promoted, and may have lost commits: the journal is opened again")
+            self._looks.promoted = False
         candidates = await self._find(link, act, await sessions.bury(link, dead))
         sound = await self._load(link, candidates) if candidates else []
         taken, kept = await self._take(link, act, sound)

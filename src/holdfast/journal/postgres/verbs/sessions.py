@@ -40,11 +40,14 @@ class Looks:
         self._watch: rules.LeaseWatch | None = None
         self._leases: dict[int, rules.Lease] = {}  # of the last look, by row
         self.timeline = ""
+        self.promoted = False  # the timeline has changed since this process opened the journal
 
     async def look(self, link: Link) -> rules.LookedAt:
         asked_boot_ms = self._clock.boot_ms()
         rows = await link.run(_LOOK)
-        now_ms, self.timeline = int(rows[0][0]), str(rows[0][1])
+        now_ms, timeline = int(rows[0][0]), str(rows[0][1])
+        self.promoted = self.promoted or timeline != (self.timeline or timeline)
+        self.timeline = timeline
         self._leases = {row[2]: _lease(row[3:]) for row in rows if row[2] is not None}
         open_until_ms = {one.session_id: one.until_ms for one in self._leases.values() if not one.ended}
         self._watch = rules.watch_leases(

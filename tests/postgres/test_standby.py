@@ -1,0 +1,131 @@
+"""Standbys: whether one is really there, and what a promotion means for open tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.ids import task_id_from_bytes
+from holdfast.errors import SessionLost
+from holdfast.journal.contract import Claimed, Kept, Submission
+from holdfast.journal.postgres.journal import PostgresJournal
+from holdfast.journal.postgres.place import PostgresPlace
+from holdfast.layout.engine_settings import Settings
+from holdfast.runtime.engine.engine import Engine
+from holdfast.testing.journal_contract.world import noted
+from holdfast.testing.lab import wait_until
+from holdfast_proofs.failovers.writer import ProofKeys
+from holdfast_proofs.support.postgres import STANDBY, Server, find_oldest, standby_of, started
+
+OpenJournal = Callable[..., Awaitable[PostgresJournal]]
+
+
+async def started_task(journal: PostgresJournal) -> Claimed:
+    raw = hashlib.sha256(journal.journal_id.encode()).digest()[:16]
+    given = Submission(task_id=task_id_from_bytes(raw), name="trip", args={}, args_fingerprint=b"f" * 16)
+    await journal.submit(given)
+    (claimed,) = await journal.claim(await journal.open_session(worker="w", ttl_ms=60_000), names=None, limit=1)
+    return claimed
+
+
+async def test_no_standby_is_seen(open_it: OpenJournal, standby_gone: Callable[..., Any]) -> None:
+    journal: PostgresJournal = await open_it()
+    found = await journal.find_durability()
+    assert found.kept is Kept.NO_STANDBY
+    assert "synchronous_standby_names" in found.hint
+    assert (await journal.find_durability(provider=True)).kept is Kept.PROVIDER
+    with standby_gone():
+        async with asyncio.timeout(10):  # the look waits for no standby
+            gone = await journal.find_durability(provider=True)
+    assert gone.kept is Kept.GONE
+    assert "no step begins" in gone.text
+
+
+async def test_a_worker_tells_that_the_standby_is_gone_though_its_session_cannot_begin(
+    open_it: OpenJournal, standby_gone: Callable[..., Any]
+) -> None:
+    journal: PostgresJournal = await open_it()
+    keys, clock, entropy = ProofKeys(), SystemClock(), SystemEntropy()
+    engine = Engine(journal=journal, keys=keys, clock=clock, entropy=entropy, tasks=(), settings=Settings())
+    with standby_gone():
+        serving = asyncio.create_task(engine.serve())
+
+        async def told() -> bool:
+            return [one.kind for one in await journal.pending_notices(limit=9)] == ["standby"]
+
+        await wait_until(told)
+        assert engine.lease is None
+    engine.stop()
+    await serving
+
+
+async def test_a_user_who_may_not_look_is_told_the_grant(
+    open_it: OpenJournal, server: Server, place: PostgresPlace
+) -> None:
+    user = f"blind_{place.schema}"
+    server.execute(f"CREATE ROLE {user} LOGIN; GRANT CREATE ON DATABASE postgres TO {user}")
+    journal = await open_it(place=PostgresPlace.read(f"{server.url(user=user)}&schema={place.schema}"))
+    found = await journal.find_durability()
+    assert (found.kept, f'GRANT pg_read_all_stats TO "{user}"' in found.hint) == (Kept.UNKNOWN, True)
+    server.execute(f"GRANT pg_read_all_stats TO {user}")
+    assert (await journal.find_durability()).kept is Kept.NO_STANDBY
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+async def test_a_promotion_without_a_synchronous_standby_makes_open_tasks_suspect(
+    open_it: OpenJournal, synchronous: bool
+) -> None:
+    with started(find_oldest()) as primary, standby_of(primary) as standby:
+        if synchronous:
+            primary.configure({"synchronous_standby_names": f"'{STANDBY}'"})
+            primary.reload()
+        place = PostgresPlace.read(primary.url())
+        async with asyncio.timeout(60):
+            journal: PostgresJournal = await open_it(place=place)
+            claimed = await started_task(journal)
+            await journal.append(claimed.hold, [noted("n1")])
+        kept = Kept.STANDBY if synchronous else Kept.NO_STANDBY
+
+        async def is_known() -> bool:
+            return (await journal.find_durability()).kept is kept and _has_caught_up(primary, standby)
+
+        await wait_until(is_known)
+        primary.kill()
+        standby.execute("SELECT pg_promote()")
+        there = replace(place, conninfo=PostgresPlace.read(standby.url()).conninfo)
+        again: PostgresJournal = await open_it(place=there)
+        view = await again.read_task(claimed.hold.task_id)
+        assert (again.incarnation, view.restored_ms > 0) == ((1, False) if synchronous else (2, True))
+        assert list(view.notes) == ["n1"]
+
+
+def _has_caught_up(primary: Server, standby: Server) -> bool:
+    ((sent,),) = primary.execute("SELECT pg_current_wal_lsn()")
+    ((replayed,),) = standby.execute(f"SELECT pg_last_wal_replay_lsn() >= '{sent}'")
+    return bool(replayed)
+
+
+async def test_a_worker_that_sees_a_lossy_promotion_opens_the_journal_again(
+    open_it: OpenJournal, place: PostgresPlace, server: Server
+) -> None:
+    server.execute("CREATE TABLE IF NOT EXISTS timelines (now text); DELETE FROM timelines")
+    server.execute("INSERT INTO timelines VALUES ('00000001')")
+    turned = replace(place, timeline="(SELECT now FROM public.timelines)")
+    journal: PostgresJournal = await open_it(place=turned)
+    claimed = await started_task(journal)
+    server.execute("UPDATE timelines SET now = '00000002'")
+    await journal.renew(claimed.hold.session)
+    await journal.find_durability()  # a look at the new server does not hide what has happened
+    with pytest.raises(SessionLost, match="promoted"):
+        await journal.claim(claimed.hold.session, names=None, limit=1)
+    again, other = await asyncio.gather(open_it(place=turned), open_it(place=turned, host="other"))
+    assert (again.incarnation, other.incarnation) == (2, 2)
+    session = await again.open_session(worker="w", ttl_ms=60_000)
+    (suspect,) = await again.claim(session, names=None, limit=1)
+    assert suspect.view.restored_ms > 0
