@@ -19,6 +19,7 @@ import pytest
 from holdfast.cli.main import main
 from holdfast.demo import story
 from holdfast.demo.machine import Return
+from holdfast.demo.region import Continued
 from holdfast.demo.story import Doubts, Report, Verdict, Wanted
 from holdfast.downstream.ledger import Page
 from holdfast_proofs.support.transcript import find_missing, shape
@@ -47,31 +48,33 @@ def effects_in(file: Path) -> list[dict[str, object]]:
 def test_it_tells_the_story_and_the_far_ends_have_it_in_their_files(
     tmp_path: Path, measured: Callable[[str], None]
 ) -> None:
-    """Two trips paid and mailed once, one letter, by the log each far end wrote; and what it prints is
+    """Three trips paid and mailed once, one letter, by the log each far end wrote; and what it prints is
     what the README shows: every line there, other numbers, this order."""
     folder = tmp_path / "trip"
     began = time.monotonic()
     done = run_demo("--folder", str(folder), temp=tmp_path)
     measured(f"demo: {time.monotonic() - began:.1f} s in all")
     assert (done.returncode, done.stderr) == (0, "")
-    for name, count in (("payment", 2), ("mail", 2), ("letter", 1)):
+    for name, count in (("payment", 3), ("mail", 3), ("letter", 1)):
         assert len(effects_in(folder / f"{name}.jsonl")) == count
     assert "is killed inside the payment" in done.stdout
     assert "sent again, same effect key" in done.stdout
-    assert "charges 2   mails 2   letters 1   duplicates 0   lost 0" in done.stdout
+    assert "arrives and changes nothing" in done.stdout
+    assert "charges 3   mails 3   letters 1   duplicates 0   lost 0" in done.stdout
     assert "same id yes   memory kept yes" in done.stdout
     assert "Every promise held.\n" in done.stdout
     assert "\x1b" not in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["trip"]
     readme = (PROJECT / "README.md").read_text()
     blocks = re.findall(r"^```text\n\$ make demo\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for block in blocks:
         assert find_missing(shape(block), shape(done.stdout)) is None, done.stdout
 
 
-def test_without_borg_it_says_so_in_one_line_and_shows_the_rest(tmp_path: Path) -> None:
+def test_without_borg_and_postgresql_it_says_so_in_one_line_and_shows_the_rest(tmp_path: Path) -> None:
     program = "import holdfast.backup.borg.verbs as found\nfound.NAME = 'no-such-borg'\n"
+    program += "import holdfast.demo.region as region\nregion.find_programs = lambda: None\n"
     program += "from holdfast.cli.main import main\nimport sys\nsys.exit(main(['demo', '--json']))"
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -85,8 +88,9 @@ def test_without_borg_it_says_so_in_one_line_and_shows_the_rest(tmp_path: Path) 
     assert (done.returncode, seen["held"], seen["charges"], seen["kills"]) == (0, True, 1, 2)
     assert [seen[name] for name in ("duplicates", "lost", "strays", "parked")] == [0, 0, 0, 0]
     assert 0 < seen["takeover_s"] <= seen["resume_s"] < seen["seconds"]
-    assert (seen["identity_same"], seen["restore_s"], seen["broken"]) == (None, None, [])
-    assert "borg" in seen["left_out"].lower()
+    assert (seen["identity_same"], seen["restore_s"], seen["region_resume_s"], seen["broken"]) == (None, None, None, [])
+    assert "borg" in seen["left_out"]["3"].lower()
+    assert "no PostgreSQL on this machine" in seen["left_out"]["4"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -138,15 +142,59 @@ def test_a_killed_demo_leaves_no_process(tmp_path: Path) -> None:
     wait_gone(children)
 
 
+HOSTS = """
+import asyncio, sys
+from pathlib import Path
+from holdfast.cli.demo import _Printed
+from holdfast.demo.region import cut_off_host
+from holdfast.demo.stage import setting
+
+async def main():
+    async with setting(Path(sys.argv[1]), _Printed(False)) as stage:
+        print(await cut_off_host(stage))
+
+asyncio.run(main())
+"""
+
+
+def test_killed_while_a_host_is_cut_off_it_leaves_no_process(tmp_path: Path) -> None:
+    """Hosts and the PostgreSQL server too see that their parent is gone."""
+    demo = subprocess.Popen([sys.executable, "-c", HOSTS, tmp_path], stdout=subprocess.PIPE, text=True)
+    assert demo.stdout is not None
+    assert any("does not reach it" in line for line in demo.stdout)
+    children = descendants(demo.pid)
+    demo.kill()
+    demo.communicate(timeout=DEMO_S_MAX)
+    assert len(children) >= 6  # three far ends, two hosts, the server and its own processes
+    wait_gone(children)
+
+
+def test_where_the_kernel_gives_no_network_the_scene_is_left_out(tmp_path: Path) -> None:
+    """The hosts' program finds, first of all, a module that refuses as such a kernel does."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import holdfast.host.hardening as h\ndef refuse(): raise OSError(1, 'Operation not permitted')\n"
+        "h.unshare_network = refuse\n"
+    )
+    (tmp_path / "demo").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", HOSTS, tmp_path / "demo"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=DEMO_S_MAX,
+    )
+    assert "missing='the kernel refuses a network of its own: Operation not permitted'" in done.stdout
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_broken_promise_is_an_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The same run, judged by books in which the payment service had charged twice."""
     honest = story.judge
     left_out = AsyncMock(return_value=Return(missing="not for this test"))
     monkeypatch.setattr(story, "lose_machine", left_out)
+    monkeypatch.setattr(story, "cut_off_host", AsyncMock(return_value=Continued(missing="not for this test")))
 
-    def doctored(
-        wanted: tuple[Wanted, ...], ledgers: dict[str, Page], doubts: Doubts, *, back: tuple[bool | None, bool | None]
-    ) -> Verdict:
+    def doctored(wanted: tuple[Wanted, ...], ledgers: dict[str, Page], doubts: Doubts, *, back: story.Back) -> Verdict:
         payment = ledgers["payment"]
         twice = Page(
             kind="payment",
@@ -157,7 +205,7 @@ def test_a_broken_promise_is_an_exit_code(monkeypatch: pytest.MonkeyPatch, capsy
             by_base={},
             duplicates=0,
         )
-        return honest(wanted, {**ledgers, "payment": twice}, doubts, back=(False, back[1]))
+        return honest(wanted, {**ledgers, "payment": twice}, doubts, back=(False, *back[1:]))
 
     monkeypatch.setattr(story, "judge", doctored)
     assert main(["demo", "--json"]) == 1
@@ -181,15 +229,21 @@ def test_people_are_told_which_promise_broke() -> None:
         identity_same=True,
         memory_kept=True,
         restore_s=2.0,
-        left_out="",
+        region_resume_s=2.1,
+        left_out={},
         seconds=3.0,
         journal=None,
     )
     lines = summary(report)
     assert "BROKEN  nothing twice: 1" in lines
     assert "Every promise held." not in lines
-    without = summary(replace(report, verdict=replace(report.verdict, broken=()), left_out="no Borg", restore_s=None))
-    assert without[-1].startswith("Two of three scenes held; the third needs Borg")
+    left_out = {"3": "no Borg", "4": "no PostgreSQL"}
+    without = summary(replace(report, verdict=replace(report.verdict, broken=()), left_out=left_out, restore_s=None))
+    assert without[-1].splitlines() == [
+        "2 of 4 scenes held.",
+        "Scene 3 was left out: run `holdfast doctor --install-borg`, then the demo again.",
+        "Scene 4 was left out: no PostgreSQL.",
+    ]
 
 
 def descendants(pid: int) -> set[int]:

@@ -25,8 +25,9 @@ def add_parser(commands: Commands) -> None:
     parser = new_command(commands, "demo", run).help("""
         An agent books a trip through local payment and mail services, which keep their own counts. The demo kills
         its worker with SIGKILL inside the payment; another worker resumes. Then the same with a letter that cannot
-        be looked up: Holdfast asks a person. Finally the machine is lost, and the agent returns from 24 words and
-        one of two backups. Uses only a private folder and the loopback network. Exit code 1 if a promise broke.
+        be looked up: Holdfast asks a person. Then the machine is lost, and the agent returns from 24 words and one of
+        two backups. Finally two hosts share a journal in PostgreSQL, and one is cut off inside the payment: the other
+        continues. Uses only private folders and the loopback network. Exit code 1 if a promise broke.
         examples:
           holdfast demo
           holdfast demo --json
@@ -91,6 +92,8 @@ def summary(report: Report) -> list[str]:
             f"  same id {_yes(report.identity_same)}   memory kept {_yes(report.memory_kept)}   "
             f"from the words to a running agent {report.restore_s:.1f} s"
         )
+    if report.region_resume_s is not None:
+        lines.append(f"  from the cut of one host to the next step on the other {report.region_resume_s:.1f} s")
     lines.append("")
     lines += [f"BROKEN  {promise}" for promise in verdict.broken] or [_held(report)]
     if report.journal is not None:
@@ -101,7 +104,12 @@ def summary(report: Report) -> list[str]:
 def _held(report: Report) -> str:
     if not report.left_out:
         return "Every promise held."
-    return "Two of three scenes held; the third needs Borg: `holdfast doctor --install-borg`, then run the demo again."
+    scenes = 4 - len(report.left_out)
+    lines = [f"{scenes} of 4 scenes held."]
+    for number, why in report.left_out.items():
+        cure = ": run `holdfast doctor --install-borg`, then the demo again" if number == "3" else f": {why}"
+        lines.append(f"Scene {number} was left out{cure}.")
+    return "\n".join(lines)
 
 
 def _yes(value: bool | None) -> str:

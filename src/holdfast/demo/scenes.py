@@ -121,7 +121,7 @@ def _tell_question(stage: Stage, step: StepView) -> None:
 async def _decide(stage: Stage, task: TaskHandle, step: StepView) -> None:
     """What a person would do: wait until nothing is in flight, ask the print shop, decide."""
     wait_s = (step.not_before_ms - stage.hf.journal.now_ms()) / 1000
-    await asyncio.sleep(max(wait_s, 0.0))
+    await asyncio.sleep(max(wait_s, 0.0) + 0.05)  # a moment more: clocks count in milliseconds
     done = await stage.find_done("letter", task.id)
     if done is None:
         stage.tell("person", "asks the print shop: it has no such letter; decides `run`")

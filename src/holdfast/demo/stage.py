@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 from holdfast.app.handle import TaskHandle
 from holdfast.app.holdfast import Holdfast
 from holdfast.app.open import open as open_holdfast
+from holdfast.app.worker import Order
 from holdfast.demo.trip import variable
 from holdfast.demo.workers import DemoFailed, Worker, start_worker
 from holdfast.downstream.faults import Fault, FaultKind
@@ -84,7 +85,7 @@ class Stage:
 
     async def kill_inside(self, name: str, worker: Worker) -> int:
         """Kill the worker while its request is inside that far end; the moment, as wall ms."""
-        await _patiently(worker, lambda s: self.far_ends[name].wait_inside(timeout_s=s))
+        await patiently(worker, lambda s: self.far_ends[name].wait_inside(timeout_s=s))
         at_ms = now_ms()
         await worker.kill()
         await self.far_ends[name].release()  # nothing reads its answer
@@ -135,7 +136,8 @@ async def setting(folder: Path, teller: Teller) -> AsyncGenerator[Stage]:
 
         async def hire(number: int) -> Worker:
             log = folder / f"worker-{number}.log"
-            worker = start_worker(journal_in(folder), app=APP, log=log, environment=environment)
+            order = Order(app=APP, journal=str(journal_in(folder)))
+            worker = start_worker(order, log=log, environment=environment)
             return await stack.enter_async_context(worker)
 
         yield Stage(
@@ -159,10 +161,10 @@ async def is_parked(task: TaskHandle, worker: Worker) -> bool:
             raise TimeoutError from None
         return False
 
-    return await _patiently(worker, look)
+    return await patiently(worker, look)
 
 
-async def _patiently(worker: Worker, look: Callable[[float], Awaitable[T]]) -> T:
+async def patiently(worker: Worker, look: Callable[[float], Awaitable[T]]) -> T:
     """Wait for what `look` waits for, but notice a worker that ended by itself."""
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from holdfast.demo.machine import lose_machine
+from holdfast.demo.region import cut_off_host
 from holdfast.demo.scenes import CHARGE, LETTER, MAIL, kill_inside_letter, kill_inside_payment
 from holdfast.demo.stage import Teller, journal_in, setting
 from holdfast.downstream.ledger import Page
@@ -71,7 +72,8 @@ class Report:
     identity_same: bool | None  # None where the scene was left out
     memory_kept: bool | None
     restore_s: float | None
-    left_out: str  # why the third scene was skipped; else empty
+    region_resume_s: float | None  # from the cut of the first host to the next step on the second
+    left_out: dict[str, str]  # scenes that were skipped, by their number, and why
     seconds: float
     journal: str | None
 
@@ -81,14 +83,15 @@ class Report:
         return {"held": self.verdict.held, **verdict, **figures}
 
 
-Back = tuple[bool | None, bool | None]  # same identity, same memory; None where the scene was left out
+Back = tuple[bool | None, bool | None, bool | None]  # see `judge`; None where the scene was left out
 
 
 def judge(
-    wanted: Iterable[Wanted], ledgers: Mapping[str, Page], doubts: Doubts, *, back: Back = (None, None)
+    wanted: Iterable[Wanted], ledgers: Mapping[str, Page], doubts: Doubts, *, back: Back = (None, None, None)
 ) -> Verdict:
     """Count at the far ends; name every promise that did not hold.
-    `back` says of an agent that came back whether it is the same and remembers."""
+    `back` says whether an agent that came back is the same, whether it remembers, and whether a host that came back
+    wrote to a task that another one had taken."""
     counts = Counter(
         (far_end, effect.task, effect.base) for far_end, page in ledgers.items() for effect in page.effects
     )
@@ -122,11 +125,13 @@ def _broken(duplicates: int, lost: int, strays: int, doubts: Doubts) -> Iterable
         yield f"a decision settles: {doubts.open} steps are still parked"
 
 
-def _changed(identity_same: bool | None, memory_kept: bool | None) -> Iterable[str]:
+def _changed(identity_same: bool | None, memory_kept: bool | None, old_host_wrote: bool | None) -> Iterable[str]:
     if identity_same is False:
         yield "the same agent: the restored agent does not answer under its id"
     if memory_kept is False:
         yield "the same memory: what it remembered is missing"
+    if old_host_wrote:
+        yield "one owner: the host that was cut off wrote to a task that it had lost"
 
 
 async def play(folder: Path, teller: Teller, *, kept: bool) -> Report:
@@ -136,15 +141,16 @@ async def play(folder: Path, teller: Teller, *, kept: bool) -> Report:
         trip = await kill_inside_payment(stage)
         letter = await kill_inside_letter(stage)
         back = await lose_machine(stage)
+        region = await cut_off_host(stage)
         tasks = await stage.hf.journal.count_tasks()
         doubts = Doubts(
-            trip_parked=trip.parked + back.parked,
+            trip_parked=trip.parked + back.parked + region.parked,
             letter_parked=letter.parked,
             settled=letter.settled,
             open=tasks.get(TaskState.PARKED, 0),
         )
         wanted = [Wanted(far_end="letter", task_id=letter.task_id, ordinal=LETTER)]
-        for task_id in filter(None, (trip.task_id, back.task_id)):
+        for task_id in filter(None, (trip.task_id, back.task_id, region.task_id)):
             wanted.append(Wanted(far_end="payment", task_id=task_id, ordinal=CHARGE))
             wanted.append(Wanted(far_end="mail", task_id=task_id, ordinal=MAIL))
         if stage.worker is not None:
@@ -152,7 +158,7 @@ async def play(folder: Path, teller: Teller, *, kept: bool) -> Report:
         # Read last: nothing runs any more that could act.
         ledgers = {name: await far_end.ledger() for name, far_end in stage.far_ends.items()}
     return Report(
-        verdict=judge(wanted, ledgers, doubts, back=(back.identity_same, back.memory_kept)),
+        verdict=judge(wanted, ledgers, doubts, back=(back.identity_same, back.memory_kept, region.old_host_wrote)),
         parked=doubts.open,
         asked=doubts.trip_parked + doubts.letter_parked,
         settled=doubts.settled,
@@ -162,7 +168,8 @@ async def play(folder: Path, teller: Teller, *, kept: bool) -> Report:
         identity_same=back.identity_same,
         memory_kept=back.memory_kept,
         restore_s=back.restore_s,
-        left_out=back.missing,
+        region_resume_s=region.resume_s,
+        left_out={number: why for number, why in (("3", back.missing), ("4", region.missing)) if why},
         seconds=round(time.monotonic() - began, 3),
         journal=str(journal_in(folder)) if kept else None,
     )

@@ -12,9 +12,10 @@ import json
 import os
 import sys
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from holdfast.app.worker import Order
 from holdfast.app.worker import main as serve
@@ -47,6 +48,9 @@ class Worker:
             self._process.kill()
         await self._process.wait()
 
+    async def wait_ended(self) -> None:
+        await self._process.wait()
+
     async def stop(self) -> None:
         """Ask it to end, then make it."""
         if self._process.returncode is None:
@@ -56,6 +60,11 @@ class Worker:
                     await self._process.wait()
         await self.kill()
 
+    def events(self) -> list[dict[str, Any]]:
+        """What it has logged so far; other lines are left out."""
+        lines = self._log.read_text(errors="replace").splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+
     def check_alive(self) -> None:
         code = self._process.returncode
         if code is not None:
@@ -64,18 +73,21 @@ class Worker:
 
 
 @contextlib.asynccontextmanager
-async def start_worker(journal: Path, *, app: str, log: Path, environment: Mapping[str, str]) -> AsyncGenerator[Worker]:
-    """Start a worker process; on leaving it is killed if it still lives."""
-    order = Order(app=app, journal=str(journal))
-    module = "holdfast.demo.workers"
+async def start_worker(
+    order: Order, *, words: Sequence[str] = (), log: Path, environment: Mapping[str, str], give: Sequence[int] = ()
+) -> AsyncGenerator[Worker]:
+    """Start a worker process; on leaving it is killed if it still lives. `words` name another program than this
+    module, and `give` the descriptors that it gets."""
+    program = words or ("holdfast.demo.workers", str(os.getpid()))
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", module, str(os.getpid()), json.dumps(asdict(order))),
+            *(sys.executable, "-P", "-m", *program, json.dumps(asdict(order))),
             stdin=DEVNULL,
             stdout=descriptor,
             stderr=descriptor,
             env={**os.environ, **environment},
+            pass_fds=give,
             process_group=0,  # Ctrl-C reaches the demo alone, which ends its workers in order
         )
     finally:

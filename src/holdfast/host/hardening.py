@@ -49,6 +49,8 @@ PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 _CLONE_NEWPID = 0x20000000
+_CLONE_NEWUSER = 0x10000000
+_CLONE_NEWNET = 0x40000000
 
 
 def unshare_pids() -> bool:
@@ -56,6 +58,18 @@ def unshare_pids() -> bool:
     kernel kills every process in it. False where the kernel refuses: it takes CAP_SYS_ADMIN. (A user namespace would
     get it without, but in one of those `sudo` and other set-uid programs no longer work.)"""
     return not load_libc().unshare(_CLONE_NEWPID)
+
+
+def unshare_network() -> None:
+    """Linux: move this process into a network of its own, with nothing in it. Without rights this takes a user
+    namespace, in which the user stays who it was. Raises OSError where the kernel refuses."""
+    user, group = os.geteuid(), os.getegid()
+    if not IS_LINUX or load_libc().unshare(_CLONE_NEWNET | (_CLONE_NEWUSER if user else 0)):
+        raise last_error("unshare")
+    if user:
+        for name, line in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+                file.write(line)
 
 
 def own_children() -> list[int] | None:

