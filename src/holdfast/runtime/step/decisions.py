@@ -75,7 +75,8 @@ def asked_decision(view: TaskView, inbox: Inbox, ordinal: str, clock: Clock, *, 
     left_ms = decidable_in_ms(view, step, clock, now_ms=now_ms)
     if left_ms > 0:
         raise NotNow(
-            f"{place}: wait {max(left_ms / 1000, 0.1):.1f} s before you decide; until then, a request may still reach the service"
+            f"{place}: wait {max(left_ms / 1000, 0.1):.1f} s before you decide; "
+            "until then, a request may still reach the service"
         )
     for item in inbox:
         if item.applied or item.ordinal != ordinal:
