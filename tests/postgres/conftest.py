@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -15,11 +16,14 @@ from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.opening import open_journal
 from holdfast.journal.postgres.place import PostgresPlace
+from holdfast_proofs.support.hosts import Host
 from holdfast_proofs.support.postgres import Server, find_oldest, started
 
+SAMPLE = Path(__file__).parents[1] / "integration" / "cli" / "sample_app.py"
 _NUMBERS = itertools.count(1)
 
 OpenJournal = Callable[..., Awaitable[PostgresJournal]]
+NewHost = Callable[..., Host]
 
 
 class FixedKeys:
@@ -45,6 +49,26 @@ def server(oldest: Server) -> Server:
 @pytest.fixture
 def place(server: Server) -> PostgresPlace:
     return PostgresPlace.read(f"{server.url()}&schema=j{next(_NUMBERS)}")
+
+
+@pytest.fixture
+def url(server: Server, place: PostgresPlace) -> str:
+    return f"{server.url()}&schema={place.schema}"
+
+
+@pytest.fixture
+def new_host(url: str, tmp_path: Path) -> Generator[NewHost]:
+    app = shutil.copy(SAMPLE, tmp_path / "app.py")
+    (tmp_path / "go").touch()
+    hosts: list[Host] = []
+
+    def make(name: str, *, keys_of: Host | None = None, at: str = url) -> Host:
+        hosts.append(Host(tmp_path / name, at, app=Path(app), keys_of=keys_of))
+        return hosts[-1]
+
+    yield make
+    for host in hosts:
+        host.close()
 
 
 @pytest.fixture

@@ -31,6 +31,14 @@ from holdfast_proofs.support.postgres import Server
 
 SAMPLE = Path(__file__).parents[1] / "integration" / "cli" / "sample_app.py"
 
+STORED = {
+    "task": "SELECT t, task_id, fingerprint, seq, head, key_id, data_key FROM task ORDER BY t",
+    "record": "SELECT t, seq, n, effect_key, fingerprint, body, hash FROM record ORDER BY t, seq",
+    "blob": "SELECT digest, size, body FROM blob ORDER BY digest",
+    "remark": "SELECT n, body, prev_hash, hash FROM remark ORDER BY n",
+    "inbox": "SELECT n, t, body FROM inbox ORDER BY n",
+}
+
 Command = Callable[..., Any]
 
 
@@ -109,19 +117,33 @@ async def submitted_again(address: JournalAddress, home: Path) -> str:
         return (await hf.submit("hello", who="me", request_id="order-1")).id
 
 
+def rows_in_file(home: Path, name: str = "journal.db") -> dict[str, list[tuple[Any, ...]]]:
+    """What the chains and digests are made of, as it is stored."""
+    with closing(open_existing(home / name)) as db:
+        return {table: list(db.execute(query)) for table, query in STORED.items()}
+
+
+def rows_in_database(server: Server, schema: str) -> dict[str, list[tuple[Any, ...]]]:
+    return {table: server.execute(query.replace("FROM ", f"FROM {schema}.")) for table, query in STORED.items()}
+
+
 def at(home: Path, url: str) -> JournalAddress:
     return JournalAddress(folder=home, url=url)
 
 
-async def test_a_journal_moves_into_the_database_and_back_unchanged(home: Path, url: str) -> None:
-    """Every task, record, inbox item and chain is equal, the same request is the same task, and it goes on there."""
+async def test_a_journal_moves_into_the_database_and_back_unchanged(home: Path, url: str, server: Server) -> None:
+    """Every task, record, inbox item, chain and digest is equal, as it is read and as it is stored; the same request is
+    the same task, and it goes on there."""
     file = file_at(home / "journal.db")
     async with holdfast.open(home / "first.db", serve=False):
         pass  # so the journal has a salt
     await live(file, home)
     before, same = await contents(file, home), await submitted_again(file, home)
 
+    stored, schema = rows_in_file(home), url.rpartition("=")[2]
+    assert all(stored.values())
     there = await copy_journal(file, at(home, url))
+    assert rows_in_database(server, schema) == stored
     assert (there.incarnation, there.tables_left) == (2, ())
     assert not (home / "journal.db").exists()
     assert journal_in(home) == at(home, url)
@@ -129,8 +151,9 @@ async def test_a_journal_moves_into_the_database_and_back_unchanged(home: Path, 
     assert await submitted_again(at(home, url), home) == same
     await live_on(at(home, url), home)
 
-    between = await contents(at(home, url), home)
+    between, stored = await contents(at(home, url), home), rows_in_database(server, schema)
     back = await copy_journal(at(home, url), file)
+    assert rows_in_file(home) == stored
     assert back.incarnation == 3
     assert not journal_at(at(home, url)).exists()
     assert journal_in(home) == file

@@ -3,39 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Generator
-from pathlib import Path
+from collections.abc import Callable
 
-import pytest
-
-from holdfast.journal.postgres.place import PostgresPlace
 from holdfast_proofs.support.hosts import Host
-from holdfast_proofs.support.postgres import Server
-
-SAMPLE = Path(__file__).parents[1] / "integration" / "cli" / "sample_app.py"
 
 NewHost = Callable[..., Host]
-
-
-@pytest.fixture
-def url(server: Server, place: PostgresPlace) -> str:
-    return f"{server.url()}&schema={place.schema}"
-
-
-@pytest.fixture
-def new_host(url: str, tmp_path: Path) -> Generator[NewHost]:
-    app = shutil.copy(SAMPLE, tmp_path / "app.py")
-    (tmp_path / "go").touch()
-    hosts: list[Host] = []
-
-    def make(name: str, *, keys_of: Host | None = None, at: str = url) -> Host:
-        hosts.append(Host(tmp_path / name, at, app=Path(app), keys_of=keys_of))
-        return hosts[-1]
-
-    yield make
-    for host in hosts:
-        host.close()
 
 
 def test_every_command_takes_a_url(new_host: NewHost) -> None:

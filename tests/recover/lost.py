@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.journal_address import JournalAddress
 from holdfast.demo.machine import Machine, back_up, give_identity
 from holdfast.downstream.process import BlockingFarEnd
+from holdfast.host.sqlite import open_existing
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.journal_keys.secret_file import SecretFile
@@ -55,8 +57,9 @@ class Lost:
         return Lost(root=root, words=self.words, id=self.id, task_id=self.task_id)
 
 
-def live_and_die(root: Path, far_end: BlockingFarEnd, *, url: str = "") -> Lost:
-    """The far end has one charge of which no backup knows. With `url`, its journal is in that database."""
+def live_and_die(root: Path, far_end: BlockingFarEnd, *, url: str = "", table: str = "") -> Lost:
+    """The far end has one charge of which no backup knows. With `url`, its journal is in that database; with `table`,
+    a tool has made one in its journal."""
     root.mkdir(mode=0o700, exist_ok=True)
     home_folder = root / "ada"
     home_folder.mkdir(mode=0o700)
@@ -72,6 +75,9 @@ def live_and_die(root: Path, far_end: BlockingFarEnd, *, url: str = "") -> Lost:
         home, words = await give_identity(home_folder, machine)
         keys = load_or_create(home.keys_file, journal_exists=True, entropy=SystemEntropy())
         SecretFile(home.folder, keys=keys, clock=SystemClock(), entropy=SystemEntropy()).set("billing", TOKEN)
+        if table:
+            with closing(open_existing(home.journal.path)) as db:
+                db.execute(f"CREATE TABLE {table} (id)")
         if url:
             await copy_journal(home.journal, JournalAddress(folder=home.folder, url=url))
             home = load_home(home.folder)

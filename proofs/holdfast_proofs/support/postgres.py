@@ -210,6 +210,17 @@ class Server(Process):
             done = db.execute(cast(LiteralString, sql))
             return done.fetchall() if done.description else []
 
+    def dump(self, schema: str) -> bytes:
+        """What `load` puts back, whatever is there then."""
+        return self._program("pg_dump", "--clean", "--if-exists", f"--schema={schema}")
+
+    def load(self, dump: bytes) -> None:
+        self._program("psql", "--quiet", "--set=ON_ERROR_STOP=1", said=dump)
+
+    def _program(self, name: str, *options: str, said: bytes = b"") -> bytes:
+        words = (self.programs / name, *options, f"--host={self.folder}", f"--username={USER}", "postgres")
+        return subprocess.run(words, input=said, stdout=subprocess.PIPE, check=True, **as_nobody()).stdout
+
 
 class Pgbouncer(Process):
     """A pooler in transaction mode before one server."""

@@ -70,7 +70,7 @@ from holdfast.layout.journal_location import journal_in
 from holdfast.layout.settings import NAME as SETTINGS
 from holdfast.layout.settings import write_identity_settings, write_journal_url
 from holdfast.layout.witness_address import WitnessAddress, parse_witness_address
-from holdfast.recovery.copy_journal import copy_journal
+from holdfast.recovery.copy_journal import CopiedJournal, copy_journal
 from holdfast.recovery.recover_journal import granted_to
 from holdfast.recovery.survey import Evidence, Survey
 
@@ -107,6 +107,8 @@ class RecoveredAgent:
     log: KeyLog
     restored: RestoreReport | None  # None: it was there already
     journal: Rewound | None
+    tables_left: tuple[str, ...]  # of Transactional tools, which the database does not have
+    tables_in: str  # the file that has them
     journal_was: str  # the url of its journal before the recovery; empty where that was a file
     evicted: bool
     left: tuple[str, ...]  # places that were behind, and are not gone on with
@@ -146,7 +148,7 @@ async def recover_agent(
     began = time.monotonic()
     if target.journal_url:
         _check_server(target, survey.chosen)
-    restored, rewound, unsealed = None, None, ()
+    restored, rewound, moved, unsealed = None, None, None, ()
     restoring = _Restoring(survey, clock, keep_keys=evidence.vault is not None)
     if _is_there(survey, survey.chosen, target):
         tell("this snapshot is already restored: recovering the identity now")
@@ -165,7 +167,7 @@ async def recover_agent(
     left = _settle_places(home, survey)
     if target.journal_url:
         tell(f"putting the journal into {target.journal_url}")
-        rewound = await _put_on_server(target, survey, rewound, clock=clock)
+        rewound, moved = await _put_on_server(target, survey, rewound, clock=clock)
         home = load_home(target.home)
     recovered_at = time.monotonic()
     tell("making the first backup with the new keys")
@@ -175,6 +177,8 @@ async def recover_agent(
         log=log,
         restored=restored,
         journal=rewound,
+        tables_left=() if moved is None else moved.tables_left,
+        tables_in="" if moved is None else moved.kept,
         journal_was=restoring.journal_was,
         evicted=evidence.vault is None,
         left=left,
@@ -383,34 +387,42 @@ def _on_server(target: RecoveryTarget) -> JournalAddress:
 
 
 def _check_server(target: RecoveryTarget, chosen: Signed[Head]) -> None:
-    """Before anything is done: the database can be reached, and has no other agent's journal."""
+    """Before anything is done: the database can be reached, and has no other agent's journal, nor an older state."""
     there, mark = _on_server(target), chosen.record.journal
     admin = journal_at(there)
-    if admin.exists() and (mark is None or admin.peek() != mark.id):
+    if not admin.exists():
+        return
+    hint = "give another schema (`?schema=NAME`) or database, or rename that schema; Holdfast overwrites no journal"
+    if mark is None or admin.peek() != mark.id:
+        raise NotNow(f"there is another journal at {there}", hint=hint)
+    found = admin.position()
+    if (found.incarnation, found.sequence) < (mark.incarnation, mark.sequence):
         raise NotNow(
-            f"there is another journal at {there}",
-            hint="give another schema (`?schema=NAME`) or database; Holdfast overwrites no journal",
+            f"the journal at {there} is older than the snapshot: it ends at record {found.sequence} of incarnation "
+            f"{found.incarnation}, the snapshot at record {mark.sequence} of incarnation {mark.incarnation}",
+            hint=hint,
         )
 
 
 async def _put_on_server(
     target: RecoveryTarget, survey: Survey, rewound: Rewound | None, *, clock: Clock
-) -> Rewound | None:
+) -> tuple[Rewound | None, CopiedJournal | None]:
     """The restored journal moves into the database. Where that still has this journal, it is the newer one: it is
     continued, as a restore too, because nobody knows what it has lost."""
     file, there, keys = file_at(target.home / JOURNAL), _on_server(target), ring_of(survey.escrow)
     own, admin = journal_at(file), journal_at(there)
     if not own.exists():
         write_journal_url(target.home / SETTINGS, target.journal_url)
-        return rewound
+        return rewound, None
     if not admin.exists():
-        done = await copy_journal(file, there, keys=keys, clock=clock)
-        remove_durably(Path(done.kept))  # the snapshot has it
-        return None if rewound is None else msgspec.structs.replace(rewound, incarnation=done.incarnation)
+        moved = await copy_journal(file, there, keys=keys, clock=clock)
+        if not moved.tables_left:
+            remove_durably(Path(moved.kept))  # the snapshot has it
+        return None if rewound is None else msgspec.structs.replace(rewound, incarnation=moved.incarnation), moved
     done = await admin.restore(keys=keys, clock=clock, above=own.incarnation())
     write_journal_url(target.home / SETTINGS, target.journal_url)
     remove_durably(file.path)
-    return done
+    return done, None
 
 
 def _is_there(survey: Survey, chosen: Signed[Head], target: RecoveryTarget) -> bool:

@@ -296,6 +296,7 @@ def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, s
         "suspect_tasks": suspect,
         "journal": str(done.home.journal),
         "journal_was": done.journal_was,
+        "tables_left": list(done.tables_left),
         "places_left": list(done.left),
         "secrets_to_rotate": list(done.secrets),
         "published_at": list(done.told),
@@ -339,6 +340,11 @@ def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, s
         talk(
             f"the journal was at {done.journal_was}; it is now the file {done.home.journal}. What that database has "
             "committed after the snapshot is not in it"
+        )
+    for table in done.tables_left:
+        talk(
+            f"WARNING: the table {table} of a Transactional tool is not in the database; it is in {done.tables_in}: "
+            "move it yourself before you start the worker"
         )
     if done.unsealed:
         talk(f"secret files put back: {', '.join(map(one_line, done.unsealed))}")
