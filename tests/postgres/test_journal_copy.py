@@ -285,14 +285,14 @@ async def test_tables_of_tools_that_stay_behind_are_named(home: Path, url: str, 
 def test_the_commands_show_copy_and_check(home: Path, url: str, server: Server, command: Command) -> None:
     asyncio.run(live(file_at(home / "journal.db"), home))
     shown = command("journal", "show")
-    assert (shown["workers"], shown["tasks"]["parked"]) == (0, 1)
+    assert (shown["workers"], shown["tasks"]["parked"], shown["durability"]) == (0, 1, "one disk")
     planned = command("journal", "copy", "--to", url, "--dry-run")
     assert not planned["done"]
     moved = command("journal", "copy", "--to", url, "--yes")
     assert (moved["done"], moved["target"], moved["sequence"]) == (True, url, shown["sequence"])
     there = command("journal", "show")
     assert (there["journal"], there["journal_id"]) == (url, shown["journal_id"])
-    assert there["tasks"] == shown["tasks"]
+    assert (there["tasks"], there["durability"]) == (shown["tasks"], "no standby")
     assert command("journal", "check")["findings"] == []
     server.execute(f"UPDATE {url.rpartition('=')[2]}.record SET body = '' WHERE seq = 1")
     assert command("journal", "check", code=6)["findings"]

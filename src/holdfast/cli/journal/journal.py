@@ -22,10 +22,10 @@ def add_parser(commands: Commands) -> None:
           holdfast journal show
           holdfast journal copy --to postgresql://ada@db.example.org/agents
         """)
-    parser = new_verb(verbs, "show", over_journal(_show)).help("""what it is
+    parser = new_verb(verbs, "show", over_journal(_show)).help("""what it is, and how durable
 
-        Show where the journal is, what keeps it, how far it has come, its tasks and its workers. Changes nothing, and
-        works while workers run.
+        Show where the journal is, what keeps it, what a commit survives, how far it has come, its tasks and its
+        workers. Works while workers run.
         examples:
           holdfast journal show
           holdfast journal show --journal postgresql://ada@db.example.org/agents --json
@@ -70,23 +70,27 @@ async def _show(hf: Holdfast, args: argparse.Namespace) -> int:
     admin = journal_at(address)
     newest = admin.newest_record()
     tasks = {state.value: count for state, count in (await journal.count_tasks()).items()}
+    durability = await journal.find_durability(provider=hf.settings.journal_durability == "provider")
     workers = sum(one.alive for one in await journal.list_sessions())
     if args.json:
         fields = {"journal": str(address), "journal_id": journal.journal_id, "engine": admin.engine}
         numbers = {"incarnation": journal.incarnation, "sequence": newest, "tasks": tasks, "workers": workers}
-        print_json({**fields, **numbers})
+        print_json({**fields, **numbers, "durability": durability.kept, "durability_text": durability.text})
         return 0
     print_fields(
         [
             ("journal", str(address)),
             ("id", journal.journal_id),
             ("kept by", admin.engine),
+            ("durability", durability.text),
             ("incarnation", str(journal.incarnation)),
             ("records", f"up to number {newest}"),
             ("tasks", ", ".join(f"{count} {state}" for state, count in tasks.items()) or "none"),
             ("workers", f"{workers} alive"),
         ]
     )
+    if durability.hint:
+        talk(f"hint: {durability.hint}")
     return 0
 
 
