@@ -47,6 +47,17 @@ def find_before_quiet(weakness: Weakness | None) -> Job:
     return Sweep(name="queryable", only=NEAR_THE_SEND, modes=AFTER, weakness=weakness)
 
 
+def no_epoch_check_on_a_server(weakness: Weakness | None) -> Job:
+    """The same where the other program is on another host."""
+    answers = frozenset(("recv socket",))
+    return Zombies(name="queryable", guarded=False, count=4, divide=4, only=answers, weakness=weakness)
+
+
+def plain_read(weakness: Weakness | None) -> Job:
+    """Cut off while a commit is under way: it takes place later."""
+    return Sweep(name="transactional", steps=1, modes=(Mode.CUT_LATE,), at=(4, 6), weakness=weakness)
+
+
 def outlived(weakness: Weakness | None) -> Job:
     """The worker dies, and a process that its tool started sends later."""
     return Outliving(name="queryable", shape="subprocess", count=4, weakness=weakness)
@@ -61,24 +72,39 @@ CASES: dict[Weakness, Case] = {
     Weakness.OUTLIVED: (outlived, (), lambda figures: figures.duplicates),
     Weakness.FIND_BEFORE_QUIET: (find_before_quiet, (LATE_REQUEST,), lambda figures: figures.duplicates),
 }
+# Over a journal in PostgreSQL.
+SHARED_CASES: dict[Weakness, Case] = {
+    Weakness.NO_EPOCH_CHECK: (no_epoch_check_on_a_server, (), lambda figures: figures.breaches),
+    Weakness.PLAIN_READ: (plain_read, (), lambda figures: figures.lost),
+}
 # Nothing is restored in these jobs: tests/rewind sees what is wrong without the rules of a restore.
 OF_RESTORES = {Weakness.BLIND_RESTORE, Weakness.OWN_PLACE_ONLY}
 
 
 def test_every_weakness_has_a_suite_that_must_notice_it() -> None:
-    assert CASES.keys() | OF_RESTORES == set(Weakness)
+    assert CASES.keys() | SHARED_CASES.keys() | OF_RESTORES == set(Weakness)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("weakness", CASES)
 def test_a_weakened_protocol_is_caught(weakness: Weakness, shim: Path) -> None:
-    job, faults, count = CASES[weakness]
+    check(CASES[weakness], weakness, shim)
 
-    strong = run_job(job(None), shim, faults=faults)
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weakness", SHARED_CASES)
+def test_a_weakened_journal_on_a_server_is_caught(weakness: Weakness, shim: Path, database: str) -> None:
+    check(SHARED_CASES[weakness], weakness, shim, database)
+
+
+def check(case: Case, weakness: Weakness, shim: Path, database: str = "") -> None:
+    job, faults, count = case
+
+    strong = run_job(job(None), shim, faults=faults, database=database)
     assert strong.findings == []
     assert strong.green
     assert strong.points > 0
 
-    weak = run_job(job(weakness), shim, faults=faults)
+    weak = run_job(job(weakness), shim, faults=faults, database=database)
     assert not weak.green
     assert count(weak) > 0, weak.findings

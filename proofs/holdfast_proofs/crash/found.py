@@ -1,4 +1,4 @@
-"""What a journal says about the task in the end: states, and the records as they lie in the file.
+"""What a journal says about the task in the end: states, and the records as they lie in the file or the database.
 
 The records are read with plain SQL beside the journal's own reader, so that a reader that looks
 away is noticed too.
@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import apsw
 import msgspec
 
 from holdfast.app.handle import TaskHandle
 from holdfast.core.effect import Letter
-from holdfast.core.ids import TaskId
 from holdfast.errors import HoldfastError
-from holdfast.host.sqlite import Db, open_db
+from holdfast_proofs.crash.places import look_beside
 from holdfast_proofs.crash.subjects import TABLE
-from holdfast_proofs.history.reading import read_records
 from holdfast_proofs.history.story import Told
 
 
@@ -43,16 +40,11 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""  # why it could not be found
 
 
-async def look(handle: TaskHandle, journal: Path) -> Found:
+async def look(handle: TaskHandle, folder: Path, url: str) -> Found:
     """Read everything the judge needs, through the journal and beside it."""
     row = await handle.row()
-    db = open_db(str(journal), flags=apsw.SQLITE_OPEN_READWRITE)
-    try:
-        found = Found(
-            task_id=handle.id, state=row.state.value, records=read_records(db, handle.id), rows=_effects(db, handle.id)
-        )
-    finally:
-        db.close()
+    records, rows = look_beside(folder, url, handle.id, TABLE)
+    found = Found(task_id=handle.id, state=row.state.value, records=records, rows=rows)
     try:
         view = await handle.view()
     except HoldfastError as error:
@@ -72,11 +64,3 @@ async def look(handle: TaskHandle, journal: Path) -> Found:
         },
         owners={epoch: claim.worker for epoch, claim in view.claims.items()},
     )
-
-
-def _effects(db: Db, task_id: TaskId) -> dict[str, int]:
-    made = db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (TABLE,)).fetchone()
-    if made is None:
-        return {}
-    rows = db.execute(f"SELECT step, count(*) FROM {TABLE} WHERE task = ? GROUP BY step", (task_id,)).fetchall()
-    return dict(rows)

@@ -25,6 +25,7 @@ from holdfast.errors import HoldfastError
 from holdfast.layout.engine_settings import Settings
 from holdfast_proofs.crash.disk_faults.disk_jobs import DiskJob
 from holdfast_proofs.crash.outliving.tools import Shape
+from holdfast_proofs.crash.places import own_database
 from holdfast_proofs.crash.report import Figures
 from holdfast_proofs.crash.subjects import STEPS, TIMEOUT_S, ClassName, make_subject
 from holdfast_proofs.shim import Mode, preloaded
@@ -39,6 +40,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     port: int = 0
     pid: int = 0
+    server: str = ""  # of PostgreSQL, where the journals are there
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -160,12 +162,17 @@ class JobFailed(HoldfastError):
     code = "crash-job-failed"
 
 
-def run_job(job: Job, library: Path, *, faults: Sequence[Fault] = ()) -> Figures:
-    """Do the job in a program of its own, against a far end of its own."""
-    with _far_end(job, faults) as far_end, _folder() as folder, _server(library) as server:
-        place = Place(folder=str(folder))
-        if far_end is not None:
-            place = Place(folder=str(folder), port=far_end.port, pid=far_end.pid)
+def run_job(job: Job, library: Path, *, faults: Sequence[Fault] = (), database: str = "") -> Figures:
+    """Do the job in a program of its own, against a far end of its own. `database`: the url of any one of a PostgreSQL
+    server, for journals there."""
+    with (
+        _far_end(job, faults) as far_end,
+        _folder() as folder,
+        own_database(database) as own,
+        _server(library) as server,
+    ):
+        port, pid = (far_end.port, far_end.pid) if far_end is not None else (0, 0)
+        place = Place(folder=str(folder), port=port, pid=pid, server=own)
         figures = server.ask(msgspec.json.encode(Order(job=job, place=place)))
     if not figures:
         raise JobFailed(f"{job}: the fork server has no figures")

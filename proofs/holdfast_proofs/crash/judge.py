@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from holdfast.core.effect import Letter
-from holdfast.core.step import CLOSED, StepState
+from holdfast.core.step import CLOSED, Event, StepState
 from holdfast.downstream.ledger import Done, Page, Seen, count_duplicates
 from holdfast.journal.records import ENDED, TaskState
 from holdfast.journal.rules import POISON_QUESTION
@@ -219,3 +219,15 @@ def in_doubt(calls: Iterable[Made]) -> bool:
                 begun = False
             closing = call.length == 24 and call.head[4:8] != b"\0\0\0\0"
     return begun
+
+
+def left_open(found: Found, pid: int, calls: Iterable[Made], *, seen: bool) -> bool:
+    """The same of a program with this pid whose journal is on a server, where no call of its own says what was
+    committed: a start of its epochs is recorded, and no end. Another host does not see the mark in the session page
+    (`seen`): to it every recorded start may have been sent."""
+    epochs = {epoch for epoch, owner in found.owners.items() if owner == str(pid)}
+    own = [record for record in found.records if record.epoch in epochs and record.ordinal]
+    ended = {record.ordinal for record in own if Event.SUCCEED in record.events}
+    starts = [record.ordinal for record in own if Event.START in record.events]
+    marks = sum(call.is_mark and call.done for call in calls)
+    return any(one not in ended for one in starts) and (not seen or marks >= len(starts))

@@ -19,17 +19,17 @@ from holdfast.app.binder import open_journal
 from holdfast.app.holdfast import Holdfast
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.ids import TaskId
-from holdfast.core.journal_address import file_at
+from holdfast.core.journal_address import JournalAddress
 from holdfast.journal.records import ENDED, TaskState
 from holdfast.layout.engine_settings import Settings
 from holdfast.runtime.engine.engine import Engine
 from holdfast.runtime.session.deadman import DeadMan
 from holdfast_proofs.crash.board import Board
 from holdfast_proofs.crash.found import look
+from holdfast_proofs.crash.places import JOURNAL
 from holdfast_proofs.crash.subjects import Subject
 
 REQUEST = "crash"
-JOURNAL = "journal.db"
 _RESTS = ENDED | {TaskState.PARKED}
 
 
@@ -42,7 +42,12 @@ class Life:
     url: str
     settings: Settings
     guarded: bool = False  # with the dead-man timer, as a worker process has it
+    journal: str = ""  # the url of one on a server; empty: a file in the folder
     looks: bool = True  # leaves on the board what the journal says in the end
+
+    @property
+    def address(self) -> JournalAddress:
+        return JournalAddress(folder=self.folder, url=self.journal, file="" if self.journal else JOURNAL)
 
 
 async def work(life: Life, board: Board) -> None:
@@ -65,7 +70,7 @@ async def work(life: Life, board: Board) -> None:
         if hf.engine is not None:
             board.claims = hf.engine.counts["claims"]
         if life.looks:
-            board.found = await look(handle, life.folder / JOURNAL)
+            board.found = await look(handle, life.folder, life.journal)
 
 
 def _watch(hf: Holdfast) -> asyncio.Event:
@@ -82,13 +87,13 @@ def _watch(hf: Holdfast) -> asyncio.Event:
 
 @asynccontextmanager
 async def _opened(life: Life) -> AsyncGenerator[Holdfast, None]:
-    path, tasks = life.folder / JOURNAL, [life.subject.task]
+    tasks = [life.subject.task]
     if not life.guarded:
-        async with holdfast.open(path, tasks=tasks, settings=life.settings) as hf:
+        async with holdfast.open(life.address, tasks=tasks, settings=life.settings) as hf:
             yield hf
         return
     clock, entropy = SystemClock(), SystemEntropy()
-    journal, keys = await open_journal(file_at(path), clock=clock, entropy=entropy)
+    journal, keys = await open_journal(life.address, clock=clock, entropy=entropy)
     hf = Holdfast(
         journal=journal, keys=keys, clock=clock, entropy=entropy, tasks=tasks, tools=(), settings=life.settings
     )

@@ -21,11 +21,13 @@ from holdfast_proofs.crash.board import Board
 from holdfast_proofs.crash.forks import Child, Trial, Work, fork, run_trials
 from holdfast_proofs.crash.found import Found
 from holdfast_proofs.crash.lives import Life, work
+from holdfast_proofs.crash.places import make_host, own_journal, remove_journal
 from holdfast_proofs.crash.subjects import Subject
 from holdfast_proofs.crash.sweep import traced
 from holdfast_proofs.shim import Made, Mode, Trace, arm
 
 RACERS_MIN, RACERS_MAX = 2, 16
+_TALK = ("connect", "send", "recv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,7 @@ class RacePlan:
     folder: Path
     settings: Settings
     count: int
+    server: str = ""  # of PostgreSQL, where the journals are there
     lanes: int = 2
 
 
@@ -54,7 +57,7 @@ class Race:
 
 
 def run_races(plan: RacePlan) -> Iterator[Race]:
-    calls = traced(plan.subject, plan.url, plan.folder, plan.settings)
+    calls = traced(plan.subject, plan.url, plan.folder, plan.settings, server=plan.server)
     starts = _starts(calls, plan.count)
     return run_trials(
         (_trial(plan, number, mode, index) for number, (mode, index) in enumerate(starts)), lanes=plan.lanes
@@ -76,7 +79,7 @@ def _starts(calls: Sequence[Made], count: int) -> list[tuple[Mode, int]]:
     (Inside a commit a stopped program keeps the write lock, and there would be no race.)
     """
     steps = [at for at, call in enumerate(calls, 1) if call.where in ("socket", "session page")]
-    talks = [at for at, call in enumerate(calls, 1) if call.name in ("connect", "send", "recv")]
+    talks = [at for at, call in enumerate(calls, 1) if call.where == "socket" and call.name in _TALK]
     first, last = steps[0], steps[-1]
     starts: list[tuple[Mode, int]] = []
     for number in range(count):
@@ -88,10 +91,11 @@ def _starts(calls: Sequence[Made], count: int) -> list[tuple[Mode, int]]:
 
 
 def _trial(plan: RacePlan, number: int, mode: Mode, index: int) -> Trial[Race]:
-    folder = plan.folder / f"race-{number}"
-    folder.mkdir(mode=0o700)
+    name = f"race-{number}"
+    folder = make_host(plan.folder / name, shared=bool(plan.server))
     trace, board = Trace.shared(), Board()
-    life = Life(subject=plan.subject, folder=folder, url=plan.url, settings=plan.settings, looks=False)
+    journal = own_journal(plan.server, name)
+    life = Life(subject=plan.subject, folder=folder, url=plan.url, settings=plan.settings, journal=journal, looks=False)
     life_s = 30.0 + 10 * plan.settings.lease_ttl_s
     orphan = fork(lambda: work(life, board), before=lambda: arm(trace, mode, at=index, root=folder), life_s=life_s)
     yield orphan.stopped
@@ -107,6 +111,7 @@ def _trial(plan: RacePlan, number: int, mode: Mode, index: int) -> Trial[Race]:
     witness = fork(lambda: work(replace(life, looks=True), board), life_s=life_s)
     yield witness.ended
     shutil.rmtree(folder)
+    remove_journal(journal)
     return Race(
         mode=mode,
         index=index,

@@ -16,6 +16,7 @@ import msgspec
 from holdfast.downstream.ledger import Page
 from holdfast.downstream.process import FarEnd
 from holdfast.journal.sqlite.host import disk_trouble
+from holdfast.layout.engine_settings import Settings
 from holdfast_proofs.crash.bit_flips.flips import Flip, FlipPlan, run_flips
 from holdfast_proofs.crash.board import Board
 from holdfast_proofs.crash.child_tools import make_blocking_subject
@@ -41,10 +42,11 @@ from holdfast_proofs.crash.lives import Life, work
 from holdfast_proofs.crash.outliving.tools import Shape, make_outliving_subject
 from holdfast_proofs.crash.outliving.trials import Outlived, OutlivingPlan, run_outliving
 from holdfast_proofs.crash.pairs import Kill, Nest, PairPlan, run_pairs
+from holdfast_proofs.crash.places import own_journal, remove_journal
 from holdfast_proofs.crash.races import Race, RacePlan, owners, run_races
 from holdfast_proofs.crash.report import Figures
 from holdfast_proofs.crash.subjects import STEPS, Subject, make_subject
-from holdfast_proofs.crash.sweep import SETTINGS, Outcome, Plan, sweep
+from holdfast_proofs.crash.sweep import SETTINGS, SHARED, Outcome, Plan, sweep
 from holdfast_proofs.crash.zombies import Zombie, ZombiePlan, raise_zombies
 
 
@@ -172,8 +174,15 @@ def warm_up(subject: Subject, place: Place) -> None:
     """One life in this process, so that its children need not import and learn what it did."""
     folder = Path(place.folder) / "warm"
     folder.mkdir(mode=0o700)
-    life = Life(subject=subject, folder=folder, url=url_of(place), settings=SETTINGS)
+    life = Life(
+        subject=subject,
+        folder=folder,
+        url=url_of(place),
+        settings=_timers(place),
+        journal=own_journal(place.server, folder.name),
+    )
     asyncio.run(work(life, Board()))
+    remove_journal(life.journal)
 
 
 def add_up(subject: Subject, outcomes: list[Outcome], books: Books) -> Figures:
@@ -303,6 +312,10 @@ def url_of(place: Place) -> str:
     return f"http://127.0.0.1:{place.port}"
 
 
+def _timers(place: Place) -> Settings:
+    return SHARED if place.server else SETTINGS
+
+
 def _plan(job: Sweep, place: Place, subject: Subject) -> Plan:
     return Plan(
         subject=subject,
@@ -313,6 +326,8 @@ def _plan(job: Sweep, place: Place, subject: Subject) -> Plan:
         at=job.at,
         only=job.only,
         making=job.making,
+        server=place.server,
+        settings=_timers(place),
         weakness=job.weakness,
         lanes=job.lanes,
     )
@@ -360,6 +375,7 @@ def _zombie_plan(job: Zombies, place: Place, subject: Subject) -> ZombiePlan:
         count=job.count,
         only=job.only,
         brink=job.brink,
+        server=place.server,
         weakness=job.weakness,
         lanes=job.lanes,
     )
@@ -372,6 +388,7 @@ def _race_plan(job: Races, place: Place, subject: Subject) -> RacePlan:
         folder=Path(place.folder),
         settings=divided(job.divide),
         count=job.count,
+        server=place.server,
         lanes=job.lanes,
     )
 

@@ -9,7 +9,7 @@ from holdfast_proofs.crash.disk_faults.disk_suites import full_jobs, power_jobs,
 from holdfast_proofs.crash.jobs import Children, Flips, Job, Outliving, Pairs, Races, Sweep, Zombies
 from holdfast_proofs.crash.outliving.tools import SHAPES
 from holdfast_proofs.crash.subjects import STEPS, ClassName
-from holdfast_proofs.crash.sweep import MODES
+from holdfast_proofs.crash.sweep import CUTS, MODES
 from holdfast_proofs.shim import Mode
 
 MATRIX = (1, 3, 10)  # steps of a task
@@ -36,6 +36,7 @@ class Options:
     flip: str = ""  # one flip alone, of
     origin: str = ""  # this kept journal
     fault: str = ""  # one fault of the disk alone
+    shared: bool = False  # the journals are on a server: every second resumer is another host, which waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +46,27 @@ class Suite:
 
 
 def _sweeps(options: Options) -> list[Job]:
-    modes, at = MODES, ()
-    if options.at:
-        ((mode, index),) = options.at
-        modes, at = (mode,), (index,)
+    modes, at = _only(options, MODES)
     share = None if options.points is None else max(1, options.points // len(options.steps))
+    lanes = 8 if options.shared else 4
     return [
-        Sweep(name=name, steps=steps, points=share, modes=modes, at=at)
+        Sweep(name=name, steps=steps, points=share, modes=modes, at=at, lanes=lanes)
         for steps in sorted(options.steps, reverse=True)  # the longest first: two run at a time
         for name in options.classes
     ]
+
+
+def _cuts(options: Options) -> list[Job]:
+    """Nobody dies; a commit is lost, or its answer is, or it arrives when it is long given up."""
+    modes, at = _only(options, CUTS)
+    return [Sweep(name=name, points=options.points, modes=modes, at=at) for name in options.classes]
+
+
+def _only(options: Options, modes: tuple[Mode, ...]) -> tuple[tuple[Mode, ...], tuple[int, ...]]:
+    if not options.at:
+        return modes, ()
+    ((mode, index),) = options.at
+    return (mode,), (index,)
 
 
 def _pairs(options: Options) -> list[Job]:
@@ -70,10 +82,13 @@ def _pairs(options: Options) -> list[Job]:
 
 
 def _zombies(options: Options) -> list[Job]:
-    """Timers divided by 20; three more at the default timers in a full run."""
+    """Timers divided by 20, over a network by 4; three more at the default timers in a full run."""
     count = ZOMBIES if options.points is None else SAMPLE
+    divide = 4.0 if options.shared else 20.0
     jobs: list[Job] = [
-        Zombies(name=name, guarded=guarded, count=count) for name in options.classes for guarded in (True, False)
+        Zombies(name=name, guarded=guarded, count=count, divide=divide)
+        for name in options.classes
+        for guarded in (True, False)
     ]
     if options.points is None:
         last = options.classes[-1]
@@ -84,7 +99,8 @@ def _zombies(options: Options) -> list[Job]:
 
 def _races(options: Options) -> list[Job]:
     count = RACES if options.points is None else SAMPLE
-    jobs: list[Job] = [Races(name=name, count=count) for name in options.classes]
+    divide = 4.0 if options.shared else 20.0
+    jobs: list[Job] = [Races(name=name, count=count, divide=divide) for name in options.classes]
     if options.points is None:
         jobs.append(Races(name=options.classes[-1], count=4, divide=1, lanes=4))
     return jobs
@@ -165,3 +181,9 @@ SUITES: dict[str, Suite] = {
     "syncs": Suite(title="One sync fails, then the power goes", jobs=_syncs),
     "full": Suite(title="No room from any call on, then room again", jobs=_full),
 }
+# Over a journal in PostgreSQL. What has to do with the files of an embedded one is not there to be tried.
+SHARED: dict[str, Suite] = {
+    **{name: SUITES[name] for name in ("matrix", "zombies", "races")},
+    "cuts": Suite(title="Cut off at every commit: it is lost, its answer is lost, it comes late", jobs=_cuts),
+}
+SHARED_STEPS = (STEPS,)

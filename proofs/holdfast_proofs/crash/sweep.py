@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, takewhile
 from pathlib import Path
 
@@ -19,17 +19,22 @@ from holdfast.layout.engine_settings import Settings
 from holdfast_proofs.crash.board import Board
 from holdfast_proofs.crash.forks import Child, Trial, fork, run_trials
 from holdfast_proofs.crash.found import Found
-from holdfast_proofs.crash.judge import in_doubt
+from holdfast_proofs.crash.judge import in_doubt, left_open
 from holdfast_proofs.crash.lives import Life, work
+from holdfast_proofs.crash.places import make_host, make_other_host, own_journal, remove_journal
 from holdfast_proofs.crash.subjects import Subject
-from holdfast_proofs.shim import Made, Mode, Point, Trace, arm, point_at
+from holdfast_proofs.shim import PAGE, Made, Mode, Point, Trace, arm, point_at
 from holdfast_proofs.weakened import Weakness, weaken
 
 UNREACHED_MAX = 3  # in a row: timing makes lives differ by a call or two
 MODES = (Mode.KILL_AFTER, Mode.KILL_BEFORE)
+COMMITS = "commit database"
+CUTS = (Mode.CUT_LOST, Mode.CUT_REPLY, Mode.CUT_LATE)
 # Timers divided by 20: the quiet time of `call.http` tools is then a quarter of a second.
 # The full check after a crash costs more than all the rest, and the judge checks more.
 SETTINGS = Settings(pace=0.05, check_after_crash=False)
+# Where another host resumes, it has to wait for the lease.
+SHARED = Settings(pace=0.05, check_after_crash=False, lease_ttl_s=2.0, renew_every_s=0.5, sweep_every_s=0.1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +47,9 @@ class Plan:
     modes: Sequence[Mode] = MODES
     points: int | None = None  # a sample of about this many, spread over the whole life
     at: Sequence[int] = ()  # only these calls, by number
-    only: frozenset[str] = frozenset()  # only at calls of these names
+    only: frozenset[str] = frozenset()  # only at calls of these names, such as "recv" or "recv socket"
     making: bool = True  # also while the journal is made, before there is a task
+    server: str = ""  # of PostgreSQL, where the journals are there
     weakness: Weakness | None = None
     settings: Settings = SETTINGS
     lanes: int = 4
@@ -62,7 +68,7 @@ class Outcome:
 
     def __str__(self) -> str:
         mode = self.mode.name.lower().replace("_", " ")
-        return f"{mode} call {self.index} ({self.point or 'never reached'})"
+        return f"{mode} {'commit' if self.mode in CUTS else 'call'} {self.index} ({self.point or 'never reached'})"
 
     @property
     def again(self) -> str:
@@ -71,14 +77,15 @@ class Outcome:
 
 
 def side_of(mode: Mode) -> str:
-    return "before" if mode in (Mode.KILL_BEFORE, Mode.STOP_BEFORE) else "after"
+    return _SIDES.get(mode, "after")
 
 
-def traced(
-    subject: Subject, url: str, folder: Path, settings: Settings, weakness: Weakness | None = None
-) -> tuple[Made, ...]:
+_SIDES = {Mode.KILL_BEFORE: "before", Mode.STOP_BEFORE: "before"} | {mode: mode.name.lower() for mode in CUTS}
+
+
+def traced(subject: Subject, url: str, folder: Path, settings: Settings, *, server: str = "") -> tuple[Made, ...]:
     """The calls of one whole life, to choose from."""
-    plan = Plan(subject=subject, url=url, folder=folder, settings=settings, weakness=weakness)
+    plan = Plan(subject=subject, url=url, folder=folder, settings=settings, server=server)
     whole = next(run_trials(iter((_trial(plan, Mode.TRACE, 0),)), lanes=1))
     if whole.found.error:
         raise RuntimeError(f"nobody was killed, and yet {whole.found.error}")
@@ -115,12 +122,18 @@ def _indices(plan: Plan, whole: Outcome) -> Iterator[int]:
     """Which calls to be killed at; without a choice, all of them, with no end."""
     if plan.at:
         return iter(plan.at)
-    if plan.only:
-        return (at for at, call in enumerate(whole.calls, 1) if call.name in plan.only)
-    if plan.points is not None:
-        stride = max(1, len(whole.calls) * len(plan.modes) // plan.points)
-        return iter(range(1 + stride // 2, len(whole.calls) + 1, stride))
-    return count(1 if plan.making else _first_commit(whole.calls))
+    calls = [(at, call) for at, call in enumerate(whole.calls, 1) if not plan.only or call.is_one_of(plan.only)]
+    if set(plan.modes) <= set(CUTS):
+        commits = [at for at, call in calls if call.name == "commit"]
+        # A program that is cut off while it opens the journal says so and ends.
+        making = sum(at < _first_session(whole.calls) for at in commits)
+        places = [*range(making + 1, len(commits) + 1)]
+    elif plan.only or plan.points is not None:
+        places = [at for at, _ in calls]
+    else:
+        return count(1 if plan.making else _first_commit(whole.calls))
+    stride = max(1, len(places) * len(plan.modes) // plan.points) if plan.points is not None else 1
+    return iter(places[stride // 2 :: stride])
 
 
 def _first_commit(calls: Sequence[Made]) -> int:
@@ -129,31 +142,41 @@ def _first_commit(calls: Sequence[Made]) -> int:
     return next(logged, 1)
 
 
+def _first_session(calls: Sequence[Made]) -> int:
+    return next((at for at, call in enumerate(calls, 1) if call.name == "link" and call.where == PAGE), 1)
+
+
 def _trial(plan: Plan, mode: Mode, index: int) -> Trial[Outcome]:
-    folder = plan.folder / f"{mode.name.lower()}-{index}"
-    folder.mkdir(mode=0o700)
+    name = f"{mode.name.lower()}-{index}"
+    folder = make_host(plan.folder / name, shared=bool(plan.server))
     trace, board = Trace.shared(), Board()
-    life = Life(subject=plan.subject, folder=folder, url=plan.url, settings=plan.settings)
+    journal = own_journal(plan.server, name)
+    life = Life(subject=plan.subject, folder=folder, url=plan.url, settings=plan.settings, journal=journal)
 
     def begin() -> None:
         weaken(plan.weakness)
-        arm(trace, mode, at=index, root=folder)
+        arm(trace, mode, at=index, root=folder, kind=COMMITS if mode in CUTS else "")
 
     first = fork(lambda: work(life, board), before=begin)
     yield first.ended
     board.forget()
-    second = fork(lambda: work(life, board), before=lambda: weaken(plan.weakness))
+    # On a server every second resumer is another host: it sees no lock and no page of the first. A kill after a call is
+    # much like one before the next, so that each place is tried with both.
+    elsewhere = bool(journal) and index % 2 == 0
+    then = replace(life, folder=make_other_host(folder)) if elsewhere else life
+    second = fork(lambda: work(then, board), before=lambda: weaken(plan.weakness))
     yield second.ended
-    calls = tuple(trace.calls())
-    found = _checked(board, first, second, killed=trace.reached)
+    calls, killed = tuple(trace.calls()), trace.reached and mode in MODES
+    found = _checked(board, first, second, killed=killed)
     shutil.rmtree(folder)
-    point = point_at(calls, index) if trace.reached else None
+    remove_journal(journal)
+    left = left_open(found, first.pid, calls, seen=not elsewhere) if journal else in_doubt(calls)
     return Outcome(
         mode=mode,
         index=index,
-        point=point,
+        point=point_at(calls, trace.acted) if trace.reached else None,
         calls=calls if mode is Mode.TRACE else (),
-        doubt=point is not None and in_doubt(calls),
+        doubt=killed and left,
         found=found,
     )
 

@@ -24,6 +24,7 @@ from holdfast_proofs.crash.board import Board
 from holdfast_proofs.crash.forks import Child, Trial, fork, run_trials
 from holdfast_proofs.crash.found import Found
 from holdfast_proofs.crash.lives import Life, work
+from holdfast_proofs.crash.places import make_host, make_other_host, own_journal, remove_journal
 from holdfast_proofs.crash.subjects import Subject
 from holdfast_proofs.crash.sweep import traced
 from holdfast_proofs.shim import PAGE, Made, Mode, Point, Trace, arm, point_at
@@ -40,10 +41,16 @@ class ZombiePlan:
     settings: Settings
     guarded: bool
     count: int
-    only: frozenset[str] = frozenset()  # stop only at calls of these names
+    only: frozenset[str] = frozenset()  # stop only at these calls
     brink: bool = False  # stop only at the brink; see `at_the_brink`
+    server: str = ""  # of PostgreSQL, where the journals are there
     weakness: Weakness | None = None
     lanes: int = 4
+
+    @property
+    def kind(self) -> str:
+        """Lives that wait for a server differ by a few calls: those of one kind are counted alone."""
+        return next(iter(self.only)) if self.server and len(self.only) == 1 else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +69,7 @@ class Zombie:
 
 
 def raise_zombies(plan: ZombiePlan) -> Iterator[Zombie]:
-    calls = traced(plan.subject, plan.url, plan.folder, plan.settings)
+    calls = traced(plan.subject, plan.url, plan.folder, plan.settings, server=plan.server)
     trials = (_trial(plan, mode, index) for mode, index in _places(calls, plan))
     return run_trials(trials, lanes=plan.lanes)
 
@@ -74,16 +81,20 @@ def at_the_brink(call: Made, mode: Mode) -> bool:
     the program can prevent it. A key or a fence makes that harmless and an Unrepeatable step
     stays parked; only a Queryable one may then be done twice, which the documents say.
     """
-    return call.is_mark or (mode is Mode.STOP_BEFORE and call.name == "send")
+    return call.is_mark or (mode is Mode.STOP_BEFORE and (call.name, call.where) == ("send", "socket"))
 
 
 def _places(calls: Sequence[Made], plan: ZombiePlan) -> list[tuple[Mode, int]]:
     """Places from the opening of the session to its end, evenly spread, before and after calls."""
     pages = [at for at, call in enumerate(calls, 1) if call.name == "link" and call.where == PAGE]
     folds = [at for at, call in enumerate(calls, 1) if call.where.endswith("/fold.lock")]
+    if plan.kind:
+        alike = sum(call.is_one_of(plan.only) for call in calls)
+        return [(mode, at) for at in range(1, alike + 1) for mode in (Mode.STOP_BEFORE, Mode.STOP_AFTER)][: plan.count]
+    first, last = (pages[0], len(calls)) if plan.server else (pages[-1], folds[-1])
     places = [
         (mode, at)
-        for at in range(pages[-1] + 1, folds[-1])
+        for at in range(first + 1, last)
         for mode in (Mode.STOP_BEFORE, Mode.STOP_AFTER)
         if _fits(plan, calls[at - 1], mode)
     ]
@@ -92,7 +103,7 @@ def _places(calls: Sequence[Made], plan: ZombiePlan) -> list[tuple[Mode, int]]:
 
 
 def _fits(plan: ZombiePlan, call: Made, mode: Mode) -> bool:
-    if plan.only and call.name not in plan.only:
+    if plan.only and not call.is_one_of(plan.only):
         return False
     if plan.brink:
         return at_the_brink(call, mode)
@@ -100,30 +111,37 @@ def _fits(plan: ZombiePlan, call: Made, mode: Mode) -> bool:
 
 
 def _trial(plan: ZombiePlan, mode: Mode, index: int) -> Trial[Zombie]:
-    folder = plan.folder / f"{mode.name.lower()}-{index}"
-    folder.mkdir(mode=0o700)
+    name = f"{mode.name.lower()}-{index}"
+    folder = make_host(plan.folder / name, shared=bool(plan.server))
     trace, board = Trace.shared(), Board()
     life = Life(
-        subject=plan.subject, folder=folder, url=plan.url, settings=plan.settings, guarded=plan.guarded, looks=False
+        subject=plan.subject,
+        folder=folder,
+        url=plan.url,
+        settings=plan.settings,
+        guarded=plan.guarded,
+        journal=own_journal(plan.server, name),
+        looks=False,
     )
 
     def begin() -> None:
         weaken(plan.weakness)
-        arm(trace, mode, at=index, root=folder)
+        arm(trace, mode, at=index, root=folder, kind=plan.kind)
 
     ttl_s = plan.settings.lease_ttl_s
     zombie = _start(life, board, begin)
     yield zombie.stopped
-    if trace.reached and not _fits(plan, trace.calls()[index - 1], mode):
+    if trace.reached and not _fits(plan, trace.calls()[trace.acted - 1], mode):
         zombie.signal(signal.SIGKILL)  # this life differs by a call from the one that was traced
         yield zombie.ended
     since, dead_after_s = time.monotonic(), None
-    successor = _start(life, board)
+    next_life = replace(life, folder=make_other_host(folder)) if life.journal else life
+    successor = _start(next_life, board)
     if plan.guarded:
         yield lambda: zombie.ended() or time.monotonic() > since + 2 * ttl_s
         if zombie.code == -signal.SIGKILL:
             dead_after_s = time.monotonic() - since
-        successor = yield from _supervised(successor, life, board)
+        successor = yield from _supervised(successor, next_life, board)
     else:
         yield lambda: successor.ended() or time.monotonic() > since + 3 * ttl_s
     woken = zombie.code is None
@@ -135,10 +153,11 @@ def _trial(plan: ZombiePlan, mode: Mode, index: int) -> Trial[Zombie]:
     may_die = plan.guarded or not woken
     found = _checked(board, zombie, successor, witness, may_die=may_die)
     shutil.rmtree(folder)
+    remove_journal(life.journal)
     return Zombie(
         mode=mode,
         index=index,
-        point=point_at(trace.calls(), index) if reached else None,
+        point=point_at(trace.calls(), trace.acted) if reached else None,
         dead_after_s=dead_after_s,
         found=found,
     )

@@ -64,7 +64,7 @@ async def read_stories(journal: Path, books: Sequence[str], logs: Sequence[Path]
             found = [of_task(page, row.task_id) for page in pages]
             story = make_story(
                 row.task_id,
-                read_records(db, TaskId(row.task_id)),
+                read_records(lambda sql, values: db.execute(sql, values).fetchall(), TaskId(row.task_id)),
                 letters,
                 books=bool(pages),
                 effects=[one for effects, _ in found for one in effects],

@@ -6,13 +6,12 @@ is noticed too; only what lies sealed (a step's class) comes through the journal
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
 
 from holdfast.core.effect import Letter
 from holdfast.core.ids import TaskId, effect_key_from_bytes, task_id_bytes
 from holdfast.downstream.ledger import Done, Page, Seen
-from holdfast.host.sqlite import Db
 from holdfast.journal.records import RecordKind
 from holdfast.journal.sqlite.rows import unpack_events
 from holdfast_proofs.history.story import Asked, Landed, Story, Told
@@ -23,9 +22,12 @@ _RECORDS = (
 )
 
 
-def read_records(db: Db, task_id: TaskId) -> tuple[Told, ...]:
+Ask = Callable[[str, tuple[Any, ...]], Sequence[tuple[Any, ...]]]  # Any: what a database takes and gives
+
+
+def read_records(ask: Ask, task_id: TaskId) -> tuple[Told, ...]:
     """The clear columns of a task's records, in the order of their numbers."""
-    rows = db.execute(_RECORDS, (task_id_bytes(task_id),)).fetchall()
+    rows = ask(_RECORDS, (task_id_bytes(task_id),))
     return tuple(
         Told(
             number=n,

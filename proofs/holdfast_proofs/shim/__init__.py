@@ -58,6 +58,9 @@ class Mode(IntEnum):
     SYNC_ERROR = 6  # `at` counts syncs
     FULL = 7  # from that call on, files cannot grow
     FULL_ANY = 8  # nor can anything be written in place, as on a disk that copies on write
+    CUT_LOST = 9  # these three are for a commit that is sent to a database: it is lost
+    CUT_REPLY = 10  # it arrives, its answer does not
+    CUT_LATE = 11  # it arrives later
 
 
 class Phase(IntEnum):
@@ -73,12 +76,16 @@ class Made:
     """One call that the armed process made, or was about to make."""
 
     name: str
-    where: str  # path below the root with ids left out, or "socket"
+    where: str  # path below the root with ids left out, "socket", or "database"
     head: bytes
     length: int
     done: bool  # the call itself has returned
     failed: bool
     phase: Phase  # of the disk, when the call began
+
+    def is_one_of(self, wanted: frozenset[str]) -> bool:
+        """By its name, such as "recv"; or with where it goes, as in "recv socket"."""
+        return self.name in wanted or f"{self.name} {self.where}" in wanted
 
     @property
     def is_logged(self) -> bool:
@@ -245,8 +252,11 @@ def armed(library: Path, trace: Path, mode: Mode, *, at: int, root: Path) -> dic
     }
 
 
-def arm(trace: Trace, mode: Mode, *, at: int, root: Path, log: DiskLog | None = None, then: int = 0) -> None:
-    """Arm this process. Raises ShimMissing where the shim is not loaded.
+def arm(
+    trace: Trace, mode: Mode, *, at: int, root: Path, log: DiskLog | None = None, then: int = 0, kind: str = ""
+) -> None:
+    """Arm this process. Raises ShimMissing where the shim is not loaded. `at` counts calls of the kind, such as
+    "recv socket", or all of them.
 
     With `then`, a process whose sync has failed is killed at the then-th call, the failed sync
     being the first.
@@ -262,6 +272,7 @@ def arm(trace: Trace, mode: Mode, *, at: int, root: Path, log: DiskLog | None = 
         ctypes.c_uint32(at),
         ctypes.c_uint32(then),
         below,
+        kind.encode(),
     )
 
 

@@ -3,7 +3,8 @@
  * Loaded with LD_PRELOAD. While armed it numbers, in the armed process only,
  *
  *   - writes, syncs, sizes, names and folders of files under `root`,
- *   - connect, send, receive, shutdown and close of Internet sockets,
+ *   - connect, send, receive, shutdown and close of Internet sockets, and of Unix sockets that have
+ *     a path at their other end (a database server),
  *
  * notes each in a trace that outlives the process (shared memory or a mapped file), and at the
  * call with the armed number
@@ -11,7 +12,12 @@
  *   - ends or stops the process, before or after the call itself: the signal is sent to the own
  *     process and SIGKILL cannot be caught, so nothing runs after it;
  *   - or lets the disk be full from there on (disk_room.c);
- *   - or, counting syncs alone, lets that sync fail once with EIO.
+ *   - or, counting syncs alone, lets that sync fail once with EIO;
+ *   - or cuts the connection to a database at that commit: it is lost, or arrives and its answer is
+ *     lost, or arrives later, when it is long given up.
+ *
+ * Lives that wait for a server differ by a few calls. So the number may count only calls of one
+ * kind, such as "commit database".
  *
  * With a disk log (disk_log.c) it keeps what is written, for those who play a loss of power.
  *
@@ -34,10 +40,13 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/uio.h>
+#include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 enum mode {
-    OFF, TRACE, KILL_BEFORE, KILL_AFTER, STOP_BEFORE, STOP_AFTER, SYNC_ERROR, FULL, FULL_ANY
+    OFF, TRACE, KILL_BEFORE, KILL_AFTER, STOP_BEFORE, STOP_AFTER, SYNC_ERROR, FULL, FULL_ANY,
+    CUT_LOST, CUT_REPLY, CUT_LATE
 };
 
 /* The layout of the trace is read by shim/__init__.py. */
@@ -52,7 +61,7 @@ struct call {
     int32_t done; /* 1 once the call itself has returned */
     int16_t failed;
     int16_t phase; /* of the disk, when the call began */
-    char where[WHERE_BYTES]; /* path below the root, or "socket" */
+    char where[WHERE_BYTES]; /* path below the root, "socket" or "database" */
 };
 
 struct trace {
@@ -62,7 +71,8 @@ struct trace {
     uint32_t phase; /* of the disk; the parent sets the last one */
     int64_t room;   /* bytes, while the disk is full */
     uint32_t syncs; /* so far */
-    uint32_t unused[9];
+    uint32_t turns; /* calls of the kind that counts */
+    uint32_t unused[8];
     struct call calls[];
 };
 
@@ -71,6 +81,7 @@ enum phase { PHASE_WHOLE, PHASE_FULL, PHASE_ROOM_AGAIN };
 static struct trace *trace;
 static volatile int mode = OFF;
 static uint32_t target;
+static char kind[48]; /* a call's name and place; empty: the number counts all calls */
 static uint32_t deadline, deadline_after; /* after a sync error: the last call, and how far off */
 static pid_t owner;
 static char root[512];
@@ -83,7 +94,7 @@ static size_t root_bytes;
 /* `then`: after a sync error the process is killed at the then-th call, which the failed one is
  * the first of; 0: never. `disk`: where to log, or NULL. */
 void hf_shim_arm(struct trace *kept, struct disk_log *disk, int wanted, uint32_t at, uint32_t then,
-                 const char *below) {
+                 const char *below, const char *counted) {
     mode = OFF;
     trace = kept;
     disk_log = disk;
@@ -91,12 +102,13 @@ void hf_shim_arm(struct trace *kept, struct disk_log *disk, int wanted, uint32_t
     deadline = 0;
     deadline_after = then;
     owner = getpid();
+    snprintf(kind, sizeof kind, "%s", counted);
     root_bytes = strnlen(below, sizeof root - 1);
     memcpy(root, below, root_bytes);
     root[root_bytes] = 0;
     trace->count = 0;
     trace->acted = 0;
-    trace->syncs = 0;
+    trace->syncs = trace->turns = 0;
     trace->room = 0;
     trace->phase = PHASE_WHOLE;
     if (disk) disk_note((struct entry){.kind = LIFE}, NULL, 0);
@@ -120,19 +132,20 @@ __attribute__((constructor)) static void arm_from_environment(void) {
         (uint32_t)(((size_t)found.st_size - sizeof(struct trace)) / sizeof(struct call));
     /* A program of the program is not the one that was meant. */
     unsetenv("HOLDFAST_SHIM_TRACE");
-    hf_shim_arm(kept, NULL, atoi(wanted), (uint32_t)strtoul(at, NULL, 10), 0, below);
+    hf_shim_arm(kept, NULL, atoi(wanted), (uint32_t)strtoul(at, NULL, 10), 0, below, "");
 }
 
 /* Numbering */
 
 struct point {
     uint32_t number; /* 0: not counted */
+    uint32_t turn;   /* what is compared with the armed number */
     struct call *call;
 };
 
-static void act(uint32_t number, int kills, int stops) {
-    if (number != target || (mode != kills && mode != stops)) return;
-    trace->acted = number;
+static void act(struct point here, int kills, int stops) {
+    if (here.turn != target || (mode != kills && mode != stops)) return;
+    trace->acted = here.number;
     raise(mode == kills ? SIGKILL : SIGSTOP); /* to this thread: it does not run on */
 }
 
@@ -142,9 +155,17 @@ static void fill_disk(uint32_t number) {
     trace->phase = PHASE_FULL;
 }
 
+static uint32_t turn_of(uint32_t number, const char *name, const char *where) {
+    char own[sizeof kind];
+    if (!kind[0]) return number;
+    snprintf(own, sizeof own, "%s %s", name, where);
+    return strcmp(own, kind) == 0 ? __atomic_add_fetch(&trace->turns, 1, __ATOMIC_SEQ_CST) : 0;
+}
+
 static struct point enter(const char *name, const char *where, const void *bytes, size_t length) {
-    struct point here = {0, NULL};
+    struct point here = {0, 0, NULL};
     here.number = __atomic_add_fetch(&trace->count, 1, __ATOMIC_SEQ_CST);
+    here.turn = turn_of(here.number, name, where);
     fill_disk(here.number);
     if (here.number <= trace->capacity) {
         here.call = &trace->calls[here.number - 1];
@@ -155,7 +176,7 @@ static struct point enter(const char *name, const char *where, const void *bytes
         here.call->phase = (int16_t)trace->phase;
         if (bytes) memcpy(here.call->head, bytes, length < HEAD_BYTES ? length : HEAD_BYTES);
     }
-    act(here.number, KILL_BEFORE, STOP_BEFORE);
+    act(here, KILL_BEFORE, STOP_BEFORE);
     return here;
 }
 
@@ -166,7 +187,7 @@ static void leave(struct point here, int failed) {
         here.call->failed = failed;
         here.call->done = 1;
     }
-    act(here.number, KILL_AFTER, STOP_AFTER);
+    act(here, KILL_AFTER, STOP_AFTER);
     if (deadline && here.number >= deadline) raise(SIGKILL);
     errno = kept;
 }
@@ -207,7 +228,7 @@ static const char *place_of_path(int folder, const char *name, char *path, size_
 #define PATH_BYTES 4096
 
 static struct point at_fd(const char *name, int fd, const void *bytes, size_t length) {
-    struct point nowhere = {0, NULL};
+    struct point nowhere = {0, 0, NULL};
     char path[PATH_BYTES];
     if (!armed()) return nowhere;
     int kept = errno;
@@ -217,7 +238,7 @@ static struct point at_fd(const char *name, int fd, const void *bytes, size_t le
 }
 
 static struct point at_path(const char *name, int folder, const char *file) {
-    struct point nowhere = {0, NULL};
+    struct point nowhere = {0, 0, NULL};
     char path[PATH_BYTES];
     if (!armed() || !file) return nowhere;
     int kept = errno;
@@ -226,15 +247,24 @@ static struct point at_path(const char *name, int folder, const char *file) {
     return where ? enter(name, where, NULL, 0) : nowhere;
 }
 
+/* What is at the other end: "socket" for the Internet, "database" for a path, or NULL. */
+static const char *place_of_socket(int fd) {
+    struct sockaddr_un peer;
+    int domain = 0;
+    socklen_t size = sizeof domain, length = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size)) return NULL;
+    if (domain == AF_INET || domain == AF_INET6) return "socket";
+    if (domain != AF_UNIX || getpeername(fd, (struct sockaddr *)&peer, &length)) return NULL;
+    return length > sizeof peer.sun_family && peer.sun_path[0] ? "database" : NULL;
+}
+
 static struct point at_socket(const char *name, int fd, const void *bytes, size_t length) {
-    struct point nowhere = {0, NULL};
-    int domain = 0, kept = errno;
-    socklen_t size = sizeof domain;
+    struct point nowhere = {0, 0, NULL};
+    int kept = errno;
     if (!armed()) return nowhere;
-    int known = getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0;
+    const char *where = place_of_socket(fd);
     errno = kept;
-    if (!known || (domain != AF_INET && domain != AF_INET6)) return nowhere;
-    return enter(name, "socket", bytes, length);
+    return where ? enter(name, where, bytes, length) : nowhere;
 }
 
 /* The calls. Each is: find the next definition once, number, call, act. */
@@ -259,9 +289,42 @@ int connect(int fd, const struct sockaddr *to, socklen_t length) {
     WRAP(int, at_socket("connect", fd, NULL, 0), real(fd, to, length));
 }
 
+#define LATE_MS 600
+
+/* COMMIT as a statement of its own, or the one statement of an append, which is its own commit. */
+static int is_commit(const char *bytes, size_t length) {
+    if (length < 16) return length > 11 && bytes[0] == 'Q' && memcmp(bytes + 5, "COMMIT", 7) == 0;
+    return bytes[0] == 'P' && memcmp(bytes + 6, "WITH sett", 9) == 0;
+}
+
+/* The descriptor becomes one whose other end is closed; the caller believes that all was sent. */
+static void cut(int fd, const void *bytes, size_t length,
+                ssize_t (*real)(int, const void *, size_t, int)) {
+    int ends[2];
+    if (mode == CUT_REPLY) real(fd, bytes, length, MSG_NOSIGNAL);
+    if (mode == CUT_LATE && fork() == 0) {
+        nanosleep(&(struct timespec){.tv_nsec = LATE_MS * 1000000L}, NULL);
+        real(fd, bytes, length, MSG_NOSIGNAL);
+        _exit(0);
+    }
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends)) return;
+    close(ends[1]);
+    dup2(ends[0], fd);
+    close(ends[0]);
+}
+
 ssize_t send(int fd, const void *bytes, size_t length, int flags) {
     REAL(ssize_t, send, int, const void *, size_t, int);
-    WRAP(ssize_t, at_socket("send", fd, bytes, length), real(fd, bytes, length, flags));
+    struct point here = at_socket(is_commit(bytes, length) ? "commit" : "send", fd, bytes, length);
+    ssize_t answer = (ssize_t)length;
+    if (here.number && here.turn == target && mode >= CUT_LOST) {
+        trace->acted = here.number;
+        cut(fd, bytes, length, real);
+    } else {
+        answer = real(fd, bytes, length, flags);
+    }
+    leave(here, answer < 0);
+    return answer;
 }
 
 ssize_t sendto(int fd, const void *bytes, size_t length, int flags, const struct sockaddr *to,

@@ -235,7 +235,7 @@ int mkdirat(int folder, const char *file, mode_t bits) {
 /* Opening counts where it may make a file. */
 
 static struct point at_open(int folder, const char *file, int flags) {
-    struct point nowhere = {0, NULL};
+    struct point nowhere = {0, 0, NULL};
     return flags & O_CREAT ? at_path("create", folder, file) : nowhere;
 }
 

@@ -27,7 +27,8 @@ from holdfast.journal.sqlite import writer
 from holdfast.journal.sqlite.opening import open as opening
 from holdfast_proofs.crash.board import Board
 from holdfast_proofs.crash.disk_faults.disk import Image
-from holdfast_proofs.crash.lives import JOURNAL, Life, work
+from holdfast_proofs.crash.lives import Life, work
+from holdfast_proofs.crash.places import JOURNAL
 
 T = TypeVar("T")
 

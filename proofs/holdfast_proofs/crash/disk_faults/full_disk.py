@@ -31,7 +31,8 @@ from holdfast_proofs.crash.disk_faults.disk_lives import sample, work_and_check
 from holdfast_proofs.crash.disk_faults.power import is_effect
 from holdfast_proofs.crash.forks import Child, Trial, fork, run_trials
 from holdfast_proofs.crash.found import Found
-from holdfast_proofs.crash.lives import JOURNAL, REQUEST, Life, work
+from holdfast_proofs.crash.lives import REQUEST, Life, work
+from holdfast_proofs.crash.places import JOURNAL
 from holdfast_proofs.crash.subjects import Subject
 from holdfast_proofs.crash.sweep import SETTINGS
 from holdfast_proofs.shim import Made, Mode, Phase, Point, Trace, arm, point_at

@@ -32,8 +32,9 @@ from holdfast.runtime.tool import started
 from holdfast_proofs.crash.board import Board
 from holdfast_proofs.crash.forks import Child, Trial, fork, run_trials
 from holdfast_proofs.crash.found import Found
-from holdfast_proofs.crash.lives import JOURNAL, Life, work
+from holdfast_proofs.crash.lives import Life, work
 from holdfast_proofs.crash.outliving.tools import BEGAN, LATE_S, SENT, Shape
+from holdfast_proofs.crash.places import JOURNAL
 from holdfast_proofs.crash.subjects import Subject
 from holdfast_proofs.crash.sweep import SETTINGS
 from holdfast_proofs.weakened import Weakness, weaken
