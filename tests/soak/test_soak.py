@@ -12,11 +12,13 @@ from pathlib import Path
 import apsw
 import pytest
 
+from holdfast.core.journal_address import file_at
 from holdfast.host.sqlite import open_db
 from holdfast_proofs.soak.app import TABLE
 from holdfast_proofs.soak.books import log_path
 from holdfast_proofs.soak.judge import Verdict, judge
 from holdfast_proofs.soak.load import Plan, Ran, run_load
+from holdfast_proofs.soak.site import Builder, Host, Site
 
 PLAN = Plan(tasks=60, steps=5, workers=3, concurrency=8, backlog=48, kill_every_s=0.4, kills_max=3, lost_replies=0.1)
 
@@ -27,13 +29,17 @@ class Soaked:
     folder: Path
 
     def judge(self, ran: Ran | None = None) -> Verdict:
-        return asyncio.run(judge(PLAN, ran or self.ran, self.folder))
+        return asyncio.run(judge(PLAN, ran or self.ran, site_in(self.folder)))
 
 
 @pytest.fixture(scope="module")
 def soaked(tmp_path_factory: pytest.TempPathFactory) -> Soaked:
-    folder = tmp_path_factory.mktemp("soak") / "run"
-    return Soaked(asyncio.run(run_load(PLAN, folder, lambda _line: None)), folder)
+    site = Builder().make(tmp_path_factory.mktemp("soak") / "run")
+    return Soaked(asyncio.run(run_load(PLAN, site, lambda _line: None)), site.journal.folder)
+
+
+def site_in(folder: Path) -> Site:
+    return Site(journal=file_at(folder / "journal.db"), hosts=[Host(folder=folder)])
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from holdfast.errors import BadInput
 from holdfast_proofs.runner import Proof, Result, at_least_one
 from holdfast_proofs.soak.judge import Verdict, judge
 from holdfast_proofs.soak.load import Plan, Ran, run_load
+from holdfast_proofs.soak.site import FILE, POSTGRES, Site, sites
 
 RATIO_WANTED = 0.7
 TELL_EVERY_S = 10.0
@@ -25,10 +26,11 @@ def _prove(given: argparse.Namespace) -> Result:
     folder = Path(tempfile.mkdtemp(prefix="holdfast-soak-", dir=given.folder))
     calm: dict[str, object] | None = None
     findings: list[str] = []
-    if given.calm_tasks:
-        quiet = replace(plan, tasks=given.calm_tasks, kill_every_s=0.0, lost_replies=0.0)
-        calm = _run("calm", quiet, folder / "calm", findings)
-    report = _run("with faults", plan, folder / "faults", findings)
+    with sites(given.journal) as builder:
+        if given.calm_tasks:
+            quiet = replace(plan, tasks=given.calm_tasks, kill_every_s=0.0, lost_replies=0.0)
+            calm = _run("calm", quiet, builder.make(folder / "calm"), findings)
+        report = _run("with faults", plan, builder.make(folder / "faults"), findings)
     report["calm"] = calm
     report["ratio"] = _ratio(report, calm)
     if findings or given.keep:
@@ -40,6 +42,7 @@ def _prove(given: argparse.Namespace) -> Result:
 
 def _options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
+    add("--journal", choices=(FILE, POSTGRES), default=FILE, help="in a file, or on a server with two hosts (file)")
     add("--tasks", type=at_least_one, default=10_000, help="how many tasks (10000)")
     add("--steps", type=int, default=10, help="effects in each (10)")
     add("--workers", type=int, default=4, help="worker processes on the one journal (4)")
@@ -71,7 +74,7 @@ def _plan(options: argparse.Namespace) -> Plan:
     )
 
 
-def _run(name: str, plan: Plan, folder: Path, findings: list[str]) -> dict[str, object]:
+def _run(name: str, plan: Plan, site: Site, findings: list[str]) -> dict[str, object]:
     last = 0.0
 
     def tell(line: str) -> None:
@@ -80,8 +83,8 @@ def _run(name: str, plan: Plan, folder: Path, findings: list[str]) -> dict[str, 
             last = time.monotonic()
             print(f"{name}: {line}", file=sys.stderr)
 
-    ran = asyncio.run(run_load(plan, folder, tell))
-    verdict = asyncio.run(judge(plan, ran, folder))
+    ran = asyncio.run(run_load(plan, site, tell))
+    verdict = asyncio.run(judge(plan, ran, site))
     findings += [f"{name}: {finding}" for finding in verdict.findings]
     if not verdict.green and not verdict.findings:
         findings.append(f"{name}: red")
@@ -135,7 +138,7 @@ def _summary(report: dict[str, object]) -> str:
 def _again(options: argparse.Namespace) -> str:
     kills = "" if options.kills is None else f" --kills {options.kills}"
     return (
-        f"--tasks {options.tasks} --steps {options.steps} --workers {options.workers} "
+        f"--journal {options.journal} --tasks {options.tasks} --steps {options.steps} --workers {options.workers} "
         f"--concurrency {options.concurrency} --kill-every {options.kill_every} "
         f"--lost {options.lost} --calm-tasks {options.calm_tasks} --seed {options.seed}{kills}"
     )

@@ -18,20 +18,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
-
-import apsw
 
 import holdfast
 from holdfast.core.step import StepState
 from holdfast.downstream.ledger import count_duplicates
-from holdfast.host.sqlite import open_db
 from holdfast.journal.contract import Filter
 from holdfast.journal.records import StepView, TaskState, TaskView
-from holdfast_proofs.soak.app import FAR_ENDS, TABLE, class_of
+from holdfast_proofs.soak.app import FAR_ENDS, class_of
 from holdfast_proofs.soak.books import Books
 from holdfast_proofs.soak.fairness import Fairness
 from holdfast_proofs.soak.load import Plan, Ran
+from holdfast_proofs.soak.site import Site
 
 FINDINGS_MAX = 50
 NOTICES_MAX = 1_000_000
@@ -59,20 +56,20 @@ class Verdict:
             self.findings.append(text)
 
 
-async def judge(plan: Plan, ran: Ran, folder: Path) -> Verdict:
+async def judge(plan: Plan, ran: Ran, site: Site) -> Verdict:
     """Read everything that the run has left behind."""
     verdict = Verdict()
     if ran.trouble:
         verdict.say(ran.trouble)
-    books = Books(folder, FAR_ENDS)
+    books = Books(site.journal.folder, FAR_ENDS)
     books.read()
     _judge_counts(verdict, books)
-    rows = count_rows(folder / "journal.db")
+    rows = site.count_rows()
     for place, count in rows.items():
         if count > 1:
             verdict.duplicates += count - 1
             verdict.say(f"task {'/'.join(place)}: {count} rows in one transaction's place")
-    async with holdfast.open(folder / "journal.db", serve=False) as hf:
+    async with holdfast.open(site.journal, serve=False) as hf:
         told = {
             (one.task_id, one.ordinal)
             for one in await hf.journal.pending_notices(limit=NOTICES_MAX)
@@ -97,18 +94,6 @@ def _judge_counts(verdict: Verdict, books: Books) -> None:
         if twice:
             verdict.duplicates += twice
             verdict.say(f"{name}: {twice} effects took place once too often")
-
-
-def count_rows(journal: Path) -> Counter[tuple[str, str]]:
-    """What the Transactional steps left in the journal's own file."""
-    db = open_db(str(journal), flags=apsw.SQLITE_OPEN_READWRITE)
-    try:
-        if not db.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (TABLE,)).fetchone():
-            return Counter()
-        found = db.execute(f"SELECT task, step FROM {TABLE}").fetchall()
-        return Counter((str(task), str(step)) for task, step in found)
-    finally:
-        db.close()
 
 
 def _judge_unrecorded(verdict: Verdict, books: Books, rows: Iterable[tuple[str, str]], known: set[str]) -> None:

@@ -16,12 +16,14 @@ from pathlib import Path
 import holdfast
 from holdfast.app.holdfast import Holdfast
 from holdfast.downstream.faults import Fault, FaultKind
+from holdfast.downstream.http_server import LOOPBACK
 from holdfast.downstream.process import FarEnd, start
 from holdfast.errors import JournalBusy
 from holdfast.journal.records import ENDED, TaskState
 from holdfast_proofs.soak.app import FAR_ENDS, TASK
 from holdfast_proofs.soak.books import Books, log_path
 from holdfast_proofs.soak.person import Person
+from holdfast_proofs.soak.site import Site
 from holdfast_proofs.soak.workers import Workers
 
 LOOK_EVERY_S = 0.1
@@ -71,14 +73,13 @@ class Ran:
 Tell = Callable[[str], None]
 
 
-async def run_load(plan: Plan, folder: Path, tell: Tell) -> Ran:
-    """Make a journal in the folder and run the load on it; the folder keeps everything."""
-    folder.mkdir(mode=0o700, parents=True)
-    journal = folder / "journal.db"
-    ran = Ran()
-    async with far_ends(plan, folder) as ends, holdfast.open(journal, serve=False) as hf:
+async def run_load(plan: Plan, site: Site, tell: Tell) -> Ran:
+    """Make the journal and run the load on it; the folder keeps everything."""
+    folder, ran = site.journal.folder, Ran()
+    async with far_ends(plan, folder, host=site.services) as ends, holdfast.open(site.journal, serve=False) as hf:
+        site.make_table()
         workers = Workers(
-            journal, count=plan.workers, concurrency=plan.concurrency, log=folder / "workers.log", seed=plan.seed
+            site, count=plan.workers, concurrency=plan.concurrency, log=folder / "workers.log", seed=plan.seed
         )
         person = Person(hf, Books(folder, FAR_ENDS))
         try:
@@ -151,7 +152,7 @@ async def _submit(hf: Holdfast, urls: dict[str, str], plan: Plan, *, first: int,
 
 
 @contextlib.asynccontextmanager
-async def far_ends(plan: Plan, folder: Path) -> AsyncGenerator[list[FarEnd]]:
+async def far_ends(plan: Plan, folder: Path, *, host: str = LOOPBACK) -> AsyncGenerator[list[FarEnd]]:
     """One counting far end per class."""
     async with contextlib.AsyncExitStack() as stack:
         ends: list[FarEnd] = []
@@ -163,5 +164,7 @@ async def far_ends(plan: Plan, folder: Path) -> AsyncGenerator[list[FarEnd]]:
                 seed=plan.seed * len(FAR_ENDS) + number,
             )
             faults = [lost] if plan.lost_replies else []
-            ends.append(await stack.enter_async_context(start(kind, log=log_path(folder, kind), faults=faults)))
+            ends.append(
+                await stack.enter_async_context(start(kind, host=host, log=log_path(folder, kind), faults=faults))
+            )
         yield ends

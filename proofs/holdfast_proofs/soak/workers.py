@@ -20,6 +20,7 @@ from pathlib import Path
 
 from holdfast.host.hardening import die_with_parent
 from holdfast.journal.contract import SessionRow
+from holdfast_proofs.soak.site import Site
 
 LIVES_MAX = 2
 STOP_S_MAX = 40.0
@@ -30,21 +31,25 @@ APP = "holdfast_proofs.soak.app:app"
 class Family:
     """One `holdfast worker`."""
 
-    def __init__(self, journal: Path, *, number: int, concurrency: int, log: Path) -> None:
+    def __init__(self, site: Site, *, number: int, concurrency: int, log: Path) -> None:
+        host = site.hosts[number % len(site.hosts)]
+        where = ["--journal", str(site.journal)]
+        if site.journal.url:
+            where += ["--home", str(host.folder)]
         self.name = f"{NAME}-{number}"
         self.deaths = 0
         soak = os.getpid()
         with open(log, "ab") as output:
             self._parent = subprocess.Popen(
                 [
+                    *host.prefix,
                     sys.executable,
                     "-P",
                     "-m",
                     "holdfast",
                     "worker",
                     APP,
-                    "--journal",
-                    str(journal),
+                    *where,
                     "--name",
                     self.name,
                     "--concurrency",
@@ -80,8 +85,8 @@ class Family:
 class Workers:
     """As many families as were asked for, whoever dies."""
 
-    def __init__(self, journal: Path, *, count: int, concurrency: int, log: Path, seed: int) -> None:
-        self._journal = journal
+    def __init__(self, site: Site, *, count: int, concurrency: int, log: Path, seed: int) -> None:
+        self._site = site
         self._concurrency = concurrency
         self._log = log
         self._random = random.Random(seed)
@@ -92,7 +97,7 @@ class Workers:
 
     def _new(self) -> Family:
         self._started += 1
-        return Family(self._journal, number=self._started, concurrency=self._concurrency, log=self._log)
+        return Family(self._site, number=self._started, concurrency=self._concurrency, log=self._log)
 
     def kill_one(self, sessions: Sequence[SessionRow]) -> bool:
         """Kill a worker that serves; False where fewer than two do at the moment.
@@ -101,7 +106,8 @@ class Workers:
         two kills, nobody would ever do any work, and nothing would be tried.
         """
         named = {family.name: family for family in self.families}
-        serving = [one for one in sessions if one.alive and one.worker in named]
+        # Of another host a session counts as alive until its lease is over.
+        serving = [one for one in sessions if one.alive and one.worker in named and _lives(one.pid)]
         if len(serving) < 2:
             return False
         session = self._random.choice(serving)
@@ -130,3 +136,11 @@ class Workers:
             family.stop()
         for family in self.families:
             family.wait_end()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from holdfast.downstream.faults import BadFault, Fault, Faults, parse_fault
-from holdfast.downstream.http_server import run
+from holdfast.downstream.http_server import LOOPBACK, run
 from holdfast.downstream.profiles import PROFILES
 from holdfast.downstream.service import Service, Settings, listen
 
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 async def _serve(settings: Settings, options: argparse.Namespace) -> None:
-    listening = listen(Service(settings, Faults(options.fault)), port=options.port)
+    listening = listen(Service(settings, Faults(options.fault)), port=options.port, host=options.host)
     await run(listening, parent=options.parent, **{"class": settings.profile.name})
 
 
@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--class", dest="profile", required=True, choices=sorted(PROFILES))
     add("--port", type=int, default=0, help="the port; 0 picks a free one (default)")
+    add("--host", default=LOOPBACK, help=f"the address to listen on ({LOOPBACK})")
     add("--log", type=Path, help="append every effect to this file, one JSON line each")
     add("--window-s", type=float, default=86_400.0, help="how many seconds the server remembers a key")
     add("--fingerprint", choices=("checked", "ignored"), default="checked")

@@ -23,6 +23,7 @@ import h11
 
 BODY_BYTES_MAX = 64 * 1024 * 1024
 READ_BYTES = 64 * 1024
+LOOPBACK = "127.0.0.1"
 BACKLOG = 1024
 PARENT_CHECK_S = 0.5
 
@@ -66,13 +67,15 @@ class Request:
 Handler = Callable[[Request, "Connection"], Awaitable[None]]
 
 
-async def listen(handle: Handler, *, port: int, body_bytes_max: int = BODY_BYTES_MAX) -> tuple[asyncio.Server, int]:
-    """Listen on 127.0.0.1; returns the server and its port."""
+async def listen(
+    handle: Handler, *, port: int, host: str = LOOPBACK, body_bytes_max: int = BODY_BYTES_MAX
+) -> tuple[asyncio.Server, int]:
+    """Returns the server and its port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await Connection(reader, writer, body_bytes_max).serve(handle)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", port, backlog=BACKLOG)
+    server = await asyncio.start_server(serve, host, port, backlog=BACKLOG)
     name: tuple[str, int] = server.sockets[0].getsockname()
     return server, name[1]
 

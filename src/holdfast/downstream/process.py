@@ -27,6 +27,7 @@ import h11
 import msgspec
 
 from holdfast.downstream.faults import Fault
+from holdfast.downstream.http_server import LOOPBACK
 from holdfast.downstream.keys import Fingerprint
 from holdfast.downstream.ledger import Page, Seen
 from holdfast.errors import HoldfastError
@@ -52,10 +53,11 @@ class FarEnd:
     kind: Kind
     port: int
     pid: int
+    host: str = LOOPBACK
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     async def ledger(self) -> Page:
         """Everything that arrived and everything that took place."""
@@ -104,7 +106,7 @@ class FarEnd:
         content = b"" if body is None else json.dumps(body).encode()
         try:
             async with asyncio.timeout(timeout_s):
-                status, answer = await _exchange(self.port, method, path, content)
+                status, answer = await _exchange(self.host, self.port, method, path, content)
         except (OSError, h11.RemoteProtocolError) as error:
             raise FarEndFailed(f"{self.kind} far end: {method} {path}: {error}") from error
         if status != 200:
@@ -147,6 +149,7 @@ class BlockingFarEnd:
 class Choices(TypedDict, total=False):
     """How a far end behaves; what is left out is the default in brackets."""
 
+    host: str  # the address to listen on (127.0.0.1)
     log: Path  # append every effect to this file (none)
     window_s: float  # how long a key is known (a day)
     fingerprint: Fingerprint  # a repeat with another body is 422, or not noticed ("checked")
@@ -163,7 +166,7 @@ async def start(kind: Kind, **choices: Unpack[Choices]) -> AsyncGenerator[FarEnd
     try:
         async with asyncio.timeout(START_S_MAX):
             line = await asyncio.to_thread(_read_line, child)
-        yield _ready(kind, line)
+        yield _ready(kind, line, choices)
     finally:
         _end(child)
 
@@ -173,14 +176,14 @@ def start_blocking(kind: Kind, **choices: Unpack[Choices]) -> Generator[Blocking
     """`start` for code without an event loop."""
     child = _spawn(kind, choices)
     try:
-        yield BlockingFarEnd(_ready(kind, _read_line(child)))
+        yield BlockingFarEnd(_ready(kind, _read_line(child), choices))
     finally:
         _end(child)
 
 
 def _spawn(kind: Kind, choices: Choices) -> subprocess.Popen[bytes]:
     arguments = [sys.executable, "-m", "holdfast.downstream", "--class", kind, "--parent", str(os.getpid())]
-    for name in ("log", "window_s", "fingerprint", "key_header"):
+    for name in ("host", "log", "window_s", "fingerprint", "key_header"):
         if (value := choices.get(name)) is not None:
             arguments += [f"--{name.replace('_', '-')}", str(value)]
     if not choices.get("refusals_stored", True):
@@ -197,11 +200,11 @@ def _read_line(child: subprocess.Popen[bytes]) -> bytes:
     return child.stdout.readline()
 
 
-def _ready(kind: Kind, line: bytes) -> FarEnd:
+def _ready(kind: Kind, line: bytes, choices: Choices) -> FarEnd:
     if not line:
         raise FarEndFailed(f"the {kind} far end ended before it was ready; see its error output")
     said: dict[str, int] = json.loads(line)
-    return FarEnd(kind=kind, port=said["port"], pid=said["pid"])
+    return FarEnd(kind=kind, port=said["port"], pid=said["pid"], host=choices.get("host", LOOPBACK))
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -213,15 +216,15 @@ def _end(child: subprocess.Popen[bytes]) -> None:
             pipe.close()
 
 
-async def _exchange(port: int, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+async def _exchange(host: str, port: int, method: str, path: str, body: bytes) -> tuple[int, bytes]:
     parser = h11.Connection(h11.CLIENT)
     head = h11.Request(
         method=method,
         target=path,
-        headers=[("Host", f"127.0.0.1:{port}"), ("Content-Length", str(len(body))), ("Connection", "close")],
+        headers=[("Host", f"{host}:{port}"), ("Content-Length", str(len(body))), ("Connection", "close")],
     )
     parts = (parser.send(head), parser.send(h11.Data(data=body)), parser.send(h11.EndOfMessage()))
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection(host, port)
     try:
         writer.write(b"".join(part or b"" for part in parts))
         status, content = 0, bytearray()

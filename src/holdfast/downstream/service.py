@@ -332,7 +332,7 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-async def listen(service: Service, *, port: int) -> tuple[asyncio.Server, int]:
+async def listen(service: Service, *, port: int, host: str = http_server.LOOPBACK) -> tuple[asyncio.Server, int]:
     """Listen on 127.0.0.1; returns the server and its port."""
 
     async def answer(request: Request, connection: Connection) -> None:
@@ -342,7 +342,7 @@ async def listen(service: Service, *, port: int) -> tuple[asyncio.Server, int]:
         kind = "application/json" if reply.status < 400 else "application/problem+json"
         await connection.whole(reply.status, json.dumps(reply.body).encode(), [("Content-Type", kind), *reply.headers])
 
-    return await http_server.listen(answer, port=port, body_bytes_max=BODY_BYTES_MAX)
+    return await http_server.listen(answer, port=port, host=host, body_bytes_max=BODY_BYTES_MAX)
 
 
 async def control(service: Service, ask: Request) -> Reply:
