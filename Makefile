@@ -95,8 +95,8 @@ backup-flips: setup ## one wrong bit in repositories, staging, streams and heads
 memory-edits: setup ## the agent and an editor write one memory file at once: no line may be lost (EDITS=10000)
 	$(BIN)/python -m holdfast_proofs.memory_edits --edits $(or $(EDITS),10000) --report build/memory-edits.json
 
-soak: setup ## load on real workers, one killed each second, replies lost (TASKS=n)
-	$(BIN)/python -m holdfast_proofs.soak $(if $(TASKS),--tasks $(TASKS)) --report build/soak.json
+soak: setup ## load on real workers, one killed each second, replies lost (TASKS=n, ARGS="--journal postgres")
+	$(BIN)/python -m holdfast_proofs.soak $(if $(TASKS),--tasks $(TASKS)) --report build/soak.json $(ARGS)
 
 failovers: setup ## cut the link between two PostgreSQL servers under writers, promote the standby; as root (ROUNDS=50)
 	$(BIN)/python -m holdfast_proofs.failovers $(if $(ROUNDS),--rounds $(ROUNDS)) --report build/failovers.json $(ARGS)
@@ -110,8 +110,8 @@ mutants: setup ## change the deciding modules in small wrong ways; some test mus
 	$(BIN)/python -m holdfast_proofs.mutants --defences --report build/defences.json
 	$(BIN)/python -m holdfast_proofs.mutants --report build/mutants.json
 
-bench: setup ## steps per second against the raw commit rate of this disk (TASKS=n)
-	$(BIN)/python bench/steps.py $(if $(TASKS),--tasks $(TASKS))
+bench: setup ## steps per second against the raw commit rate of this disk (TASKS=n, ARGS="--journal postgres")
+	$(BIN)/python bench/steps.py $(if $(TASKS),--tasks $(TASKS)) $(ARGS)
 
 bench-peers: setup ## the same beside DBOS and LangGraph, in one interleaved run, with a plot
 	@test -x build/peers/bin/python || $(BIN)/python -m venv build/peers

@@ -3,6 +3,7 @@
     python bench/steps.py                       1, 50 and 500 tasks, then the rest
     python bench/steps.py --tasks 50            only that many, and only their rate
     python bench/steps.py --peers VENV          also DBOS and LangGraph, interleaved (see peers/)
+    python bench/steps.py --journal postgres    over a journal in PostgreSQL (see postgres.py)
     python bench/steps.py --json                one JSON object on standard output
 
 Each measurement is a process of its own. In a round every subject has its turn at every size,
@@ -147,6 +148,17 @@ def measure_rest(rounds: int) -> Figures:
     }
 
 
+def measure_postgres(options: argparse.Namespace) -> None:
+    import postgres  # only here: the driver is an extra
+
+    sizes, rest = options.tasks or SIZES, not options.tasks
+    result = postgres.measure(run_subject, say, sizes=sizes, rounds=options.rounds, rest=rest, waiting=options.waiting)
+    say("")
+    BUILD.mkdir(exist_ok=True)
+    (BUILD / "bench-postgres.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result) if options.json else postgres.table(result))
+
+
 def say(text: str) -> None:
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text} ...", end="", file=sys.stderr, flush=True)
@@ -158,9 +170,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", help="where to measure (default: the temporary folder)")
     parser.add_argument("--peers", type=Path, help="the peers' venv (`make bench-peers` makes it)")
+    parser.add_argument("--journal", choices=("file", "postgres"), default="file")
+    parser.add_argument("--waiting", type=int, default=1_000_000, help="postgres: tasks that wait while one is claimed")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     FOLDER[0] = options.folder
+    if options.journal == "postgres":
+        measure_postgres(options)
+        return
     began = time.monotonic()
     result = measure_rates(options.tasks or SIZES, options.rounds, options.peers)
     if not options.tasks:

@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 import holdfast
+from holdfast.core.journal_address import JournalAddress, file_at
 from holdfast.journal.records import TaskState
 
 KEYED = holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=False)
@@ -52,23 +53,32 @@ async def sleepy(run: holdfast.Run) -> None:
     await run.sleep(3_600)
 
 
-async def perform(path: Path, tasks: int, steps: int) -> tuple[float, float, int]:
-    """Seconds from opening the journal to the last result; synced commits and bytes added."""
+async def perform(where: JournalAddress, tasks: int, steps: int) -> tuple[float, float, int]:
+    """Seconds from opening the journal to the last result; synced commits and bytes added to a file."""
     settings = holdfast.Settings(concurrency=max(tasks, 1))
-    async with holdfast.open(path, tasks=[many], settings=settings, serve=False) as hf:
+    async with holdfast.open(where, tasks=[many], settings=settings, serve=False) as hf:
         handles = [await hf.submit(many, steps=steps) for _ in range(tasks)]
-    before = path.stat().st_size
+    before = _size(where)
     began = time.perf_counter()
-    async with holdfast.open(path, tasks=[many], settings=settings) as hf:
+    async with holdfast.open(where, tasks=[many], settings=settings) as hf:
         await asyncio.gather(*(hf.task(handle.id).result() for handle in handles))
         took = time.perf_counter() - began
         commits = float(getattr(hf.journal, "commits", 0))
-    return took, commits, path.stat().st_size - before
+    return took, commits, _size(where) - before
 
 
-async def measure_rate(folder: Path, tasks: int, steps: int) -> dict[str, float]:
-    await perform(folder / "warm.db", 1, 3)
-    took, commits, added = await perform(folder / "journal.db", tasks, steps)
+def _size(where: JournalAddress) -> int:
+    return 0 if where.url else where.path.stat().st_size
+
+
+async def measure_rate(folder: Path, tasks: int, steps: int, url: str = "") -> dict[str, float]:
+    await perform(file_at(folder / "warm.db"), 1, 3)
+    where = file_at(folder / "journal.db")
+    if url:
+        own = folder / "host"
+        own.mkdir(mode=0o700)
+        where = JournalAddress(folder=own, url=url)
+    took, commits, added = await perform(where, tasks, steps)
     done = tasks * steps
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     sizes = {"bytes_per_step": added / done, "peak_mib": peak}
@@ -95,7 +105,7 @@ async def measure_idle(folder: Path, tasks: int) -> dict[str, float]:
 
 async def measure_long(folder: Path, steps: int) -> dict[str, object]:
     """The pace of one long task, thousand by thousand."""
-    await perform(folder / "journal.db", 1, steps)
+    await perform(file_at(folder / "journal.db"), 1, steps)
     paces = [1_000 / (after - before) for before, after in itertools.pairwise(_marks)]
     return {"steps": steps, "by_thousand": paces, "last_of_first": paces[-1] / paces[0]}
 
@@ -106,9 +116,10 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--tasks", type=int, default=1)
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--journal", default="", metavar="URL", help="rate: a journal there instead of a file")
     options = parser.parse_args()
     if options.what == "rate":
-        found = asyncio.run(measure_rate(options.folder, options.tasks, options.steps))
+        found = asyncio.run(measure_rate(options.folder, options.tasks, options.steps, options.journal))
         print(json.dumps(found))
     elif options.what == "idle":
         print(json.dumps(asyncio.run(measure_idle(options.folder, options.tasks))))

@@ -257,8 +257,8 @@ class Pgbouncer(Process):
 
 @contextmanager
 def started(version: int, *, durable: bool = False) -> Generator[Server]:
-    """A new server, for the block."""
-    with own_folder() as folder:
+    """A new server, for the block; a durable one on the disk."""
+    with own_folder(on_disk=durable) as folder:
         server = Server(folder, version=version)
         server.make(durable=durable)
         server.start()
