@@ -30,8 +30,8 @@ from holdfast.core.journal_address import file_at
 from holdfast_proofs.crash.bit_flips import furnished
 from holdfast_proofs.crash.bit_flips.flip_places import Place, places
 from holdfast_proofs.crash.bit_flips.furnished import JOURNAL, SETTINGS, FarEnd, effects
+from holdfast_proofs.crash.bit_flips.reading import Answers, read_and_run
 from holdfast_proofs.crash.forks import Child, Trial, Work, fork, run_trials
-from holdfast_proofs.crash.reading import Answers, read_and_run
 from holdfast_proofs.crash.report import Figures
 
 HANG_S = 10.0  # a healthy journal takes a tenth of a second
