@@ -18,10 +18,10 @@ import psycopg
 import pytest
 
 from holdfast.core.ids import task_id_from_bytes
-from holdfast.errors import JournalOlderCopy
+from holdfast.errors import CommitUnknown, JournalOlderCopy
 from holdfast.journal.contract import Claimed, CommitOutcome, Submission
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.journal.postgres.links import LINKS_MAX, Link
+from holdfast.journal.postgres.links import LINKS_MAX, InDoubt, Link
 from holdfast.journal.postgres.place import PostgresPlace, Row
 from holdfast.journal.postgres.writer import ADD
 from holdfast.testing.journal_contract.world import copied, noted
@@ -241,3 +241,35 @@ async def test_a_check_of_the_total_that_is_cancelled_leaves_nothing_open(
             break
         last += 1
     assert last > 5
+
+
+MONTH_MS = 30 * 86_400_000
+
+
+@pytest.mark.parametrize("keep_ms", [MONTH_MS, -1])
+async def test_retention_of_another_process_meets_a_commit_in_doubt(
+    open_it: OpenJournal, monkeypatch: pytest.MonkeyPatch, keep_ms: int
+) -> None:
+    """Its lane has written nothing before; where retention folds the lane's row all the same, nothing shows whether the
+    commit took place, and that is no proof of an older copy."""
+    journal: PostgresJournal = await open_it()
+    other: PostgresJournal = await open_it(host="there")
+    session = await journal.open_session(worker="test", ttl_ms=60_000)
+    await journal.submit(submission("retained"))
+    commit, cuts = Link.commit, list[Link]()
+
+    async def cut(self: Link) -> None:
+        if cuts:
+            return await commit(self)
+        cuts.append(self)
+        await self.close()
+        await other.retain(keep_ms=keep_ms, tombstone_ms=MONTH_MS)
+        raise InDoubt("the connection was cut")
+
+    monkeypatch.setattr(Link, "commit", cut)
+    claims: list[Claimed] = []
+    with pytest.raises(CommitUnknown) if keep_ms < 0 else contextlib.nullcontext():
+        claims += await journal.claim(session, names=None, limit=1)
+    claims += await journal.claim(session, names=None, limit=1)
+    assert len(cuts) == len(claims) == 1
+    assert [line async for line in journal.check()] == []

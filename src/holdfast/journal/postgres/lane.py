@@ -10,8 +10,9 @@ show the row of before. The row was there before the batch and the batch updated
 row that a transaction inserted. The new stamp: committed. The old one: aborted. It is used up in the same transaction,
 because a batch of one statement may not even have reached the server: arriving later, it finds another stamp and fails.
 Then the batch is made again, with the same bytes. A lower one: the server has lost what it had acknowledged, and is an
-older copy; this process writes no more. What was found committed counts only after one more synced write has returned:
-that a row can be read on this server says nothing about its standby.
+older copy; this process writes no more. No row: retention has folded it into another, so the batch took place before
+that or never will, and whoever asked looks for the record itself (`confirm`). What was found committed counts only
+after one more synced write has returned: that a row can be read on this server says nothing about its standby.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import psycopg
 
 from holdfast.errors import CommitUnknown, HoldfastError, JournalOlderCopy
 from holdfast.journal.postgres.links import AGAIN_S, TRY_S, InDoubt, Link, Links, may_pass, transact
+from holdfast.journal.postgres.place import DATABASE_TIME
 from holdfast.journal.postgres.sql_errors import translated
 from holdfast.journal.total import NONCE_BYTES, RunningTotal
 
@@ -243,7 +245,8 @@ class Lane(ABC, Generic[A]):
         self.commits += 1
 
     async def _settle(self, link: Link) -> bool:
-        """Whether the batch in doubt is committed, and durable. It may be one that was given up."""
+        """Whether the batch in doubt is committed, and durable; or its acts have errors. It may be one that was given
+        up."""
         move = cast(int, self._doubt)
 
         async def look(link: Link) -> int:
@@ -262,6 +265,10 @@ class Lane(ABC, Generic[A]):
             self._committed(move)
             return True
         self._doubt = None
+        if found < 0:
+            await self._find_row(link)
+            self._fail(self._in_doubt, CommitUnknown("the row that would show whether it took place was folded"))
+            return True
         if found < self.tally.stamp:
             self.refuse_older()
         self.tally.stamp = found
@@ -284,7 +291,8 @@ class Lane(ABC, Generic[A]):
         if not self._made:
             stored = self.tally.running.hide(0, self.tally.w.encode(), os.urandom(NONCE_BYTES))
             await link.run(
-                "INSERT INTO $s.tally (w, stamp, total, last, at_ms) VALUES (%s, 0, %b, 0, 0) ON CONFLICT DO NOTHING",
+                "INSERT INTO $s.tally (w, stamp, total, last, at_ms) "
+                f"VALUES (%s, 0, %b, 0, {DATABASE_TIME}) ON CONFLICT DO NOTHING",
                 (self.tally.w, stored),
             )
             self._made = True
