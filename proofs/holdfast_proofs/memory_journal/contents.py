@@ -20,6 +20,7 @@ from holdfast.core.values import decode, encode
 from holdfast.errors import InvariantViolated, JournalDamaged, TaskNotFound
 from holdfast.host.sqlite import open_in_memory
 from holdfast.journal import rules
+from holdfast.journal.builds import NO_BUILD
 from holdfast.journal.chain import first_link, first_remark_link, next_link, next_remark_link
 from holdfast.journal.contract import InboxItem, InboxKind, KeptRemark, Remark, RemarkMark, Statement, TaskRow
 from holdfast.journal.records import Body, NewRecord, Record, TaskState, TaskView, as_kept, fold
@@ -35,6 +36,7 @@ class TaskCell:
     def __init__(self, *, task_id: TaskId, name: str, fingerprint: bytes, row: int, now_ms: int) -> None:
         self.task_id = task_id
         self.name = name
+        self.build = ""
         self.fingerprint = fingerprint
         self.row = row
         self.state = TaskState.QUEUED
@@ -65,6 +67,7 @@ class TaskCell:
         return TaskRow(
             task_id=self.task_id,
             name=self.name,
+            build=self.build,
             state=self.state,
             epoch=self.epoch,
             session_id=self.session_id,
@@ -96,6 +99,7 @@ class SessionCell:
         self.lease = lease
         self.begun_ms = now_ms
         self.serves: frozenset[str] | None = None
+        self.build = NO_BUILD
         self.locked = True
         self.slots: dict[int, tuple[bytes, bool]] = {}  # tag, begun
         self.left: set[int] = set()

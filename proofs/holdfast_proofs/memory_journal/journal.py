@@ -23,6 +23,7 @@ from holdfast.core.notices import poison_notice, task_damaged_notice
 from holdfast.errors import HoldfastError, LeaseLost, RequestConflict, SessionLost, TaskNotFound
 from holdfast.journal import rules
 from holdfast.journal.bodies import ClaimedBy
+from holdfast.journal.builds import NO_BUILD, Build, build_when_claimed, names_claimed, pinned_name
 from holdfast.journal.contract import (
     Capabilities,
     Change,
@@ -78,7 +79,9 @@ class MemoryJournal(MemoryUpkeep):
 
     # sessions
 
-    async def open_session(self, *, worker: str, ttl_ms: int, serves: TaskNames = None) -> Session:
+    async def open_session(
+        self, *, worker: str, ttl_ms: int, serves: TaskNames = None, build: Build = NO_BUILD
+    ) -> Session:
         store, request_ms, session_id = self._store, self._clock.boot_ms(), self._entropy.bytes(16).hex()
         cell = SessionCell(
             session_id=session_id,
@@ -87,7 +90,8 @@ class MemoryJournal(MemoryUpkeep):
             lease=self._new_lease(session_id, ttl_ms),
             now_ms=self.now_ms(),
         )
-        cell.serves = None if serves is None else frozenset(serves)
+        cell.build = build
+        cell.serves = None if serves is None else frozenset(names_claimed(serves, build))
         store.sessions[cell.session_id] = cell
         self._opened.append(cell)
         return MemorySession(
@@ -186,7 +190,7 @@ class MemoryJournal(MemoryUpkeep):
     ) -> list[Claimed]:
         holder = self._alive(session)
         claimed: list[Claimed] = []
-        for task in self._candidates(names, task_id):
+        for task in self._candidates(None if names is None else names_claimed(names, holder.build), task_id):
             if len(claimed) >= limit:
                 break
             one = self._claim_one(task, session, holder, alone=alone)
@@ -199,7 +203,7 @@ class MemoryJournal(MemoryUpkeep):
         found = [
             task
             for task in self._store.tasks.values()
-            if (names is None or task.name in names)
+            if (names is None or pinned_name(task.name, task.build) in names)
             and task_id in (None, task.task_id)
             and rules.claimable(
                 state=task.state, due_ms=task.due_ms, holder_dead=self._holder_dead(task), now_ms=now_ms
@@ -232,7 +236,8 @@ class MemoryJournal(MemoryUpkeep):
             return None
         task.epoch = rules.next_epoch(task.epoch, incarnation=session.incarnation)
         task.crashes = decision.crashes
-        by = ClaimedBy(session.session_id, session.boot_id, holder.worker, self._host_id or UNSET)
+        task.build = build_when_claimed(task.name, holder.build)
+        by = ClaimedBy(session.session_id, session.boot_id, holder.worker, self._host_id or UNSET, task.build or UNSET)
         self._write(task, [NewRecord(kind=RecordKind.CLAIMED, body=by.body())], view)
         if decision.verdict is rules.Claimable.POISON:
             self._write(task, [rules.poison_entry()], view)
@@ -418,14 +423,20 @@ class MemoryJournal(MemoryUpkeep):
             counts[task.state] = counts.get(task.state, 0) + 1
         return counts
 
-    async def count_waiting(self) -> list[WaitingTasks]:
-        waiting: dict[str, list[int]] = {}
+    async def count_waiting(self, *, parked: bool = False) -> list[WaitingTasks]:
+        waiting: dict[tuple[str, str], list[int]] = {}
+        now_ms = self.now_ms()
         for task in self._store.tasks.values():
             holder = self._store.sessions.get(task.session_id)
             gone = task.state is TaskState.RUNNING and (holder is None or holder.dead(self._look()))
-            if gone or (task.state in rules.TIMED and task.due_ms <= self.now_ms()):
-                waiting.setdefault(task.name, []).append(task.due_ms)
-        return [WaitingTasks(name=name, tasks=len(due), since_ms=min(due)) for name, due in waiting.items()]
+            rests = task.build and (task.state in rules.TIMED or (parked and task.state is TaskState.PARKED))
+            if gone or rests or (task.state in rules.TIMED and task.due_ms <= now_ms):
+                since_ms = task.due_ms if task.due_ms <= now_ms else task.changed_ms
+                waiting.setdefault((task.name, task.build), []).append(since_ms)
+        return [
+            WaitingTasks(name=name, build=build, tasks=len(since), since_ms=min(since))
+            for (name, build), since in waiting.items()
+        ]
 
     async def list_sessions(self) -> list[SessionRow]:
         held = [task.session_id for task in self._store.tasks.values()]

@@ -1,4 +1,4 @@
-"""What is wrong with the tools of an app, said before the first task runs.
+"""What is wrong with the tools and tasks of an app, said before the first task runs.
 
 A Queryable tool without a lookup, a key window that is over before a second attempt could use it, a blocking tool whose
 child process would start the whole script again: each of them works until the day something is in doubt. So they are
@@ -16,13 +16,15 @@ from types import FrameType
 from typing import Any
 
 from holdfast.core.effect import Keyed
-from holdfast.errors import JournalDamaged, Misuse
+from holdfast.errors import BadInput, JournalDamaged, Misuse
+from holdfast.journal.builds import Build
 from holdfast.journal.contract import Filter, Journal
 from holdfast.journal.records import ENDED, TaskState
 from holdfast.runtime.task.task import TaskType
 from holdfast.runtime.tool.tool import Tool, check_registered
 
 TASKS_MAX = 10_000  # open tasks that are looked through
+BUILD_CHARS_MAX = 100
 
 
 def check_tools(tasks: Iterable[TaskType], tools: Iterable[Tool[..., Any]] = ()) -> list[Tool[..., Any]]:
@@ -34,6 +36,25 @@ def check_tools(tasks: Iterable[TaskType], tools: Iterable[Tool[..., Any]] = ())
         check_registered(tool)
     _check_guarded(known.values())
     return list(known.values())
+
+
+def build_of(tasks: Iterable[TaskType], name: str, *, takes_over: Iterable[str] = (), drains: bool = False) -> Build:
+    """The build that a session of these tasks is. Raises Misuse where a task is pinned and there is no build, BadInput
+    for one that cannot be."""
+    pins = frozenset(task.name for task in tasks if task.on_change == "pin")
+    others = frozenset(takes_over)
+    for one in (name, *others):
+        if one and not (len(one) <= BUILD_CHARS_MAX and one.isascii() and one.isprintable() and " " not in one):
+            raise BadInput(f"build {one!r}: a build has at most {BUILD_CHARS_MAX} letters, digits and signs, no spaces")
+    if not name and (pins or others or drains):
+        what = f"task {min(pins)} is pinned to the build that begins it" if pins else "builds are taken over or drained"
+        raise Misuse(
+            f"{what}, but no build is named",
+            hint="name the build of this code: `holdfast worker APP --build ID`, or holdfast.open(..., build=ID)",
+        )
+    if name in others:
+        raise BadInput(f"build {name} cannot take over its own tasks", hint="it finishes them anyway")
+    return Build(name=name, pins=pins, takes_over=others, drains=drains)
 
 
 async def check_windows(tools: Iterable[Tool[..., Any]], journal: Journal, *, lease_s: float) -> list[str]:

@@ -251,8 +251,9 @@ async def _sessions(journal: Journal) -> AsyncIterator[Finding]:
     if waiting and not alive:
         text = f"{counted(waiting, 'task waits', 'tasks wait')} and no worker serves this journal"
         yield warning("queue", text, "`holdfast worker APP`")
-    for one in (await find_unserved(journal))[:UNSERVED_SHOWN_MAX] if alive else ():
-        yield warning("queue", one.text, f"start a worker whose app has {one.name}: `holdfast worker APP`")
+    lacking = [one for one in await find_unserved(journal, parked=True) if alive or one.build]
+    for one in lacking[:UNSERVED_SHOWN_MAX]:
+        yield warning("queue", one.text, one.hint)
 
 
 async def _parked(journal: Journal) -> AsyncIterator[Finding]:

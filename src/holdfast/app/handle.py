@@ -132,7 +132,7 @@ class TaskHandle:
                     await self._waits.wait(self.id)
                     row = await self.row()
         except TimeoutError:
-            why = [f": {one.text}" for one in await find_unserved(self._journal) if one.name == row.name]
+            why = [f": {one.text}" for one in await find_unserved(self._journal) if one.keeps(row)]
             raise TaskUnfinished(f"task {self.id} has not ended within {timeout_s:g} s{''.join(why)}") from None
         return await self._outcome(row)
 

@@ -41,7 +41,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "build_info": ("gauge", "1, with the version of Holdfast and of Python"),
     "up": ("gauge", "1 if /healthz answers 200"),
     "tasks": ("gauge", "tasks of the journal by state"),
-    "tasks_unserved": ("gauge", "tasks that wait and that no live worker serves, by name"),
+    "tasks_unserved": ("gauge", "tasks that wait and that no live worker serves, by name and build"),
     "tasks_running_here": ("gauge", "tasks that this process runs now"),
     "steps_in_doubt": ("gauge", "open steps, among tasks that run here, whose outcome is unknown"),
     "notices_untold": ("gauge", "notices that are not sent yet; counted up to 1000"),
@@ -219,7 +219,8 @@ class Gauges:
             tasks = await self._journal.count_tasks()
             figures["tasks"] = [(_labels(state=state.value), float(tasks.get(state, 0))) for state in TaskState]
             figures["tasks_unserved"] = [
-                (_labels(name=one.name), float(one.tasks)) for one in await find_unserved(self._journal)
+                (_labels(name=one.name, **({"build": one.build} if one.build else {})), float(one.tasks))
+                for one in await find_unserved(self._journal, parked=True)
             ]
             untold = await self._journal.pending_notices(limit=NOTICES_COUNTED_MAX)
             figures["notices_untold"] = [("", float(len(untold)))]

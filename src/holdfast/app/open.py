@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol, runtime_checkable
 
 from holdfast.app.binder import acting, memory_beside, open_as, open_secrets, scratch_root, watching
-from holdfast.app.declared import check_tools, check_windows
+from holdfast.app.declared import build_of, check_tools, check_windows
 from holdfast.app.handoff import kept_handoff, refresh_handoff
 from holdfast.app.holdfast import Holdfast
 from holdfast.app.notify import make_notices
@@ -22,6 +22,7 @@ from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.errors import Misuse
 from holdfast.host.log import Log
 from holdfast.journal.bind import journal_at
+from holdfast.journal.builds import NO_BUILD
 from holdfast.layout.engine_settings import Settings, request_scopes
 from holdfast.layout.journal_location import Where, journal_address
 from holdfast.layout.settings import find_settings
@@ -50,6 +51,8 @@ async def open(  # noqa: A001 - the public name is holdfast.open
     serve: bool = True,
     create: bool = True,
     new_journal: bool = False,
+    build: str = "",
+    take_over: Iterable[str] = (),
     clock: Clock | None = None,
     entropy: Entropy | None = None,
     log: Log | None = None,
@@ -64,6 +67,8 @@ async def open(  # noqa: A001 - the public name is holdfast.open
         tools: tools of scopes, so that this process can finish the calls that a dead process left open.
         serve: False: run no tasks; only read, submit and decide.
         new_journal: also make the journal if the keys in its folder serve another one that is missing there.
+        build: which build of your code this is; tasks with on_change="pin" finish on the build that began them.
+        take_over: builds that are gone for good: this process finishes their tasks with its own code.
     """
     if in_child():
         raise Misuse(
@@ -72,6 +77,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
         )
     tasks, known = list(tasks), list(tools)
     used = check_tools(tasks, known)
+    own_build = build_of(tasks, build, takes_over=take_over) if serve else NO_BUILD
     settings = settings or Settings()
     clock = clock or SystemClock()
     entropy = entropy or SystemEntropy()
@@ -136,6 +142,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
                 memory=memory,
                 scratch_root=scratch_root(address, folder=settings.scratch_folder, journal_id=opened.journal_id),
                 right=lease,
+                build=own_build,
             )
             hf.start(engine)
         bound = [task for task in hf.tasks.values() if isinstance(task, BoundTask)]

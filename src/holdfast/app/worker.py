@@ -19,13 +19,13 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from holdfast.app.binder import acting, memory_beside, open_as, open_secrets, scratch_root, watching
-from holdfast.app.declared import check_tools, check_windows
+from holdfast.app.declared import build_of, check_tools, check_windows
 from holdfast.app.handoff import kept_handoff
 from holdfast.app.loading import load_app
 from holdfast.app.notify import make_notices
@@ -57,6 +57,9 @@ class Order:
     health_port: int | None = None
     backup_every: str = ""
     new_journal: bool = False
+    build: str = ""
+    take_over: Sequence[str] = ()
+    drain: bool = False
 
     @property
     def address(self) -> JournalAddress:
@@ -130,6 +133,7 @@ async def serve(order: Order, log: Log) -> None:
     address = order.address
     settings = find_settings(address, config=order.config, overrides=order.overrides)
     app = load_app(order.app)
+    build = build_of(app.tasks.values(), order.build, takes_over=order.take_over, drains=order.drain)
     notices = make_notices(settings)
     clock, entropy = SystemClock(), SystemEntropy()
     has_identity = os.path.lexists(address.folder / LOG)
@@ -170,6 +174,7 @@ async def serve(order: Order, log: Log) -> None:
             memory=memory,
             scratch_root=scratch_root(address, folder=settings.scratch_folder, journal_id=journal.journal_id),
             right=lease,
+            build=build,
         )
         await stack.enter_async_context(watching(lease, journal, log))
         _listen_to_signals(engine, log)
@@ -187,7 +192,8 @@ async def serve(order: Order, log: Log) -> None:
 
             home = load_home(address.folder)
             await stack.enter_async_context(kept_backups(home, every=order.backup_every, clock=clock, log=log))
-        log.event("serving", journal=str(address), tasks=sorted(app.tasks), pid=os.getpid())
+        named = {"build": build.name} if build.name else {}
+        log.event("serving", journal=str(address), tasks=sorted(app.tasks), pid=os.getpid(), **named)
         async with AsyncExitStack() as watched:
             for one in (
                 kept_handoff(address, journal, held=engine.views, log=log),

@@ -112,16 +112,30 @@ def contradiction_notice(task_id: str, ordinal: str, tool: str, state: str, *, s
     return _notice(NoticeKind.CONTRADICTION, told, text, hint, task_id=task_id, ordinal=ordinal, now_ms=now_ms)
 
 
-def unserved_notice(name: str, tasks: int, age_ms: int, *, since_ms: int) -> Notice:
-    text, hint = waits_unserved(name, tasks, age_ms), f"start a worker whose app has {name}: `holdfast worker APP`"
-    return _notice(NoticeKind.UNSERVED, f"unserved/{name}/{since_ms}", text, hint, now_ms=since_ms + age_ms)
+def unserved_notice(name: str, tasks: int, age_ms: int, *, since_ms: int, build: str = "") -> Notice:
+    text, hint = waits_unserved(name, tasks, age_ms, build=build), serves_it(name, build=build)
+    told = f"unserved/{name}/{build}/{since_ms}" if build else f"unserved/{name}/{since_ms}"
+    return _notice(NoticeKind.UNSERVED, told, text, hint, now_ms=since_ms + age_ms)
+
+
+def serves_it(name: str, *, build: str = "") -> str:
+    """What to do about it."""
+    if not build:
+        return f"start a worker whose app has {name}: `holdfast worker APP`"
+    return (
+        f"start that build: `holdfast worker APP --build {build}`; if it is gone for good, let another build finish "
+        f"its tasks: `holdfast worker APP --build NEW --take-over {build}`"
+    )
 
 
 def counted(count: int, one: str, many: str) -> str:
     return f"1 {one}" if count == 1 else f"{count:,} {many}"
 
 
-def waits_unserved(name: str, tasks: int, age_ms: int) -> str:
+def waits_unserved(name: str, tasks: int, age_ms: int, *, build: str = "") -> str:
+    if build:
+        count = counted(tasks, "open task is", "open tasks are")
+        return f"no live worker has build {build}, to which {count} pinned ({name}, the oldest {_age(age_ms // 1000)})"
     count = counted(tasks, "task waits", "tasks wait")
     return f"no live worker serves {name} ({count}, the oldest {_age(age_ms // 1000)})"
 

@@ -120,6 +120,7 @@ class ClaimedBy(Written, frozen=True):  # CLAIMED
     boot: str
     worker: str
     host: str | UnsetType = UNSET  # of a journal that several hosts share
+    build: str | UnsetType = UNSET  # of a task that is pinned to it
 
 
 class RestoredFrom(Written, frozen=True):  # RESTORED; also in a step that a lost timeline may have taken

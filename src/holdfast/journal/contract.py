@@ -36,6 +36,7 @@ import msgspec
 from holdfast.core.ids import TaskId
 from holdfast.core.notices import Notice
 from holdfast.core.ports import Sealer
+from holdfast.journal.builds import NO_BUILD, Build
 from holdfast.journal.records import Body, NewRecord, Record, TaskState, TaskView
 
 
@@ -91,6 +92,7 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     crashes: int
     cancel_asked: bool
     erased: bool
+    build: str = ""  # only sessions of this build claim it; empty: any
 
 
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,17 +105,19 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     ended: bool
     alive: bool
     tasks: int
-    serves: frozenset[str] | None = None  # names of tasks; None: not known
+    serves: frozenset[str] | None = None  # as `builds.names_claimed`; None: not known
     host_id: str = ""  # these two: of a journal that several hosts share
     lease_until_ms: int = 0  # in the journal's own time
 
 
 class WaitingTasks(msgspec.Struct, frozen=True, kw_only=True):
-    """Tasks of one name that are due, or were left by a dead session, and that no session holds."""
+    """Tasks of one name that are due, or were left by a dead session, and that no session holds.
+    Of those that are pinned to a build, also those that rest: their build must be served until they end."""
 
     name: str
     tasks: int
-    since_ms: int  # when the oldest was due
+    since_ms: int  # when the oldest was due, or came to rest
+    build: str = ""
 
 
 class Kept(StrEnum):
@@ -291,8 +295,11 @@ class Journal(Protocol):
         ...
 
     # sessions
-    async def open_session(self, *, worker: str, ttl_ms: int, serves: TaskNames = None) -> Session:
-        """Begin a lease; `worker` is a name for people, `serves` names the tasks that it will claim. The session's own
+    async def open_session(
+        self, *, worker: str, ttl_ms: int, serves: TaskNames = None, build: Build = NO_BUILD
+    ) -> Session:
+        """Begin a lease; `worker` is a name for people, `serves` names the tasks that it will claim, `build` says which
+        of them that are pinned to a build (`builds.names_claimed`), and which it pins. The session's own
         deadline is on its boot clock, counted from before the request. The row says until when others wait: on the same
         clock; and where several hosts share the journal, in the journal's own time when the commit is made, with the
         host's id (`host.machine.host_id`)."""
@@ -400,8 +407,9 @@ class Journal(Protocol):
 
     async def count_tasks(self) -> dict[TaskState, int]: ...
 
-    async def count_waiting(self) -> list[WaitingTasks]:
-        """What could be claimed now, by name."""
+    async def count_waiting(self, *, parked: bool = False) -> list[WaitingTasks]:
+        """What could be claimed now, by name and build. `parked`: also pinned tasks that wait for a person, which takes
+        a look at every task."""
         ...
 
     async def list_sessions(self) -> list[SessionRow]: ...

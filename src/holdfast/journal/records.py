@@ -126,6 +126,7 @@ class Claim(NamedTuple):
     at_ms: int
     worker: str
     host_id: str = ""  # of a journal that several hosts share: another boot may be another machine's
+    build: str = ""  # of a task that is pinned to it
 
 
 class Attempt(NamedTuple):
@@ -349,8 +350,10 @@ def _fold_claim(view: TaskView, record: Record) -> None:
             f"task {view.task_id}: epoch {record.epoch} follows epoch {view.epoch}, which is not lower"
         )
     by = bodies.ClaimedBy.read(record.body)
-    claim = Claim(record.epoch, by.session, by.boot, record.boot_ms, record.at_ms, by.worker, by.host or "")
-    view.claims[record.epoch] = claim
+    when = (record.boot_ms, record.at_ms)
+    view.claims[record.epoch] = Claim(
+        record.epoch, by.session, by.boot, *when, by.worker, by.host or "", by.build or ""
+    )
     if view.epoch and not view.rested and view.finished is None:
         view.lost[view.epoch] = record.epoch
     view.epoch = record.epoch

@@ -42,6 +42,7 @@ def task_line(row: TaskRow, sessions: Mapping[str, SessionRow]) -> Shape:
     return {
         "task_id": row.task_id,
         "name": row.name,
+        "build": row.build,
         "state": row.state.value,
         "epoch": row.epoch,
         "records": row.records,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.clock import Entropy
 from holdfast.core.ids import TaskId
 from holdfast.errors import CommitUnknown, JournalFull
+from holdfast.journal.builds import NO_BUILD, Build
 from holdfast.journal.contract import (
     Change,
     Claimed,
@@ -58,9 +59,11 @@ class SimJournal(ClientJournal):
         super().__init__(process.world, entropy)
         self._process = process
 
-    async def open_session(self, *, worker: str, ttl_ms: int, serves: TaskNames = None) -> Session:
+    async def open_session(
+        self, *, worker: str, ttl_ms: int, serves: TaskNames = None, build: Build = NO_BUILD
+    ) -> Session:
         await self._process.point("before its session")
-        session = await super().open_session(worker=worker, ttl_ms=ttl_ms, serves=serves)
+        session = await super().open_session(worker=worker, ttl_ms=ttl_ms, serves=serves, build=build)
         self._world.sessions[session.session_id] = self._process
         self._world.trace.note(self._process.name, f"session {session.session_id[:6]}")
         return session

@@ -12,7 +12,7 @@ from holdfast.cli.screen.screen import finish
 from holdfast.core.ids import TASK_ID_CHARS, TaskId, parse_task_prefix
 from holdfast.core.ordinal import parse_ordinal
 from holdfast.errors import BadInput, BadReference, TaskNotFound
-from holdfast.journal.contract import Filter
+from holdfast.journal.contract import Filter, TaskRow
 from holdfast.journal.rules import CRASHES_MAX, is_poisoned
 from holdfast.journal.unserved import find_unserved
 
@@ -73,11 +73,11 @@ async def is_served(hf: Holdfast) -> bool:
     return any(session.alive for session in await hf.journal.list_sessions())
 
 
-async def unserved_text(hf: Holdfast, name: str) -> str | None:
-    """What to say of waiting tasks of this name where no live worker serves them. One may be starting."""
+async def unserved_text(hf: Holdfast, row: TaskRow) -> str | None:
+    """What to say of waiting tasks like this one where no live worker serves them. One may be starting."""
     if not await is_served(hf):
         return "no worker serves this journal yet; the task waits for one"
-    return next((one.text for one in await find_unserved(hf.journal) if one.name == name), None)
+    return next((one.text for one in await find_unserved(hf.journal) if one.keeps(row)), None)
 
 
 async def what_follows(hf: Holdfast, task_id: TaskId) -> str:

@@ -46,7 +46,7 @@ async def follow(
     with _screen(quiet) as screen:
         rests = await _watch(hf, handle, screen, app=app, end=end)
     if not rests:
-        why = "" if (text := await unserved_text(hf, (await handle.row()).name)) is None else f": {text}"
+        why = "" if (text := await unserved_text(hf, await handle.row())) is None else f": {text}"
         raise TaskUnfinished(f"task {handle.id} has not ended within {timeout_s:g} s{why}")
     return await handle.result()
 
@@ -75,7 +75,7 @@ async def _watch(hf: Holdfast, handle: TaskHandle, screen: Screen, *, app: str, 
 
 
 async def _tell_unserved(hf: Holdfast, screen: Screen, row: TaskRow, app: str) -> None:
-    if (text := await unserved_text(hf, row.name)) is not None:
+    if (text := await unserved_text(hf, row)) is not None:
         screen.say(text)
         screen.say(f"hint: run `holdfast worker {app}` in another terminal, or use submit --run")
 

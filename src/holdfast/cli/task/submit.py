@@ -135,7 +135,7 @@ async def _after_submit(hf: Holdfast, handle: TaskHandle, args: argparse.Namespa
             print_json({"task_id": handle.id, "created": handle.created, "state": row.state.value})
         else:
             print(handle.id)
-            if row.state is TaskState.QUEUED and (text := await unserved_text(hf, row.name)) is not None:
+            if row.state is TaskState.QUEUED and (text := await unserved_text(hf, row)) is not None:
                 talk(text)
                 talk(f"hint: run `holdfast worker {args.app}` in another terminal, unless one is just starting")
         return 0

@@ -19,6 +19,7 @@ def add_parser(commands: Commands) -> None:
         examples:
           holdfast worker trip.py:tasks
           holdfast worker orders.app:app --journal /var/lib/orders --health-port 9471
+          holdfast worker orders.app:app --build 2026-11-16
         """)
     parser.add_argument("app", metavar="APP", help="tasks to run: module:attribute or path/file.py:attribute")
     add_options(parser, "--journal", "--home", "--config", "--new-journal")
@@ -38,6 +39,22 @@ def add_parser(commands: Commands) -> None:
         type=_port,
         metavar="N",
         help="answer /healthz and /metrics on 127.0.0.1:N; 0 picks a free port and logs it",
+    )
+    parser.add_argument(
+        "--build",
+        metavar="ID",
+        default="",
+        help='which build of the app this is; tasks with on_change="pin" finish on the build that began them',
+    )
+    parser.add_argument(
+        "--take-over",
+        metavar="BUILD",
+        action="append",
+        default=[],
+        help="a build that is gone for good: finish its tasks with this one; may be given several times",
+    )
+    parser.add_argument(
+        "--drain", action="store_true", help="begin no task; finish those that are pinned to this build, then end"
     )
     parser.add_argument(
         "--backup-every",
@@ -66,6 +83,9 @@ def run(args: argparse.Namespace) -> int:
         health_port=args.health_port,
         backup_every=args.backup_every,
         new_journal=args.new_journal,
+        build=args.build,
+        take_over=args.take_over,
+        drain=args.drain,
     )
     return run_worker(order)
 

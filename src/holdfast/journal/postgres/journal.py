@@ -18,6 +18,7 @@ from holdfast.core.notices import Notice
 from holdfast.core.waiting import wait_event
 from holdfast.errors import HoldfastError, JournalDamaged, SessionLost, TaskNotFound
 from holdfast.journal import contract, rules
+from holdfast.journal.builds import NO_BUILD, Build, name_and_build
 from holdfast.journal.postgres import check, standby, totals
 from holdfast.journal.postgres.links import BEGIN_LOCAL, Link, Links
 from holdfast.journal.postgres.rows import COLUMNS, TASK_COLUMNS, TASK_FROM, folded
@@ -111,12 +112,10 @@ class PostgresJournal:
 
     # sessions
 
-    async def open_session(self, *, worker: str, ttl_ms: int, serves: contract.TaskNames = None) -> contract.Session:
-        session_id = self._entropy.bytes(8).hex()
-        page = self._instance.open_page(session_id)
-        session = PagedSession(
-            session_id=session_id, incarnation=self.incarnation, boot_id=self._clock.boot_id, ttl_ms=ttl_ms, page=page
-        )
+    async def open_session(
+        self, *, worker: str, ttl_ms: int, serves: contract.TaskNames = None, build: Build = NO_BUILD
+    ) -> contract.Session:
+        session = PagedSession.begun(self._instance, ttl_ms=ttl_ms, build=build)
         asked = self._clock.boot_ms()
 
         async def begin(link: Link) -> int:
@@ -248,7 +247,7 @@ class PostgresJournal:
         seq, head, key_id, data_key, erased_ms, name = rows[0][:6]
         if erased_ms is not None:
             view = TaskView(task_id)
-            view.name = name
+            view.name, _ = name_and_build(name)
             return view
         sealer = self._wraps.open_data_key(key_id, data_key, raw)
         records = [row[6:] for row in rows if row[6] is not None]
@@ -280,10 +279,10 @@ class PostgresJournal:
         rows = await self._links.read(lambda link: link.run("SELECT state, count(*) FROM $s.task GROUP BY state"))
         return {TaskState(state): count for state, count in rows}
 
-    async def count_waiting(self) -> list[contract.WaitingTasks]:
+    async def count_waiting(self, *, parked: bool = False) -> list[contract.WaitingTasks]:
         async def count(link: Link) -> list[contract.WaitingTasks]:
             dead = await self._looks.find_dead(link, but=0)
-            return await claims.count_waiting(link, dead, now_ms=self.now_ms())
+            return await claims.count_waiting(link, dead, now_ms=self.now_ms(), parked=parked)
 
         return await self._links.read(count)
 

@@ -23,6 +23,7 @@ from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
 from holdfast.errors import InvariantViolated, LeaseLost, RequestConflict, StepFailed
 from holdfast.journal import rules
 from holdfast.journal.bodies import RestoredFrom
+from holdfast.journal.builds import name_and_build
 from holdfast.journal.chain import first_link
 from holdfast.journal.contract import Change, Hold, Statement, Submission, Submitted
 from holdfast.journal.postgres.lane import COUNT_IN, Act, Lane
@@ -354,7 +355,7 @@ class Writer(Lane[Write]):
         if found is None:
             return False
         task_id = task_id_from_bytes(found[0])
-        if (found[1], found[2]) != (given.name, given.args_fingerprint):
+        if (name_and_build(found[1])[0], found[2]) != (given.name, given.args_fingerprint):
             act.error = RequestConflict(task_id=task_id, request_id=given.request_id, name=given.name)
         else:
             act.result = Submitted(task_id=task_id, created=False, state=TaskState(found[3]))

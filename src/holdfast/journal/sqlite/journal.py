@@ -25,6 +25,7 @@ from holdfast.core.waiting import wait_event
 from holdfast.errors import HoldfastError, InvariantViolated, JournalDamaged, LeaseLost, SessionLost, TaskNotFound
 from holdfast.host.sqlite import Db
 from holdfast.journal import contract, rules
+from holdfast.journal.builds import NO_BUILD, Build, name_and_build, names_claimed
 from holdfast.journal.records import NewRecord, Record, TaskState, TaskView, fold
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite import totals
@@ -84,12 +85,10 @@ class SqliteJournal:
 
     # sessions
 
-    async def open_session(self, *, worker: str, ttl_ms: int, serves: contract.TaskNames = None) -> contract.Session:
-        session_id = self._entropy.bytes(8).hex()
-        page = self._instance.open_page(session_id)
-        session = SqliteSession(
-            session_id=session_id, incarnation=self.incarnation, boot_id=self._clock.boot_id, ttl_ms=ttl_ms, page=page
-        )
+    async def open_session(
+        self, *, worker: str, ttl_ms: int, serves: contract.TaskNames = None, build: Build = NO_BUILD
+    ) -> contract.Session:
+        session = SqliteSession.begun(self._instance, ttl_ms=ttl_ms, build=build)
         asked = self._clock.boot_ms()
         session.row = await self._writer.write(
             lambda txn: claims.begin_session(txn, session, worker=worker, asked_boot_ms=asked, serves=serves)
@@ -132,8 +131,8 @@ class SqliteJournal:
         task_id: TaskId | None = None,
         alone: bool = False,
     ) -> list[contract.Claimed]:
-        own = _own(session)
-        now_ms = self.now_ms()
+        own, now_ms = _own(session), self.now_ms()
+        names = None if names is None else names_claimed(names, own.build)
         dead = self._read(lambda db: find_dead_sessions(db, self._clock, self._instance, but=own.row))
         find = functools.partial(
             claims.find_candidates, now_ms=now_ms, dead=dead, names=names, limit=limit, task_id=task_id, alone=alone
@@ -231,7 +230,7 @@ class SqliteJournal:
                 raise TaskNotFound(task_id)
             if row[5] is not None:
                 view = TaskView(task_id)
-                view.name = row[6]
+                view.name, _ = name_and_build(row[6])
                 return view
             sealer = self._wraps.open_data_key(row[3], row[4], raw)
             return read_view(db, task_id=task_id, seq=row[0], head=row[1], last=row[2], sealer=sealer)
@@ -265,9 +264,9 @@ class SqliteJournal:
         query = "SELECT state, count(*) FROM task GROUP BY state"
         return self._read(lambda db: {TaskState(str(state)): int(str(count)) for state, count in db.execute(query)})
 
-    async def count_waiting(self) -> list[contract.WaitingTasks]:
+    async def count_waiting(self, *, parked: bool = False) -> list[contract.WaitingTasks]:
         dead, now_ms = self._read(lambda db: find_dead_sessions(db, self._clock, self._instance, but=0)), self.now_ms()
-        return self._read(lambda db: claims.count_waiting(db, now_ms=now_ms, dead=dead))
+        return self._read(lambda db: claims.count_waiting(db, now_ms=now_ms, dead=dead, parked=parked))
 
     async def list_sessions(self) -> list[contract.SessionRow]:
         return self._read(lambda db: list_sessions(db, self._clock, self._instance))

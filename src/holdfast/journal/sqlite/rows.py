@@ -13,6 +13,7 @@ from holdfast.core.ports import Sealer
 from holdfast.core.step import Event
 from holdfast.errors import InvariantViolated, JournalDamaged
 from holdfast.host.sqlite import Db, Row
+from holdfast.journal.builds import name_and_build
 from holdfast.journal.chain import first_link, next_link, place
 from holdfast.journal.contract import TaskRow
 from holdfast.journal.records import RECORDS_MAX, Body, NewRecord, Record, RecordKind, TaskState, TaskView, fold
@@ -159,9 +160,11 @@ TASK_FROM = "FROM task t LEFT JOIN session s ON s.s = t.session"
 
 def task_row(row: Row) -> TaskRow:
     try:
+        name, build = name_and_build(row[1])
         return TaskRow(
             task_id=task_id_from_bytes(row[0]),
-            name=row[1],
+            name=name,
+            build=build,
             state=TaskState(row[2]),
             epoch=row[3],
             session_id=row[4],

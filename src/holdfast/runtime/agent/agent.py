@@ -29,7 +29,7 @@ from holdfast.runtime.models.reply import Show, check_show
 from holdfast.runtime.models.request import Object, check_settings, check_tools
 from holdfast.runtime.step.code_changes import DIGEST_CHARS, code_digest
 from holdfast.runtime.step.plan import PLAN, SCHEMA
-from holdfast.runtime.task.task import OnChange, TaskType, check_gate, check_name
+from holdfast.runtime.task.task import OnChange, TaskType, check_gate, check_name, check_on_change
 from holdfast.runtime.tool.tool import Tool, check_tool
 
 if TYPE_CHECKING:
@@ -107,8 +107,7 @@ class Agent(TaskType):
         show: Show | None = None,
     ) -> None:
         check_name(name)
-        if on_change not in ("continue", "park"):
-            raise errors.Misuse("agent: on_change must be 'continue' or 'park'")
+        check_on_change(on_change, what="agent")
         if not isinstance(model, Model):  # pyright: ignore[reportUnnecessaryIsInstance] - a border
             raise errors.Misuse(f"agent {name}: {model!r} is not a model")
         check_gate(gate)

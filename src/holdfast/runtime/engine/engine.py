@@ -25,6 +25,7 @@ from holdfast.core.ids import EffectKeys, TaskId, fingerprint_key
 from holdfast.core.notices import Notices
 from holdfast.core.ports import KeyRing, Memory
 from holdfast.host.log import Log
+from holdfast.journal.builds import NO_BUILD, Build
 from holdfast.journal.contract import Claimed, Durability, Hold, Journal, Session
 from holdfast.journal.records import TaskState, TaskView
 from holdfast.layout.engine_settings import Settings
@@ -43,12 +44,9 @@ from holdfast.runtime.task.run import Run
 from holdfast.runtime.task.task import SCOPE_NAME, TaskType
 from holdfast.runtime.tool.blocking import ChildPool, Threads
 
-SECRETS_EVERY_S = 0.5
-CLAIM_EVERY_S = 0.01
-TROUBLE_EVERY_S = 5.0
-AGAIN_S = 0.5
-CANCELS_MAX = 3  # for a run whose code swallows the first ones
-CANCEL_EVERY_S = 1.0
+SECRETS_EVERY_S, CLAIM_EVERY_S = 0.5, 0.01
+TROUBLE_EVERY_S, AGAIN_S = 5.0, 0.5
+CANCELS_MAX, CANCEL_EVERY_S = 3, 1.0  # for a run whose code swallows the first ones
 
 
 class Engine:
@@ -71,9 +69,11 @@ class Engine:
         scratch_root: Path | None = None,
         memory: Memory | None = None,
         right: Right | None = None,
+        build: Build = NO_BUILD,
     ) -> None:
         self._memory = memory
         self._right = right
+        self._build = build
         self.journal = journal
         self._scratch_folders = None if scratch_root is None else ScratchFolders(scratch_root)
         self.clock = clock
@@ -151,7 +151,7 @@ class Engine:
         name = self.settings.worker_name or f"{socket.gethostname()}:{os.getpid()}"
         self._arm_for_write()
         ttl_ms = int(self.settings.lease_ttl_s * 1000)
-        session = await self.journal.open_session(worker=name, ttl_ms=ttl_ms, serves=self._served())
+        session = await self.journal.open_session(worker=name, ttl_ms=ttl_ms, serves=self._served(), build=self._build)
         right = self._right
         self.lease = SessionLease(session, self.clock) if right is None else BoundLease(session, self.clock, right)
         self._arm()
@@ -216,6 +216,8 @@ class Engine:
         loops = [self._renew, self._sweep, self._upkeep.tidy, self._upkeep.watch_unserved]
         if self._right is not None:
             loops.append(self._watch_right)
+        if self._build.drains:
+            loops.append(self._end_drained)
         return loops if self._secrets is NO_SECRETS else [*loops, self._watch_secrets]
 
     async def _watch_secrets(self) -> None:
@@ -231,6 +233,10 @@ class Engine:
             if self.lease.left_ms() <= 0:
                 raise errors.SessionLost("the agent's lease is over: another instance may act")
             await asyncio.sleep(self._right.look_every_s)
+
+    async def _end_drained(self) -> None:
+        await self._upkeep.wait_drained(self._build, lambda: (self.active, self.counts["claims"]))
+        self.stop()
 
     async def _guarded(self, work: Callable[[], Any]) -> None:
         while True:

@@ -17,6 +17,7 @@ from holdfast.core.notices import (
 )
 from holdfast.errors import HoldfastError
 from holdfast.host.log import Log
+from holdfast.journal.builds import Build
 from holdfast.journal.contract import Durability, Journal, Kept
 from holdfast.journal.unserved import find_unserved
 from holdfast.layout.engine_settings import Settings
@@ -31,6 +32,7 @@ CLOCK_BEHIND_MS = 60_000
 UNSERVED_EVERY_S = 30.0
 STANDBY_EVERY_S = 30.0  # a person hears of it within a minute
 UNSERVED_AFTER_MS = 60_000  # a worker that is replaced by a new version is back by then
+DRAINED_EVERY_S = 2.0
 DAY_MS = 86_400_000
 
 
@@ -84,12 +86,18 @@ class Upkeep:
     async def watch_unserved(self) -> None:
         """Tell a person of tasks that no live worker serves: once for each time that it happens."""
         told: set[str] = set()
+        seen: dict[tuple[str, str], int] = {}  # a task that sleeps is old when its build's worker is replaced
         while True:
             await asyncio.sleep(UNSERVED_EVERY_S * self.settings.pace)
-            for one in await find_unserved(self.journal):
-                notice = unserved_notice(one.name, one.tasks, one.age_ms, since_ms=one.since_ms)
-                if one.age_ms >= UNSERVED_AFTER_MS * self.settings.pace and notice.notice_id not in told:
-                    self.log.event("task-unserved", task_name=one.name, tasks=one.tasks, age_s=one.age_ms // 1000)
+            found, now_ms = await find_unserved(self.journal), self.journal.now_ms()
+            seen = {(one.name, one.build): seen.get((one.name, one.build), now_ms) for one in found}
+            for one in found:
+                notice = unserved_notice(one.name, one.tasks, one.age_ms, since_ms=one.since_ms, build=one.build)
+                age_ms = now_ms - seen[one.name, one.build] if one.build else one.age_ms
+                if age_ms >= UNSERVED_AFTER_MS * self.settings.pace and notice.notice_id not in told:
+                    what = {"build": one.build} if one.build else {}
+                    age_s = one.age_ms // 1000
+                    self.log.event("task-unserved", task_name=one.name, tasks=one.tasks, age_s=age_s, **what)
                     await self.journal.add_notice(notice)
                     told.add(notice.notice_id)
 
@@ -104,6 +112,18 @@ class Upkeep:
                 await self.journal.add_notice(standby_notice(found.text, found.hint, since_ms=told_ms))
             self.durability = found
             await asyncio.sleep(STANDBY_EVERY_S * self.settings.pace)
+
+    async def wait_drained(self, build: Build, held: Callable[[], tuple[int, int]]) -> None:
+        """Until no open task is pinned to a build that is served here. `held`: how many tasks this engine holds, and
+        how many it has claimed."""
+        while True:
+            await asyncio.sleep(DRAINED_EVERY_S * self.settings.pace)
+            before = held()
+            waiting = await self.journal.count_waiting(parked=True)
+            # What is held now, or was claimed meanwhile, may rest a moment later.
+            if (0, before[1]) == before == held() and not any(one.build in build.served for one in waiting):
+                self.log.event("drained", build=build.name)
+                return
 
     async def _check_after_crash(self) -> None:
         if not self.settings.check_after_crash or not getattr(self.journal, "unclean", False):

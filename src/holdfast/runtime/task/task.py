@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 from holdfast.errors import Misuse
 from holdfast.runtime.gate.gate import Gate
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.tool.tool import Tool
 
 TaskFunction = Callable[..., Awaitable[Any]]  # Any: a task returns any JSON value
-OnChange = Literal["continue", "park"]
+OnChange = Literal["continue", "park", "pin"]
 NAME_CHARS_MAX = 200
 SCOPE_NAME = "@scope"  # the name under which scopes of foreign loops are kept
 
@@ -112,11 +112,11 @@ def task(
     Args:
         name: the task's name in the journal and in commands (default: the function's name).
         on_change: what to do with a task that began with other code: "continue" with the new code,
-            or "park" the task until a person says yes. Holdfast reports the change in both cases.
+            "park" the task until a person says yes, or "pin" it: only workers of the build that began it
+            (`holdfast worker --build`) claim it. Holdfast reports a change in all cases.
         gate: which tools the task may call, and how much; see docs/how-to/limits.md.
     """
-    if on_change not in ("continue", "park"):
-        raise Misuse("task: on_change must be 'continue' or 'park'")
+    check_on_change(on_change, what="task")
     check_gate(gate)
 
     def register(function: TaskFunction) -> TaskType:
@@ -127,6 +127,11 @@ def task(
         return TaskType(function, name=title, on_change=on_change, gate=gate)
 
     return register if function is None else register(function)
+
+
+def check_on_change(on_change: str, *, what: str) -> None:
+    if on_change not in get_args(OnChange):
+        raise Misuse(f"{what}: on_change must be 'continue', 'park' or 'pin'")
 
 
 def check_gate(gate: object) -> None:

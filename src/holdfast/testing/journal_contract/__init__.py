@@ -12,6 +12,7 @@ Where journals may differ, `Capabilities` says so and the test asks for the refu
 
 from holdfast.testing.journal_contract.admin import Admin
 from holdfast.testing.journal_contract.appends import Appends
+from holdfast.testing.journal_contract.builds import Builds
 from holdfast.testing.journal_contract.claims import Claims, Deaths
 from holdfast.testing.journal_contract.hosts import Hosts
 from holdfast.testing.journal_contract.sessions import Sessions
@@ -22,5 +23,5 @@ from holdfast.testing.journal_contract.world import Administered, SeveralHosts, 
 __all__ = ["Administered", "JournalContract", "SeveralHosts", "World"]
 
 
-class JournalContract(Submissions, Claims, Deaths, Sessions, Hosts, Appends, Facts, Upkeep, Remarks, Admin):
+class JournalContract(Submissions, Claims, Builds, Deaths, Sessions, Hosts, Appends, Facts, Upkeep, Remarks, Admin):
     """Inherit, and supply the `world` fixture."""

@@ -51,10 +51,11 @@ class World(ABC):
         """Set the clock that the journal's time is read from."""
         self.clock.set_wall_ms(wall_ms)
 
-    async def process(self, *, ttl_ms: int = TTL_MS) -> Process:
+    async def process(self, *, ttl_ms: int = TTL_MS, **more: Any) -> Process:
         """A process with a handle and a session."""
         journal = await self.connect()
-        return Process(world=self, journal=journal, session=await journal.open_session(worker="test", ttl_ms=ttl_ms))
+        session = await journal.open_session(worker="test", ttl_ms=ttl_ms, **more)
+        return Process(world=self, journal=journal, session=session)
 
     def submission(self, *, name: str = "trip", args: object = None, request_id: str = "") -> Submission:
         """A submission with an id of its own; the same `request_id` gives the same id."""

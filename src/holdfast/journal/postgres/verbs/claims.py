@@ -21,6 +21,7 @@ from holdfast.core.notices import poison_notice, task_damaged_notice
 from holdfast.errors import InvariantViolated, JournalDamaged, SessionLost
 from holdfast.journal import rules
 from holdfast.journal.bodies import ClaimedBy
+from holdfast.journal.builds import MARK, build_when_claimed, name_and_build, names_claimed, pinned_name
 from holdfast.journal.contract import Claimed, Hold, TaskNames, WaitingTasks
 from holdfast.journal.postgres import standby
 from holdfast.journal.postgres.lane import Act, Lane
@@ -33,9 +34,10 @@ from holdfast.journal.postgres.verbs.sessions import DeadSession, Looks, PagedSe
 from holdfast.journal.postgres.writer import KEEP, records_by_column
 from holdfast.journal.records import NewRecord, Record, RecordKind, TaskState, TaskView, as_kept, fold
 from holdfast.journal.seal import DataKeySealer, KeyWraps
+from holdfast.journal.sqlite.verbs.claims import waiting_row
 from holdfast.journal.total import RunningTotal
 
-_CANDIDATE = "k.t, k.task_id, k.state, k.epoch, k.seq, k.head, k.due_ms, k.crashes, k.key_id, k.data_key"
+_CANDIDATE = "k.t, k.task_id, k.name, k.state, k.epoch, k.seq, k.head, k.due_ms, k.crashes, k.key_id, k.data_key"
 _TIMED = "k.state IN ('queued', 'sleeping', 'waiting') AND k.due_ms <= %s"
 _TAKE = "ORDER BY k.due_ms, k.t LIMIT %s FOR UPDATE SKIP LOCKED"
 _DUE = f"SELECT {_CANDIDATE} FROM $s.task k WHERE {_TIMED} AND {{willing}} {_TAKE}"
@@ -49,8 +51,8 @@ _LEFT = (
     f"AND {{known}} AND {{willing}} {_TAKE}"
 )
 _CLAIM = (
-    "UPDATE $s.task SET state = %s, session = %s, due_ms = %s, epoch = %s, seq = %s, head = %b, crashes = %s, "
-    "changed_ms = greatest(changed_ms, %s) WHERE t = %s"
+    "UPDATE $s.task SET name = %s, state = %s, session = %s, due_ms = %s, epoch = %s, seq = %s, head = %b, "
+    "crashes = %s, changed_ms = greatest(changed_ms, %s) WHERE t = %s"
 )
 
 
@@ -69,6 +71,7 @@ class Candidate:
 
     row: int
     raw: bytes
+    name: str
     state: TaskState
     epoch: int
     seq: int
@@ -166,17 +169,18 @@ class Claims(Lane[Claim]):
     async def _find(self, link: Link, act: Claim, dead: Sequence[int]) -> list[Candidate]:
         """Due tasks and those of dead sessions, locked, the one that has been due for longest first."""
         now_ms = self._time.now_ms()
-        known, names = ("true", ()) if act.names is None else ("k.name = ANY(%s)", (sorted(act.names),))
+        wanted = None if act.names is None else names_claimed(act.names, act.session.build)
+        known, names = ("true", ()) if wanted is None else ("k.name = ANY(%s)", (wanted,))
         willing = _willing("k.crashes", act.alone)
         if act.task_id is not None:
             raw = task_id_bytes(act.task_id)
             query = _DUE_ONE.format(known=known, willing=willing)
             rows = await link.run(query, (raw, now_ms, *names, act.limit))
             known, names = f"k.task_id = %b AND {known}", (raw, *names)
-        elif act.names is None:
+        elif wanted is None:
             rows = await link.run(_DUE.format(willing=willing), (now_ms, act.limit))
         else:
-            rows = await link.run(_DUE_BY_NAME.format(willing=willing), (sorted(act.names), now_ms, act.limit))
+            rows = await link.run(_DUE_BY_NAME.format(willing=willing), (wanted, now_ms, act.limit))
         if dead:
             query = _LEFT.format(known=known, willing=_willing("k.crashes + 1", act.alone))
             rows += await link.run(query, (list(dead), *names, act.limit))
@@ -215,7 +219,6 @@ class Claims(Lane[Claim]):
     ) -> tuple[list[tuple[Claimed, Record]], list[tuple[int, Chained]]]:
         """Write the claims; each with the record that the caller folds once its number is known."""
         now_ms, boot_ms, session = self._time.now_ms(), self._clock.boot_ms(), act.session
-        by = ClaimedBy(session.session_id, session.boot_id, str(os.getpid()), self._looks.host_id or UNSET)
         holds: list[tuple[Hold, Candidate, Record]] = []
         kept: list[tuple[int, Chained]] = []
         for one in candidates:
@@ -231,6 +234,10 @@ class Claims(Lane[Claim]):
                 now_ms=now_ms,
             )
             poison = decision.verdict is rules.Claimable.POISON
+            name, _ = name_and_build(one.name)
+            build, pid = build_when_claimed(name, session.build), str(os.getpid())
+            host = self._looks.host_id or UNSET
+            by = ClaimedBy(session.session_id, session.boot_id, pid, host, build or UNSET)
             entries = [NewRecord(kind=RecordKind.CLAIMED, body=by.body()), *([rules.poison_entry()] if poison else [])]
             epoch = rules.next_epoch(one.epoch, incarnation=session.incarnation)
             made = chained(
@@ -245,6 +252,7 @@ class Claims(Lane[Claim]):
             )
             kept.append((one.row, made))
             rest = ("parked", None, rules.NEVER_MS) if poison else ("running", session.row, one.due_ms)
+            rest = (pinned_name(name, build), *rest)
             await link.run(_CLAIM, (*rest, epoch, made.seq, made.head, decision.crashes, now_ms, one.row))
             if poison:
                 notice = poison_notice(one.task_id, rules.POISON_QUESTION, epoch=epoch, now_ms=now_ms)
@@ -294,11 +302,12 @@ async def release(link: Link, hold: Hold, *, now_ms: int) -> bool:
     return changed == 1
 
 
-async def count_waiting(link: Link, dead: Sequence[DeadSession], *, now_ms: int) -> list[WaitingTasks]:
+async def count_waiting(link: Link, dead: Sequence[DeadSession], *, now_ms: int, parked: bool) -> list[WaitingTasks]:
     rows = await link.run(
-        "SELECT name, count(*), min(due_ms) FROM $s.task "
-        "WHERE (state IN ('queued', 'sleeping', 'waiting') AND due_ms <= %s) "
-        "OR (state = 'running' AND session = ANY(%s::bigint[])) GROUP BY name",
-        (now_ms, [one.row for one in dead]),
+        "SELECT name, count(*), min(CASE WHEN due_ms <= %s THEN due_ms ELSE changed_ms END) FROM $s.task "
+        "WHERE (state IN ('queued', 'sleeping', 'waiting') AND (due_ms <= %s OR strpos(name, %s) > 0)) "
+        "OR (state = 'running' AND session = ANY(%s::bigint[])) "
+        "OR (%s AND state = 'parked' AND strpos(name, %s) > 0) GROUP BY name",
+        (now_ms, now_ms, MARK, [one.row for one in dead], parked, MARK),
     )
-    return [WaitingTasks(name=name, tasks=tasks, since_ms=since_ms) for name, tasks, since_ms in rows]
+    return [waiting_row(row) for row in rows]

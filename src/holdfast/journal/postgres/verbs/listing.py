@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.journal.builds import MARK
 from holdfast.journal.contract import Filter, TaskRow
 from holdfast.journal.postgres.links import Link
 from holdfast.journal.postgres.rows import TASK_COLUMNS, TASK_FROM
@@ -17,8 +18,8 @@ async def list_tasks(link: Link, filter: Filter) -> list[TaskRow]:
         where.append("k.state = ANY(%s)")
         values.append([state.value for state in filter.states])
     if filter.name is not None:
-        where.append("k.name = %s")
-        values.append(filter.name)
+        where.append("(k.name = %s OR starts_with(k.name, %s))")  # of any build
+        values.extend((filter.name, filter.name + MARK))
     if filter.prefix:
         where.append("k.task_id BETWEEN %b AND %b")
         values.extend(prefix_range(filter.prefix))

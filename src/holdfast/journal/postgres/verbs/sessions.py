@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from holdfast.core.clock import Clock
 from holdfast.journal import rules
+from holdfast.journal.builds import names_claimed
 from holdfast.journal.contract import SessionRow, TaskNames
 from holdfast.journal.postgres.links import Link
 from holdfast.journal.postgres.times import CarriedTime
@@ -138,7 +139,7 @@ async def begin(
             rules.lease_until_boot_ms(asked_boot_ms, session.ttl_ms),
             session.ttl_ms,
             begun_ms,
-            None if serves is None else sorted(serves),
+            None if serves is None else names_claimed(serves, session.build),
         ),
     )
     return 0 if row is None else row[0]

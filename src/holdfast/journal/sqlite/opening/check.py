@@ -23,6 +23,7 @@ from holdfast.core.step import StepState
 from holdfast.errors import HoldfastError, JournalDamaged
 from holdfast.host.sqlite import Db, open_to_read
 from holdfast.journal.bodies import DecisionGiven
+from holdfast.journal.builds import pinned_name
 from holdfast.journal.chain import first_link
 from holdfast.journal.contract import InboxItem, InboxKind
 from holdfast.journal.records import ENDED, Record, RecordKind, TaskState, TaskView, fold
@@ -176,8 +177,10 @@ def find_odd(row: Row, view: TaskView, last: Record, inbox: Collection[InboxItem
         yield f"the row has the unknown state {row.state!r}"
         return
     state = TaskState(str(row.state))
-    if row.name != view.name:
-        yield f"the row has the name {row.name!r}, but its records have {view.name!r}"
+    claim = view.claims.get(view.epoch)
+    name = pinned_name(view.name, claim.build if claim is not None else "")
+    if row.name != name:
+        yield f"the row has the name {row.name!r}, but its records have {name!r}"
     if row.created_ms != view.accepted_ms:
         yield f"the row was made at {row.created_ms}, but its first record at {view.accepted_ms}"
     if not _is_between(row.changed_ms, last.at_ms, NEVER_MS):

@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import UNSET
+
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
 from holdfast.core.notices import Notice, poison_notice
 from holdfast.errors import JournalDamaged, SessionLost
 from holdfast.host.sqlite import Db
 from holdfast.journal import rules
 from holdfast.journal.bodies import ClaimedBy
+from holdfast.journal.builds import MARK, build_when_claimed, name_and_build, names_claimed, pinned_name
 from holdfast.journal.contract import Claimed, Hold, TaskNames, WaitingTasks
 from holdfast.journal.records import NewRecord, Record, RecordKind, TaskState, TaskView, as_kept
 from holdfast.journal.seal import DataKeySealer, KeyWraps
@@ -33,18 +36,26 @@ def begin_session(txn: Txn, session: SqliteSession, *, worker: str, asked_boot_m
     live = "SELECT ? || session_id FROM session WHERE ended = 0"
     txn.db.execute(f"DELETE FROM meta WHERE key GLOB ? || '*' AND key NOT IN ({live})", (SERVES, SERVES))
     if serves is not None:
-        txn.db.execute("INSERT INTO meta VALUES (?, ?)", (SERVES + session.session_id, json.dumps(sorted(serves))))
+        claimed = json.dumps(names_claimed(serves, session.build))
+        txn.db.execute("INSERT INTO meta VALUES (?, ?)", (SERVES + session.session_id, claimed))
     return row
 
 
-def count_waiting(db: Db, *, now_ms: int, dead: Sequence[DeadSession]) -> list[WaitingTasks]:
+def count_waiting(db: Db, *, now_ms: int, dead: Sequence[DeadSession], parked: bool) -> list[WaitingTasks]:
     rows = db.execute(
-        "SELECT name, count(*), min(due_ms) FROM task "
-        "WHERE (state IN ('queued', 'sleeping', 'waiting') AND due_ms <= ?) "
-        "OR (state = 'running' AND session IN (SELECT value FROM json_each(?))) GROUP BY name",
-        (now_ms, json.dumps([one.row for one in dead])),
+        "SELECT name, count(*), min(iif(due_ms <= :now, due_ms, changed_ms)) FROM task "
+        "WHERE (state IN ('queued', 'sleeping', 'waiting') AND (due_ms <= :now OR instr(name, :mark))) "
+        "OR (state = 'running' AND session IN (SELECT value FROM json_each(:dead))) "
+        + ("OR (state = 'parked' AND instr(name, :mark)) " if parked else "")
+        + "GROUP BY name",
+        {"now": now_ms, "mark": MARK, "dead": json.dumps([one.row for one in dead])},
     ).fetchall()
-    return [WaitingTasks(name=name, tasks=tasks, since_ms=since_ms) for name, tasks, since_ms in rows]
+    return [waiting_row(row) for row in rows]
+
+
+def waiting_row(row: Sequence[Any]) -> WaitingTasks:
+    name, build = name_and_build(row[0])
+    return WaitingTasks(name=name, build=build, tasks=row[1], since_ms=row[2])
 
 
 def extend_session(txn: Txn, row: int, until_ms: int) -> bool:
@@ -78,6 +89,7 @@ class Candidate:
 
     row: int
     raw: bytes
+    name: str
     state: TaskState
     epoch: int
     seq: int
@@ -110,7 +122,7 @@ class Candidate:
             )
 
 
-_CANDIDATE = "t, task_id, state, epoch, seq, head, last, session, due_ms, crashes, key_id, data_key"
+_CANDIDATE = "t, task_id, name, state, epoch, seq, head, last, session, due_ms, crashes, key_id, data_key"
 
 
 def find_candidates(
@@ -198,7 +210,9 @@ def _take_one(txn: Txn, candidate: Candidate, session: SqliteSession, wraps: Key
     if row is None:
         return None
     epoch = rules.next_epoch(candidate.epoch, incarnation=session.incarnation)
-    by = ClaimedBy(session.session_id, session.boot_id, worker=str(os.getpid()))
+    name, _ = name_and_build(candidate.name)
+    build = build_when_claimed(name, session.build)
+    by = ClaimedBy(session.session_id, session.boot_id, worker=str(os.getpid()), build=build or UNSET)
     entries = [NewRecord(kind=RecordKind.CLAIMED, body=by.body())]
     poison = decision.verdict is rules.Claimable.POISON
     if poison:
@@ -207,9 +221,19 @@ def _take_one(txn: Txn, candidate: Candidate, session: SqliteSession, wraps: Key
     numbers = add_records(txn, tail, entries, row=candidate.row, task_id=candidate.raw, epoch=epoch, sealer=sealer)
     rest = ("parked", None, rules.NEVER_MS) if poison else ("running", session.row, candidate.due_ms)
     txn.db.execute(
-        "UPDATE task SET state = ?, session = ?, due_ms = ?, epoch = ?, seq = ?, head = ?, last = ?, "
+        "UPDATE task SET name = ?, state = ?, session = ?, due_ms = ?, epoch = ?, seq = ?, head = ?, last = ?, "
         "crashes = ?, changed_ms = ? WHERE t = ?",
-        (*rest, epoch, tail.seq, tail.head, tail.last, decision.crashes, txn.at_ms, candidate.row),
+        (
+            pinned_name(name, build),
+            *rest,
+            epoch,
+            tail.seq,
+            tail.head,
+            tail.last,
+            decision.crashes,
+            txn.at_ms,
+            candidate.row,
+        ),
     )
     if poison:
         notice = poison_notice(candidate.task_id, rules.POISON_QUESTION, epoch=epoch, now_ms=txn.at_ms)

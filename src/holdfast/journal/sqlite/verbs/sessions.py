@@ -9,6 +9,7 @@ from typing import NamedTuple, cast
 from holdfast.core.clock import Clock
 from holdfast.host.sqlite import Db, Row
 from holdfast.journal import rules
+from holdfast.journal.builds import Build
 from holdfast.journal.contract import SessionRow
 from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.host.page import SessionPage
@@ -23,8 +24,21 @@ class SqliteSession:
     boot_id: str
     ttl_ms: int
     page: SessionPage
+    build: Build
     deadline_boot_ms: int = 0
     row: int = 0
+
+    @classmethod
+    def begun(cls, instance: Instance, *, ttl_ms: int, build: Build) -> SqliteSession:
+        session_id = instance.entropy.bytes(8).hex()
+        return cls(
+            session_id=session_id,
+            incarnation=instance.incarnation,
+            boot_id=instance.clock.boot_id,
+            ttl_ms=ttl_ms,
+            page=instance.open_page(session_id),
+            build=build,
+        )
 
     def take_slot(self, tag: bytes) -> int:
         slot = self.page.take_slot(tag)

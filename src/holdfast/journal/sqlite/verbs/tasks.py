@@ -21,6 +21,7 @@ from holdfast.errors import InvariantViolated, LeaseLost, RequestConflict, State
 from holdfast.host.sqlite import Db
 from holdfast.journal import rules
 from holdfast.journal.bodies import RestoredFrom
+from holdfast.journal.builds import MARK
 from holdfast.journal.chain import first_link
 from holdfast.journal.contract import Change, Filter, Hold, Statement, Submission, Submitted, TaskRow
 from holdfast.journal.records import NewRecord, RecordKind, TaskState
@@ -199,8 +200,8 @@ def list_tasks(db: Db, filter: Filter) -> list[TaskRow]:
         where.append(f"t.state IN ({', '.join('?' * len(filter.states))})")
         values.extend(state.value for state in filter.states)
     if filter.name is not None:
-        where.append("t.name = ?")
-        values.append(filter.name)
+        where.append("(t.name = ? OR substr(t.name, 1, length(?)) = ?)")  # of any build
+        values.extend((filter.name, *(2 * [filter.name + MARK])))
     if filter.prefix:
         where.append("t.task_id BETWEEN ? AND ?")
         values.extend(prefix_range(filter.prefix))
