@@ -20,8 +20,9 @@ import pytest
 from holdfast.core.ids import task_id_from_bytes
 from holdfast.errors import CommitUnknown, JournalOlderCopy
 from holdfast.journal.contract import Claimed, CommitOutcome, Submission
+from holdfast.journal.postgres import lane
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.journal.postgres.links import LINKS_MAX, InDoubt, Link
+from holdfast.journal.postgres.links import BEGIN, IDLE_MS, LINKS_MAX, InDoubt, Link
 from holdfast.journal.postgres.place import PostgresPlace, Row
 from holdfast.journal.postgres.writer import ADD
 from holdfast.testing.journal_contract.world import copied, noted
@@ -109,6 +110,78 @@ async def test_confirm_waits_for_a_commit_that_still_waits(
         assert not asking.done()
     assert await asking is CommitOutcome.COMMITTED
     await writing
+
+
+async def test_what_confirm_finds_aborted_cannot_arrive_any_more(
+    place: PostgresPlace, open_it: OpenJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection was lost before the server had the statement, and none could be made until it was given up."""
+    journal: PostgresJournal = await open_it()
+    (claimed,) = await claimed_tasks(journal, 1)
+    late: list[tuple[bytes, Sequence[Any]]] = []
+    run = Link.run
+
+    async def cut(self: Link, text: str, values: Sequence[Any] = ()) -> list[Row]:
+        if text is not ADD or late:
+            return await run(self, text, values)
+        late.append((place.sql(text), values))
+        await self.close()
+        raise psycopg.OperationalError("the connection was cut")
+
+    monkeypatch.setattr(Link, "run", cut)
+    with monkeypatch.context() as impatient:
+        impatient.setattr(lane, "TRY_S", 0)
+        with pytest.raises(CommitUnknown):
+            await journal.append(claimed.hold, [noted("n1")])
+    assert await journal.confirm(claimed.hold, seq=claimed.hold.seq + 1) is CommitOutcome.ABORTED
+    with place.connect_at_once() as other, pytest.raises(psycopg.errors.DivisionByZero):
+        other.execute(*late[0], binary=True)
+    await journal.append(claimed.hold, [noted("n1")])
+    assert list((await journal.read_task(claimed.hold.task_id)).notes) == ["n1"]
+    assert [line async for line in journal.check()] == []
+
+
+async def test_a_server_that_refuses_while_a_commit_is_in_doubt_leaves_it_in_doubt(
+    place: PostgresPlace, open_it: OpenJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal: PostgresJournal = await open_it()
+    (claimed,) = await claimed_tasks(journal, 1)
+    run = Link.run
+
+    async def cut(self: Link, text: str, values: Sequence[Any] = ()) -> list[Row]:
+        if text is ADD:
+            await run(self, text, values)
+            await self.close()
+            raise psycopg.OperationalError("the connection was cut")
+        if "FOR UPDATE" in text:
+            raise psycopg.errors.InsufficientPrivilege("permission denied for table tally")
+        return await run(self, text, values)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(Link, "run", cut)
+        with pytest.raises(CommitUnknown, match="permission denied"):
+            await journal.append(claimed.hold, [noted("n1")])
+    assert await journal.confirm(claimed.hold, seq=claimed.hold.seq + 1) is CommitOutcome.COMMITTED
+
+
+async def test_a_process_that_stops_inside_a_transaction_keeps_nobody_waiting(
+    server: Server, open_it: OpenJournal, place: PostgresPlace
+) -> None:
+    """The server ends its transaction; when the process goes on, it does the same again."""
+    journal: PostgresJournal = await open_it()
+    tries: list[int] = []
+    soon = BEGIN.replace(f"session_timeout = {IDLE_MS}".encode(), b"session_timeout = 200")
+
+    async def stops(link: Link) -> None:
+        await link.run("SELECT 1 FROM $s.incarnation FOR UPDATE")
+        tries.append(1)
+        if len(tries) == 1:
+            # A commit of another process gets the lock.
+            await asyncio.to_thread(server.execute, f"UPDATE {place.schema}.incarnation SET number = number")
+        await link.run("SELECT 1")
+
+    await journal._links.write(stops, begin=soon)
+    assert len(tries) == 2
 
 
 @pytest.mark.parametrize("end", ["pg_cancel_backend", "pg_terminate_backend"])

@@ -148,8 +148,12 @@ async def _examine_open(
         f"journal {journal.journal_id}, incarnation {journal.incarnation}, has every record that "
         f"this machine has committed (up to {admin.high_water().sequence})",
     )
-    for finding in (_space(address.instance), _reserve(admin), _clock(journal), await _durability(journal, settings)):
-        yield finding
+    yield _space(address.instance)
+    reserved = admin.has_reserve()
+    if reserved is not None:
+        yield _reserve(reserved)
+    yield _clock(journal)
+    yield await _durability(journal, settings)
     async for finding in _sessions(journal):
         yield finding
     async for finding in _parked(journal):
@@ -205,8 +209,8 @@ def _space(folder: Path) -> Finding:
     return _warning_if(short, "space", text, f"free some space: `df -h {folder}`")
 
 
-def _reserve(admin: JournalAdmin) -> Finding:
-    if admin.has_reserve():
+def _reserve(reserved: bool) -> Finding:
+    if reserved:
         return ok("reserve", "space is reserved for the results of calls in flight")
     return warning(
         "reserve",

@@ -142,8 +142,8 @@ class JournalAdmin(Protocol):
         """Why no new step begins since a sync failed; None where none did."""
         ...
 
-    def has_reserve(self) -> bool:
-        """Whether space is set aside for the results of calls under way."""
+    def has_reserve(self) -> bool | None:
+        """Whether space is set aside for the results of calls under way; None where its disk is a server's matter."""
         ...
 
     def find_damage(self, keys: KeyRing) -> list[str]:

@@ -127,8 +127,8 @@ class PostgresAdmin:
     def find_stopped(self) -> str | None:
         return None
 
-    def has_reserve(self) -> bool:
-        return True
+    def has_reserve(self) -> None:
+        return None
 
     def find_damage(self, keys: KeyRing) -> list[str]:
         return check.find_damage(self._place, KeyWraps(keys))

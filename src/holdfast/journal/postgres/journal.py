@@ -26,7 +26,7 @@ from holdfast.journal.postgres.times import CarriedTime
 from holdfast.journal.postgres.verbs import claims, inbox, listing, remarks, sessions, upkeep
 from holdfast.journal.postgres.verbs.claims import Claim, Claims
 from holdfast.journal.postgres.verbs.sessions import Looks, PagedSession
-from holdfast.journal.postgres.writer import Retain, Submit, Writer
+from holdfast.journal.postgres.writer import Confirm, Retain, Submit, Writer
 from holdfast.journal.records import NewRecord, Record, TaskState, TaskView
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.host.instance import Instance
@@ -196,17 +196,8 @@ class PostgresJournal:
             self._note_change()
 
     async def confirm(self, hold: contract.Hold, *, seq: int) -> contract.CommitOutcome:
-        async def look(link: Link) -> contract.CommitOutcome:
-            # Locking: it waits for a commit that still waits for its standby. Then a write: only its return proves that
-            # what was found is on the standby too.
-            row = await link.one("SELECT epoch, seq FROM $s.task WHERE t = %s FOR UPDATE", (hold.row,))
-            if row is None or row[0] != hold.epoch:
-                return contract.CommitOutcome.ABORTED
-            await link.run("UPDATE $s.task SET changed_ms = changed_ms WHERE t = %s", (hold.row,))
-            return contract.CommitOutcome.COMMITTED if row[1] >= seq else contract.CommitOutcome.ABORTED
-
         try:
-            return await self._links.write(look)
+            return await self._writer.do(Confirm(hold=hold, seq=seq))
         except HoldfastError:
             return contract.CommitOutcome.UNKNOWN
 

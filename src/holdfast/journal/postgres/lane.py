@@ -206,8 +206,7 @@ class Lane(ABC, Generic[A]):
                     error if isinstance(error, psycopg.Error) else psycopg.OperationalError(str(error))
                 )
                 if not passes:
-                    self._doubt = None
-                    self._fail(acts, trouble)
+                    self._fail(acts, CommitUnknown(trouble.message) if self._doubt is not None else trouble)
                     return
             if loop.time() >= until:
                 self._fail(acts, CommitUnknown(trouble.message) if in_doubt else trouble)

@@ -31,9 +31,12 @@ T = TypeVar("T")
 
 LINKS_MAX = 4
 LOCK_WAIT_MS = 10_000
+# A process that is stopped inside a transaction holds its locks until then; the same is done again when it goes on.
+IDLE_MS = 10_000
 BEGIN = (
     "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL synchronous_commit = on; SET LOCAL statement_timeout = 0; "
-    f"SET LOCAL lock_timeout = {LOCK_WAIT_MS}; SET LOCAL search_path = pg_catalog"
+    f"SET LOCAL lock_timeout = {LOCK_WAIT_MS}; SET LOCAL idle_in_transaction_session_timeout = {IDLE_MS}; "
+    "SET LOCAL search_path = pg_catalog"
 ).encode()
 # For what may be lost with a server, and must be said while its standby is gone: notices, and whether it is gone.
 BEGIN_LOCAL = BEGIN.replace(b"synchronous_commit = on", b"synchronous_commit = local")

@@ -27,6 +27,7 @@ AGAIN = (  # the transaction was rolled back, and may simply be tried again
     pg.CannotConnectNow,
     pg.TooManyConnections,
     pg.QueryCanceled,
+    pg.IdleInTransactionSessionTimeout,  # this process was stopped for a while
 )
 
 _REFUSED = re.compile(
@@ -59,7 +60,7 @@ def translated(error: psycopg.Error, *, opening: bool = False) -> HoldfastError:
             )
         case psycopg.OperationalError() if opening and is_refused(error):
             return JournalRefused(f"the database server refuses the connection: {_text(error)}")
-        case psycopg.OperationalError() | psycopg.InterfaceError():
+        case psycopg.OperationalError() | psycopg.InterfaceError() | pg.IdleInTransactionSessionTimeout():
             return JournalBusy(
                 f"the database cannot be reached: {_text(error)}",
                 hint="check that the server runs and that its address is right; Holdfast tries again",

@@ -25,9 +25,9 @@ from holdfast.journal import rules
 from holdfast.journal.bodies import RestoredFrom
 from holdfast.journal.builds import name_and_build
 from holdfast.journal.chain import first_link
-from holdfast.journal.contract import Change, Hold, Statement, Submission, Submitted
+from holdfast.journal.contract import Change, CommitOutcome, Hold, Statement, Submission, Submitted
 from holdfast.journal.postgres.lane import COUNT_IN, Act, Lane
-from holdfast.journal.postgres.links import BEGIN, Link, Links
+from holdfast.journal.postgres.links import BEGIN, Link, Links, transact
 from holdfast.journal.postgres.place import Row
 from holdfast.journal.postgres.rows import Chained, chained
 from holdfast.journal.postgres.times import CarriedTime
@@ -103,7 +103,16 @@ class Retain(Act):
     tombstone_ms: int
 
 
-Write = Append | Submit | Retain
+@dataclass(slots=True, eq=False, kw_only=True)
+class Confirm(Act):
+    """Asked in the lane, which first settles what it has in doubt: else a statement that is still on its way could
+    arrive after the answer."""
+
+    hold: Hold
+    seq: int
+
+
+Write = Append | Submit | Retain | Confirm
 
 
 class Writer(Lane[Write]):
@@ -172,7 +181,7 @@ class Writer(Lane[Write]):
         tasks: set[object] = set()
         while queue and len(taken) < BATCH_MAX:
             act = queue[0]
-            if isinstance(act, Retain):
+            if isinstance(act, Retain | Confirm):
                 return taken or [queue.popleft()]
             key = act.hold.task_id if isinstance(act, Append) else act.submission.task_id
             if key in tasks:
@@ -184,6 +193,9 @@ class Writer(Lane[Write]):
     async def write(self, link: Link, acts: list[Write]) -> int:
         if isinstance(acts[0], Retain):
             return await self._retain(link, acts[0])
+        if isinstance(acts[0], Confirm):
+            acts[0].result = await transact(link, functools.partial(_confirm, acts[0]))
+            return 0
         appends = [act for act in acts if isinstance(act, Append)]
         if len(appends) == len(acts) and all(act.adds_only and act.made.rows for act in appends):
             try:
@@ -390,6 +402,16 @@ _FOLD = "DELETE FROM $s.tally WHERE at_ms < %s AND w <> %s RETURNING w, total, l
 
 # What a tool's statement may have set is undone, and said again what the commit must be.
 _AFTER_STATEMENTS = b"RESET ALL; " + BEGIN.partition(b"; ")[2]
+
+
+async def _confirm(act: Confirm, link: Link) -> CommitOutcome:
+    # Locking: it waits for a commit of another connection that still waits for its standby. Then a write: only its
+    # return proves that what was found is on the standby too.
+    row = await link.one("SELECT epoch, seq FROM $s.task WHERE t = %s FOR UPDATE", (act.hold.row,))
+    if row is None or row[0] != act.hold.epoch:
+        return CommitOutcome.ABORTED
+    await link.run("UPDATE $s.task SET changed_ms = changed_ms WHERE t = %s", (act.hold.row,))
+    return CommitOutcome.COMMITTED if row[1] >= act.seq else CommitOutcome.ABORTED
 
 
 def _moves(acts: Sequence[Append], now_ms: int) -> tuple[Any, ...]:

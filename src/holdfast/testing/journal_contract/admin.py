@@ -58,7 +58,7 @@ class Admin:
         assert admin.newest_record() == claimed.hold.last
         assert admin.find_damage(port.keys) == []
         assert admin.find_stopped() is None
-        assert admin.has_reserve()
+        assert admin.has_reserve() is not False
         admin.check_not_lost()
         assert admin.engine
         assert (await process.journal.read_task(claimed.hold.task_id)).seq == before.seq
