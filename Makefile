@@ -16,7 +16,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 4
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions failovers
+.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions failovers region-loss breaks
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -100,6 +100,12 @@ soak: setup ## load on real workers, one killed each second, replies lost (TASKS
 
 failovers: setup ## cut the link between two PostgreSQL servers under writers, promote the standby; as root (ROUNDS=50)
 	$(BIN)/python -m holdfast_proofs.failovers $(if $(ROUNDS),--rounds $(ROUNDS)) --report build/failovers.json $(ARGS)
+
+region-loss: setup ## cut off a region with its server and workers, promote the other one; as root (ROUNDS=20)
+	$(BIN)/python -m holdfast_proofs.failovers.regions $(if $(ROUNDS),--rounds $(ROUNDS)) --report build/region-loss.json $(ARGS)
+
+breaks: setup ## end 1,000 connections and kill pgbouncer 100 times under load (ARGS="--connections 100 --poolers 10")
+	$(BIN)/python -m holdfast_proofs.failovers.breaks --report build/breaks.json $(ARGS)
 
 fuzz: setup ## give every border what nobody sends on purpose (RUNS=1000000)
 	@$(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: -r requirements/fuzz.lock || \

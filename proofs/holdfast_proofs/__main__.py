@@ -34,6 +34,8 @@ PROOFS: dict[str, tuple[str, ...]] = {
     "memory-edits": ("memory_edits", "--edits", "10000"),
     "soak": ("soak",),
     "failovers": ("failovers",),
+    "region-loss": ("failovers.regions",),
+    "breaks": ("failovers.breaks",),
     "reproduce": ("reproduce",),
     "fuzz": ("fuzz",),
     "defences": ("mutants", "--defences"),
