@@ -7,7 +7,8 @@ A page is one shell session in a fresh folder, from its first block to its last:
   output, line by line in this order, but for ids and times; `...` stands for anything;
 * ```` ```text ```` is not run. Data (`json`, `toml`, `ini`, `sql`) is not either.
 
-Ports from 8400 to 8499 are replaced by free ones, so that pages can be tested side by side.
+Ports from 8400 to 8499 are replaced by free ones, so that pages can be tested side by side. A page with urls at
+`db.example` gets a PostgreSQL server there, prepared by its own ```` ```sql ```` blocks.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast_proofs.support.postgres import NEWEST, Server, started
 from holdfast_proofs.support.transcript import find_missing, shape
 from holdfast_proofs.support.warm_fork import start_holdfast
 
@@ -38,6 +40,7 @@ BLOCK = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN = ("python", "console")
 SHOWN = ("text", "json", "toml", "ini", "sql")
 PAGE_S_MAX = 120
+URL = re.compile(r"postgresql://(\w+)@db\.example/(\w+)")
 MARK = "\x1e"
 
 
@@ -61,17 +64,37 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if any(kind in RUN for kind, _, _ in BLOCK.findall(p.read_text()))], ids=relative
 )
-def test_page_works_from_its_first_block_to_its_last(page: Path, tmp_path: Path) -> None:
+def test_page_works_from_its_first_block_to_its_last(
+    page: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     ports = free_ports(page.read_text())
     for file in page.parent.glob("*.py"):  # an example lies beside its page
         (tmp_path / file.name).write_text(replaced(file.read_text(), ports))
-    commands = list(read_commands(replaced(page.read_text(), ports), tmp_path))
+    text = replaced(page.read_text(), ports)
+    if URL.search(text):
+        text = served(text, request.getfixturevalue("server"))
+    commands = list(read_commands(text, tmp_path))
     outputs = run(commands, tmp_path)
     for number, command in enumerate(commands):
         said, code = outputs[number] if number < len(outputs) else ("(not reached)", -1)
         assert code == 0, f"$ {command.text}\n{said}"
         missing = find_missing(shape("\n".join(command.expected)), shape(said))
         assert missing is None, f"$ {command.text}\n{said}"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with started(NEWEST) as server:
+        yield server
+
+
+def served(text: str, server: Server) -> str:
+    """The page as it is where the server is: its SQL is run, its urls lead there."""
+    for kind, _, body in BLOCK.findall(text):
+        for statement in re.sub(r"--.*", "", body).split(";") if kind == "sql" else ():
+            if statement.strip():
+                server.execute(statement)
+    return URL.sub(lambda found: server.url(found[2], user=found[1]), text)
 
 
 def read_commands(text: str, folder: Path) -> Iterator[Command]:

@@ -36,7 +36,7 @@ def test_every_package_of_a_lock_has_hashes(lock: Path) -> None:
 
 def test_tests_run_with_the_versions_users_get() -> None:
     everything = pins(PROJECT / "requirements" / "dev.lock")
-    for name in ("runtime", "build"):
+    for name in ("runtime", "build", "postgres"):
         assert pins(PROJECT / "requirements" / f"{name}.lock").items() <= everything.items()
 
 
@@ -45,6 +45,13 @@ def test_runtime_lock_holds_every_declared_dependency() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     declared = {re.split(r"[<>=!~\[ ;]", text)[0].lower() for text in project["dependencies"]}
     assert declared <= pins(PROJECT / "requirements" / "runtime.lock").keys()
+
+
+def test_the_lock_for_postgresql_holds_the_extra() -> None:
+    whole = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+    extra = whole["project"]["optional-dependencies"]["postgres"]
+    assert extra == whole["dependency-groups"]["postgres"]
+    assert {re.split(r"[<>=!~\[ ;]", text)[0] for text in extra} <= pins(PROJECT / "requirements/postgres.lock").keys()
 
 
 def test_the_product_imports_only_declared_dependencies() -> None:

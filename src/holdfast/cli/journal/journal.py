@@ -116,7 +116,7 @@ def run_copy(args: argparse.Namespace) -> int:
     if not done.done:
         print(f"would move journal {done.journal_id}, up to record {done.sequence}, to {target}")
         return 0
-    print(f"moved journal {done.journal_id}, up to record {done.sequence}, to {target}: every row is equal")
+    print(f"moved journal {done.journal_id}, up to record {done.sequence}, to {target}: every row is equal", flush=True)
     talk(f"the old one is now {done.kept}; remove it when you have a backup of the new one")
     for table in done.tables_left:
         talk(f"WARNING: the table {table} of a Transactional tool was not moved: move it yourself before you start")
