@@ -98,7 +98,8 @@ memory-edits: setup ## the agent and an editor write one memory file at once: no
 soak: setup ## load on real workers, one killed each second, replies lost (TASKS=n, ARGS="--journal postgres")
 	$(BIN)/python -m holdfast_proofs.soak $(if $(TASKS),--tasks $(TASKS)) --report build/soak.json $(ARGS)
 
-failovers: setup ## cut the link between two PostgreSQL servers under writers, promote the standby; as root (ROUNDS=50)
+failovers: setup ## cut the link between two PostgreSQL servers under writers, promote the standby; as root (ROUNDS=50, ARGS=--patroni=10)
+	@scripts/setup cluster
 	$(BIN)/python -m holdfast_proofs.failovers $(if $(ROUNDS),--rounds $(ROUNDS)) --report build/failovers.json $(ARGS)
 
 region-loss: setup ## cut off a region with its server and workers, promote the other one; as root (ROUNDS=20)

@@ -5,7 +5,7 @@ A page is one shell session in a fresh folder, from its first block to its last:
 * ```` ```python ```` is run as a script; with `file=NAME` it is saved under that name instead;
 * ```` ```console ```` holds commands after `$ `; what follows a command must appear in its
   output, line by line in this order, but for ids and times; `...` stands for anything;
-* ```` ```text ```` is not run. Data (`json`, `toml`, `ini`, `sql`) is not either.
+* ```` ```text ```` is not run. Data (`json`, `toml`, `ini`, `sql`, `yaml`) is not either.
 
 Ports from 8400 to 8499 are replaced by free ones, so that pages can be tested side by side. A page with urls at
 `db.example` gets a PostgreSQL server there, prepared by its own ```` ```sql ```` blocks.
@@ -38,7 +38,7 @@ PAGES = sorted(
 )
 BLOCK = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN = ("python", "console")
-SHOWN = ("text", "json", "toml", "ini", "sql")
+SHOWN = ("text", "json", "toml", "ini", "sql", "yaml")
 PAGE_S_MAX = 120
 URL = re.compile(r"postgresql://(\w+)@db\.example/(\w+)")
 MARK = "\x1e"

@@ -28,9 +28,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from holdfast.host.hardening import die_with_parent
-from holdfast_proofs.failovers.cluster import Cluster, RegionServer, cluster, wait_for
+from holdfast_proofs.failovers.cluster import Cluster, cluster, wait_for
 from holdfast_proofs.failovers.judge import Told, Verdict, judge
 from holdfast_proofs.failovers.network import Network, Region, network
+from holdfast_proofs.failovers.patroni import PatroniCluster, patroni
 from holdfast_proofs.runner import Proof, ProofFailed, Result, at_least_one
 from holdfast_proofs.support.postgres import SUPPORTED, find_oldest
 
@@ -100,7 +101,7 @@ class Writers:
 
 
 @contextmanager
-def _writers(made: Cluster, folder: Path, *, count: int, weak: bool = False) -> Generator[Writers]:
+def _writers(made: Cluster | PatroniCluster, folder: Path, *, count: int, weak: bool = False) -> Generator[Writers]:
     folder.mkdir(mode=0o700)
     writers = Writers(made.network, made.url(OPTIONS), folder, count=count, weak=weak)
     try:
@@ -109,9 +110,11 @@ def _writers(made: Cluster, folder: Path, *, count: int, weak: bool = False) -> 
         writers.stop()
 
 
-def _round(made: Cluster, writers: Writers, number: int, chance: random.Random, verdict: Verdict) -> dict[str, float]:
+def _round(
+    made: Cluster | PatroniCluster, writers: Writers, number: int, chance: random.Random, verdict: Verdict
+) -> dict[str, float]:
     """One promotion; how long things took."""
-    net, old = made.network, made.primary
+    net, old, timeline = made.network, made.primary, made.timeline()
     writers.wait_steps(writers.told, number)
     time.sleep(chance.random())
     net.cut(old.region)
@@ -129,19 +132,13 @@ def _round(made: Cluster, writers: Writers, number: int, chance: random.Random, 
     if strange:
         verdict.lost += strange
         verdict.say(f"round {number}: the old server acknowledged {strange} steps to a stranger")
-    _judge_old(old, made.primary, number, verdict)
-    old.kill()
-    made.replicate()
+    if not timeline < made.timeline():
+        verdict.breaches += 1
+        verdict.say(f"round {number}: the promoted server has no newer timeline")
+    made.rejoin()
     counts = {one.number: len(one.acknowledged(number)) for one in writers.told}
     writers.wait_steps(writers.told, number, counts)
     return {"promote_s": promoted - cut, "resume_s": resumed - cut, "round_s": time.monotonic() - cut}
-
-
-def _judge_old(old: RegionServer, new: RegionServer, number: int, verdict: Verdict) -> None:
-    """The old server is up, has another history, and nobody moved it on."""
-    if not old.timeline() < new.timeline():
-        verdict.breaches += 1
-        verdict.say(f"round {number}: the promoted server has no newer timeline")
 
 
 def _prove(given: argparse.Namespace) -> Result:
@@ -151,8 +148,9 @@ def _prove(given: argparse.Namespace) -> Result:
     folder = Path(tempfile.mkdtemp(prefix="holdfast-failovers-"))
     version = given.version or find_oldest()
     with network() as net:
-        with cluster(net, version=version) as made, _writers(made, folder / "w", count=given.writers) as writers:
-            for number in range(1, given.rounds + 1):
+        begun = patroni(net, version=version) if given.patroni else cluster(net, version=version)
+        with begun as made, _writers(made, folder / "w", count=given.writers) as writers:
+            for number in range(1, (given.patroni or given.rounds) + 1):
                 writers.set_round(number)
                 times.append(_round(made, writers, number, chance, verdict))
                 asyncio.run(judge(verdict, writers.told, number, url=made.primary.url(), folder=folder / "judge"))
@@ -163,7 +161,7 @@ def _prove(given: argparse.Namespace) -> Result:
                     break
             for one in writers.told:
                 doubts += one.events()
-        weak = None if given.no_weak else _weakened(net, folder / "weak", version, given.writers)
+        weak = None if given.no_weak or given.patroni else _weakened(net, folder / "weak", version, given.writers)
     return _result(given, verdict, times, doubts, weak, folder)
 
 
@@ -212,12 +210,13 @@ def _result(
         "weakened": None if weak is None else asdict(weak),
     }
     lost = "" if weak is None else f"; without the wait for a standby {weak.lost} of {weak.acknowledged} are lost"
+    by = " by Patroni" if given.patroni else ""
     return Result(
         green=not findings,
         figures=figures,
         findings=findings,
-        again=f"--rounds {given.rounds} --seed {given.seed}",
-        summary=f"{len(times)} promotions under {given.writers} writers, {verdict.acknowledged} steps acknowledged: "
+        again=f"{f'--patroni {given.patroni}' if given.patroni else f'--rounds {given.rounds}'} --seed {given.seed}",
+        summary=f"{len(times)} promotions{by} under {given.writers} writers, {verdict.acknowledged} acknowledged: "
         f"lost {verdict.lost}, doubled {verdict.doubled}, breaches {verdict.breaches}; {settled} commits in doubt "
         f"settled; writers went on at most {longest['resume_s']} s after the cut{lost}",
     )
@@ -225,6 +224,7 @@ def _result(
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=at_least_one, default=50, help="promotions (50)")
+    parser.add_argument("--patroni", type=at_least_one, help="so many instead, by Patroni, with no step of ours")
     parser.add_argument("--writers", type=at_least_one, default=8, help="writer processes (8)")
     parser.add_argument("--version", type=int, choices=SUPPORTED, help="of PostgreSQL (the oldest here)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")

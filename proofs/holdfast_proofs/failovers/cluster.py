@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,8 +79,8 @@ class RegionServer(Server):
         rows = self.execute("SELECT sync_state FROM pg_stat_replication WHERE state = 'streaming'")
         return str(rows[0][0]) if rows else ""
 
-    def timeline(self) -> str:
-        return str(self.execute("SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)")[0][0])
+    def timeline(self) -> int:
+        return int(self.execute("SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)")[0][0], 16)
 
 
 @dataclass(slots=True)
@@ -92,9 +92,10 @@ class Cluster:
     def url(self, options: Mapping[str, str], *, first: Region | None = None) -> str:
         """Both hosts, whoever is the primary; without a choice east stands first."""
         regions = sorted((self.network.east, self.network.west), key=lambda one: one is not first)
-        hosts = ",".join(f"{region.address}:{PORT}" for region in regions)
-        more = urlencode({"target_session_attrs": "read-write", **options})
-        return f"postgresql://{USER}@{hosts}/postgres?{more}"
+        return url_of(regions, options)
+
+    def timeline(self) -> int:
+        return self.primary.timeline()
 
     def begin(self) -> None:
         self.primary.prepare()
@@ -107,13 +108,23 @@ class Cluster:
         self.primary.require(self.standby.region.name)
         wait_for(lambda: self.primary.sync_state() == "sync", "the standby is synchronous")
 
-    def promote(self) -> RegionServer:
-        """The standby takes over; returns the old primary, which runs on. Commits wait for no standby until there is
-        one again: a person's decision, or a cluster manager's."""
-        old = self.primary
-        self.primary, self.standby = self.standby, old
+    def promote(self) -> None:
+        """The standby takes over; the old primary runs on. Commits wait for no standby until there is one again: a
+        person's decision, or a cluster manager's."""
+        self.primary, self.standby = self.standby, self.primary
         self.primary.promote()
-        return old
+
+    def rejoin(self) -> None:
+        """The old primary is stopped and becomes the standby."""
+        self.standby.kill()
+        self.replicate()
+
+
+def url_of(regions: Iterable[Region], options: Mapping[str, str], *, user: str = USER) -> str:
+    """All of these servers, of which the one that can be written is used."""
+    hosts = ",".join(f"{region.address}:{PORT}" for region in regions)
+    more = urlencode({"target_session_attrs": "read-write", **options})
+    return f"postgresql://{user}@{hosts}/postgres?{more}"
 
 
 @contextmanager
