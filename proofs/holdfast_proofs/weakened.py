@@ -18,6 +18,7 @@ from holdfast.errors import AttemptTimedOut
 from holdfast.journal import records
 from holdfast.journal.contract import Hold
 from holdfast.journal.postgres import writer
+from holdfast.journal.postgres.lane import Lane
 from holdfast.journal.postgres.links import Link
 from holdfast.journal.postgres.writer import Append, Writer
 from holdfast.journal.records import NewRecord
@@ -138,13 +139,24 @@ def _no_epoch_check_on_a_server() -> None:
 
 
 def _plain_read() -> None:
-    """What is still being committed is not waited for."""
-    original = _original(Link, "one")
+    """What is still being committed is not waited for, and the lane writes on from whatever stamp it then meets."""
+    settle, find_row = _original(Lane, "_settle"), _original(Lane, "_find_row")
 
-    async def one(self: Link, text: str, values: Sequence[Any] = ()) -> Any:
-        return await original(self, text.replace(" FOR UPDATE", ""), values)
+    async def stamp_of(lane: Any, link: Link) -> int:  # Any: a lane of whichever acts
+        return (await link.run("SELECT stamp FROM $s.tally WHERE w = %s", (lane.tally.w,)))[0][0]
 
-    _replace(Link, "one", one)
+    async def plain(self: Any, link: Link) -> bool:
+        if await stamp_of(self, link) != self.tally.stamp:
+            return await settle(self, link)
+        self.committing(None)
+        return False
+
+    async def follow(self: Any, link: Link) -> None:
+        await find_row(self, link)
+        self.tally.stamp = await stamp_of(self, link)
+
+    _replace(Lane, "_settle", plain)
+    _replace(Lane, "_find_row", follow)
 
 
 def _timeout_as_failure() -> None:

@@ -54,8 +54,9 @@ def no_epoch_check_on_a_server(weakness: Weakness | None) -> Job:
 
 
 def plain_read(weakness: Weakness | None) -> Job:
-    """Cut off while a commit is under way: it takes place later."""
-    return Sweep(name="transactional", steps=1, modes=(Mode.CUT_LATE,), at=(4, 6), weakness=weakness)
+    """Cut off while a commit is under way: it takes place later, also that of the submission, and the journal's total
+    then lacks what was written meanwhile."""
+    return Sweep(name="unrepeatable", steps=1, modes=(Mode.CUT_LATE,), lanes=8, weakness=weakness)
 
 
 def outlived(weakness: Weakness | None) -> Job:
@@ -75,10 +76,13 @@ CASES: dict[Weakness, Case] = {
 # Over a journal in PostgreSQL.
 SHARED_CASES: dict[Weakness, Case] = {
     Weakness.NO_EPOCH_CHECK: (no_epoch_check_on_a_server, (), lambda figures: figures.breaches),
-    Weakness.PLAIN_READ: (plain_read, (), lambda figures: figures.lost),
+    Weakness.PLAIN_READ: (plain_read, (), lambda figures: sum("the resumer" in one for one in figures.findings)),
 }
 # Nothing is restored in these jobs: tests/rewind sees what is wrong without the rules of a restore.
 OF_RESTORES = {Weakness.BLIND_RESTORE, Weakness.OWN_PLACE_ONLY}
+
+
+TRIES = 4
 
 
 def test_every_weakness_has_a_suite_that_must_notice_it() -> None:
@@ -105,6 +109,10 @@ def check(case: Case, weakness: Weakness, shim: Path, database: str = "") -> Non
     assert strong.green
     assert strong.points > 0
 
-    weak = run_job(job(weakness), shim, faults=faults, database=database)
+    weak = strong
+    for _ in range(TRIES):  # on a busy machine what was to come too late may come in time
+        weak = run_job(job(weakness), shim, faults=faults, database=database)
+        if count(weak):
+            break
     assert not weak.green
     assert count(weak) > 0, weak.findings

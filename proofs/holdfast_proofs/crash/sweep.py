@@ -17,7 +17,7 @@ from pathlib import Path
 
 from holdfast.layout.engine_settings import Settings
 from holdfast_proofs.crash.board import Board
-from holdfast_proofs.crash.forks import Child, Trial, fork, run_trials
+from holdfast_proofs.crash.forks import LIFE_S_MAX, Child, Trial, fork, run_trials
 from holdfast_proofs.crash.found import Found
 from holdfast_proofs.crash.judge import in_doubt, left_open
 from holdfast_proofs.crash.lives import Life, work
@@ -26,6 +26,7 @@ from holdfast_proofs.crash.subjects import Subject
 from holdfast_proofs.shim import PAGE, Made, Mode, Point, Trace, arm, point_at
 from holdfast_proofs.weakened import Weakness, weaken
 
+WEAK_S_MAX = 8.0  # one that is weakened may wait for what never comes
 UNREACHED_MAX = 3  # in a row: timing makes lives differ by a call or two
 MODES = (Mode.KILL_AFTER, Mode.KILL_BEFORE)
 COMMITS = "commit database"
@@ -157,7 +158,8 @@ def _trial(plan: Plan, mode: Mode, index: int) -> Trial[Outcome]:
         weaken(plan.weakness)
         arm(trace, mode, at=index, root=folder, kind=COMMITS if mode in CUTS else "")
 
-    first = fork(lambda: work(life, board), before=begin)
+    life_s = LIFE_S_MAX if plan.weakness is None else WEAK_S_MAX
+    first = fork(lambda: work(life, board), before=begin, life_s=life_s)
     yield first.ended
     board.forget()
     # On a server every second resumer is another host: it sees no lock and no page of the first. A kill after a call is
