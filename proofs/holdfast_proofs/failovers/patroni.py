@@ -68,7 +68,7 @@ class _Program(Process):
 
     def started_as(self) -> tuple[tuple[str, ...], dict[str, Any]]:
         nobody = as_nobody()
-        own = {"HOME": str(self.folder), "PYTHONPATH": str(PROGRAMS / "lib/python3/dist-packages")}
+        own = {"HOME": str(self.folder), "PYTHONPATH": f"{PROGRAMS.parent / 'patroni'}:{PROGRAMS / 'lib/python3/dist-packages'}"}
         return self._region.inside(uid=nobody["user"]), {"env": {**nobody["env"], **own}}
 
 
@@ -92,7 +92,7 @@ class Place:
         }
         ours = f"  parameters:\n    unix_socket_directories: '{home}'\ntags:"  # so that the judge gets in
         (home / "patroni.yml").write_text(self._filled(shown["patroni.yml"], paths).replace("tags:", ours))
-        self._patroni.launch(("/usr/bin/python3", find_program("patroni"), home / "patroni.yml"))
+        self._patroni.launch(("/usr/bin/python3", "-m", "patroni", home / "patroni.yml"))
 
     def _filled(self, text: str, paths: Mapping[str, str]) -> str:
         return filled(text, self._number, self._addresses, paths)
