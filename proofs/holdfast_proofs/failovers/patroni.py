@@ -2,7 +2,7 @@
 
 The settings are those of the page `docs/how-to/lose-a-region.md`, with the addresses of the namespaces: a change of the
 page that breaks the set-up turns this proof red. Nobody promotes here and nobody repairs: the proof cuts and heals, and
-waits for what Patroni does. The programs come from Debian's packages, unpacked by `scripts/setup cluster`.
+waits for what Patroni does. `scripts/setup cluster` takes the programs.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _REST = 8008
 _LEADER = ("master", "primary")  # the word before and since Patroni 4
 
 
-def find_program(name: str) -> Path:
-    """Debian's. Raises ProofFailed."""
-    program = PROGRAMS / "bin" / name
+def find_etcd() -> Path:
+    """Raises ProofFailed."""
+    program = PROGRAMS / "bin/etcd"
     if not program.exists():
-        raise ProofFailed(f"{name} is not here", hint="run scripts/setup cluster")
+        raise ProofFailed("Patroni and etcd are not here", hint="run scripts/setup cluster")
     return program
 
 
@@ -68,7 +68,8 @@ class _Program(Process):
 
     def started_as(self) -> tuple[tuple[str, ...], dict[str, Any]]:
         nobody = as_nobody()
-        own = {"HOME": str(self.folder), "PYTHONPATH": f"{PROGRAMS.parent / 'patroni'}:{PROGRAMS / 'lib/python3/dist-packages'}"}
+        packages = PROGRAMS.parent / "patroni", PROGRAMS / "lib/python3/dist-packages"
+        own = {"HOME": str(self.folder), "PYTHONPATH": ":".join(map(str, packages))}
         return self._region.inside(uid=nobody["user"]), {"env": {**nobody["env"], **own}}
 
 
@@ -84,7 +85,7 @@ class Place:
     def start(self) -> None:
         shown, home = files_of(PAGE), self._patroni.folder
         etcd = self._filled(shown["etcd"], {"/var/lib/etcd": str(self._etcd.folder / "data")}).split()
-        self._etcd.launch((find_program(etcd[0]), *etcd[1:]))
+        self._etcd.launch((find_etcd(), *etcd[1:]))
         paths = {
             "/var/lib/postgresql/holdfast": str(home / "data"),
             "/usr/lib/postgresql/15/bin": str(find_programs(self._version)),
