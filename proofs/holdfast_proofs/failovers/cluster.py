@@ -16,7 +16,7 @@ import psycopg
 
 from holdfast_proofs.failovers.network import Network, Region
 from holdfast_proofs.runner import ProofFailed
-from holdfast_proofs.support.postgres import USER, Server, as_nobody, own_folder
+from holdfast_proofs.support.postgres import USER, Server, own_folder, without_rights
 
 PORT = 5432
 WAIT_S = 300.0  # generous: a loaded machine
@@ -30,7 +30,7 @@ class RegionServer(Server):
         self.region = region
 
     def started_as(self) -> tuple[tuple[str, ...], dict[str, Any]]:
-        nobody = as_nobody()
+        nobody = without_rights()
         return self.region.inside(uid=nobody["user"]), {"env": nobody["env"]}
 
     def prepare(self) -> None:
@@ -52,11 +52,11 @@ class RegionServer(Server):
             (*self.region.inside(), self.programs / "pg_basebackup", *options),
             capture_output=True,
             text=True,
-            env=as_nobody()["env"],
+            env=without_rights()["env"],
         )
         if done.returncode:
             raise ProofFailed(f"pg_basebackup: {done.stderr}")
-        nobody = as_nobody()
+        nobody = without_rights()
         for path in (self.data, *self.data.rglob("*")):
             shutil.chown(path, nobody["user"], nobody["group"])
         (self.data / "postgresql.auto.conf").write_text(

