@@ -15,7 +15,6 @@ import msgspec
 
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
 from holdfast.core.notices import Notice
-from holdfast.core.waiting import wait_event
 from holdfast.errors import HoldfastError, JournalDamaged, SessionLost, TaskNotFound
 from holdfast.journal import contract, rules
 from holdfast.journal.builds import NO_BUILD, Build, name_and_build
@@ -24,6 +23,7 @@ from holdfast.journal.postgres.links import BEGIN_LOCAL, Link, Links
 from holdfast.journal.postgres.rows import COLUMNS, TASK_COLUMNS, TASK_FROM, folded
 from holdfast.journal.postgres.times import CarriedTime
 from holdfast.journal.postgres.verbs import claims, inbox, listing, remarks, sessions, upkeep
+from holdfast.journal.postgres.verbs.changes import Changes
 from holdfast.journal.postgres.verbs.claims import Claim, Claims
 from holdfast.journal.postgres.verbs.sessions import Looks, PagedSession
 from holdfast.journal.postgres.writer import Confirm, Retain, Submit, Writer
@@ -34,8 +34,6 @@ from holdfast.journal.sqlite.rows import open_record, task_row
 
 T = TypeVar("T")
 
-POLL_S = 0.05
-POLL_MAX_S = 0.5
 TURN_MS = 60_000
 NOTICES = "notices"
 TOTAL_REST = 49  # times the time that a check of the running total took: it takes at most a fiftieth
@@ -90,9 +88,7 @@ class PostgresJournal:
             looks=self._looks,
             wraps=wraps,
         )
-        self._changed, self._changes, self._waiting = asyncio.Event(), 0, 0
-        self._seen: object = None
-        self._watcher: asyncio.Task[None] | None = None
+        self._changes = Changes(self._links, self._entropy.bytes(8).hex())
         self._total_seen: object = None
         self._total_after_s = 0.0
         self._closed = False
@@ -106,7 +102,7 @@ class PostgresJournal:
             rows = await self._looks.list_sessions(link)
             # Looked at before anybody buries the dead: did a session end without saying so?
             self.unclean = any(not row.ended and not row.alive for row in rows)
-            self._seen = await totals.version(link)
+            self._changes.seen = await totals.version(link)
 
         await self._links.read(look)
 
@@ -151,7 +147,7 @@ class PostgresJournal:
         own = _own(session)
         if own.row and orderly:
             await self._links.write(lambda link: sessions.end(link, own, now_ms=self.now_ms()))
-            self._note_change()
+            self._changes.note()
         # Its slots still say what was sent of the steps that a lost session leaves open.
         self._instance.close_page(own.page, delete=orderly)
 
@@ -160,7 +156,7 @@ class PostgresJournal:
     async def submit(self, submission: contract.Submission) -> contract.Submitted:
         wrapped = self._wraps.new_data_key(task_id_bytes(submission.task_id))
         found = await self._writer.do(Submit(submission=submission, wrapped=wrapped))
-        self._note_change()
+        self._changes.note()
         return found
 
     async def claim(
@@ -188,12 +184,12 @@ class PostgresJournal:
         act = self._writer.append(hold, entries, change=change, applied=applied, statements=statements)
         numbers: list[int] = await self._writer.do(act)
         if change is not None and change.state is not TaskState.RUNNING:
-            self._note_change()
+            self._changes.note()
         return numbers
 
     async def release(self, hold: contract.Hold) -> None:
         if await self._links.write(lambda link: claims.release(link, hold, now_ms=self.now_ms())):
-            self._note_change()
+            self._changes.note()
 
     async def confirm(self, hold: contract.Hold, *, seq: int) -> contract.CommitOutcome:
         try:
@@ -203,7 +199,7 @@ class PostgresJournal:
 
     async def drop(self, item: contract.InboxItem, *, check: contract.DropCheck | None = None) -> int:
         number = await self._links.write(inbox.Drop(item, self._wraps, check, at_ms=self.now_ms()))
-        self._note_change()
+        self._changes.note()
         return number
 
     async def read_inbox(self, *, after: int) -> list[contract.InboxItem]:
@@ -306,44 +302,7 @@ class PostgresJournal:
     # changes
 
     async def wait_change(self, *, timeout_s: float, seen: int | None = None) -> int:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + timeout_s
-        if seen is None:
-            await self._look()
-        before = self._changes if seen is None else seen
-        self._waiting += 1
-        try:
-            while self._changes == before and (left := end - loop.time()) > 0:
-                if self._watcher is None or self._watcher.done():
-                    self._watcher = loop.create_task(self._watch())
-                await wait_event(self._changed, left)
-        finally:
-            self._waiting -= 1
-        return self._changes
-
-    async def _watch(self) -> None:
-        """One look for all who wait, as long as somebody does; the longer nothing happens, the rarer."""
-        pause_s = POLL_S
-        while self._waiting and not self._closed:
-            before = self._changes
-            try:
-                await self._look()
-            except HoldfastError:
-                self._note_change()  # those who wait look themselves, and so get the error
-            await asyncio.sleep(pause_s)
-            pause_s = POLL_S if self._changes != before else min(POLL_MAX_S, pause_s * 1.2)
-
-    async def _look(self) -> None:
-        found = await self._links.read(totals.version)
-        if found != self._seen:
-            self._seen = found
-            self._note_change()
-
-    def _note_change(self) -> None:
-        """Wakes all who wait. Each has its own count of what it has seen, so nobody takes another's wake-up."""
-        self._changes += 1
-        self._changed.set()
-        self._changed = asyncio.Event()
+        return await self._changes.wait(timeout_s=timeout_s, seen=seen)
 
     # blobs
 
@@ -368,7 +327,7 @@ class PostgresJournal:
 
     async def add_remarks(self, given: Sequence[contract.Remark], /) -> list[int]:
         numbers = await self._links.write(lambda link: remarks.add_all(link, given, self._wraps, at_ms=self.now_ms()))
-        self._note_change()
+        self._changes.note()
         return numbers
 
     async def remarks_after(self, number: int, *, limit: int) -> list[contract.KeptRemark]:
@@ -414,7 +373,7 @@ class PostgresJournal:
         await self._links.write(
             lambda link: upkeep.add_notice(link, notice, self._wraps, at_ms=self.now_ms()), begin=BEGIN_LOCAL
         )
-        self._note_change()
+        self._changes.note()
 
     async def retain(self, *, keep_ms: int, tombstone_ms: int) -> int:
         erased: int = await self._writer.do(Retain(keep_ms=keep_ms, tombstone_ms=tombstone_ms))
@@ -470,9 +429,7 @@ class PostgresJournal:
         if self._closed:
             return
         self._closed = True
-        if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
+        await self._changes.close()
         await self._writer.close()
         await self._claims.close()
         await self._links.close()

@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from holdfast.errors import BadInput
 
 DEFAULT_SCHEMA = "holdfast"
-SCHEMA = "schema"  # our own name among the options of a url
+SCHEMA, DIRECT = "schema", "direct"  # our own names among the options of a url
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 _CONNECT = {
     "application_name": "holdfast",
@@ -50,6 +50,7 @@ class PostgresPlace:
 
     conninfo: str
     schema: str = DEFAULT_SCHEMA
+    server: str = ""  # "HOST:PORT" of the server itself, where the url leads to a pooler
     time: str = DATABASE_TIME  # SQL: the journal's own clock; tests turn it by hand
     timeline: str = TIMELINE
 
@@ -64,17 +65,26 @@ class PostgresPlace:
                 f"{schema!r} is not a valid name for the journal's schema",
                 hint="use small letters, digits and underscores, at most 48, beginning with a letter",
             )
-        rest = urlencode([(name, value) for name, value in options if name != SCHEMA])
+        rest = urlencode([(name, value) for name, value in options if name not in (SCHEMA, DIRECT)])
         try:
             given = conninfo_to_dict(urlunsplit((parts.scheme, parts.netloc, parts.path, rest, "")))
         except psycopg.Error as error:
             raise BadInput(
                 f"the url of the journal is not valid: {' '.join(str(error).split())}",
-                hint="its options are those of libpq, and `schema`: see `holdfast explain settings`",
+                hint="its options are those of libpq, `schema` and `direct`: see `holdfast explain settings`",
             ) from None
         if "," in str(given.get("host") or ""):
             given.setdefault("target_session_attrs", "read-write")
-        return cls(make_conninfo("", **{**_CONNECT, **given}), schema)
+        return cls(make_conninfo("", **{**_CONNECT, **given}), schema, dict(options).get(DIRECT, ""))
+
+    @property
+    def direct(self) -> str:
+        """How the server itself is reached: where hints are heard."""
+        if not self.server:
+            return self.conninfo
+        servers = [one.partition(":") for one in self.server.split(",")]
+        named = {"host": ",".join(host for host, _, _ in servers), "port": ",".join(port for _, _, port in servers)}
+        return make_conninfo("", **{**conninfo_to_dict(self.conninfo), "hostaddr": None, **named})
 
     @property
     def shown(self) -> str:
