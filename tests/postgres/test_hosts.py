@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable, Generator
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
 
 import pytest
 
 from holdfast.cli.main import main
+from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.place import PostgresPlace
 from holdfast_proofs.support.command_line import Commands, Worker
 from holdfast_proofs.support.postgres import Server
@@ -18,6 +21,7 @@ from holdfast_proofs.support.postgres import Server
 SAMPLE = Path(__file__).parents[1] / "integration" / "cli" / "sample_app.py"
 
 StartWorker = Callable[..., Worker]
+OpenJournal = Callable[..., Awaitable[PostgresJournal]]
 
 
 @pytest.fixture
@@ -81,3 +85,26 @@ def test_a_task_survives_its_process_and_its_host(hosts: tuple[Path, Path], url:
     deep = hf("doctor", "--deep", "--json", *at).json
     assert "damaged" not in str(deep)
     assert "no synchronous standby" in str(deep)
+
+
+LOADED = """
+import sys
+from holdfast.app import worker
+worker.supervise = lambda *_, **__: print("holdfast.journal.postgres.journal" in sys.modules)
+worker.run_worker(worker.Order(app="none", journal=sys.argv[1], home=sys.argv[2]))
+"""
+
+
+def test_a_killed_worker_does_not_load_the_driver_again(url: str, hosts: tuple[Path, Path]) -> None:
+    """Its parent has it loaded: loading it takes longer than all the rest of a start."""
+    said = subprocess.run([sys.executable, "-c", LOADED, url, hosts[0]], capture_output=True, text=True, check=True)
+    assert said.stdout == "True\n"
+
+
+async def test_a_worker_that_died_makes_nobody_read_the_whole_journal(open_it: OpenJournal) -> None:
+    """Its death says nothing about the server's disk; a claim checks what it hands out."""
+    died: PostgresJournal = await open_it()
+    await died.end_session(await died.open_session(worker="died", ttl_ms=60_000), orderly=False)
+    journal: PostgresJournal = await open_it()
+    assert [one.alive for one in await journal.list_sessions()] == [False]
+    assert not journal.unclean

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from holdfast.host.hardening import die_with_parent
 from holdfast.journal.contract import SessionRow
-from holdfast_proofs.soak.site import Site
+from holdfast_proofs.soak.site import Host, Site
 
 LIVES_MAX = 2
 STOP_S_MAX = 40.0
@@ -31,8 +31,8 @@ APP = "holdfast_proofs.soak.app:app"
 class Family:
     """One `holdfast worker`."""
 
-    def __init__(self, site: Site, *, number: int, concurrency: int, log: Path) -> None:
-        host = site.hosts[number % len(site.hosts)]
+    def __init__(self, site: Site, *, number: int, host: Host, concurrency: int, log: Path) -> None:
+        self.host = host
         where = ["--journal", str(site.journal)]
         if site.journal.url:
             where += ["--home", str(host.folder)]
@@ -93,11 +93,11 @@ class Workers:
         self._started = 0
         self.kills = 0
         self.parents_killed = 0
-        self.families = [self._new() for _ in range(count)]
+        self.families = [self._new(site.hosts[number % len(site.hosts)]) for number in range(count)]
 
-    def _new(self) -> Family:
+    def _new(self, host: Host) -> Family:
         self._started += 1
-        return Family(self._site, number=self._started, concurrency=self._concurrency, log=self._log)
+        return Family(self._site, number=self._started, host=host, concurrency=self._concurrency, log=self._log)
 
     def kill_one(self, sessions: Sequence[SessionRow]) -> bool:
         """Kill a worker that serves; False where fewer than two do at the moment.
@@ -115,7 +115,7 @@ class Workers:
         if family.deaths >= LIVES_MAX:
             family.kill()
             self.parents_killed += 1
-            self.families[self.families.index(family)] = self._new()
+            self.families[self.families.index(family)] = self._new(family.host)  # no host is left empty
         else:
             family.deaths += 1
             with contextlib.suppress(ProcessLookupError):

@@ -35,6 +35,7 @@ from holdfast.core.secret_handles import safe
 from holdfast.errors import EXIT_RETRY, BadInput, HoldfastError, JournalStopped, Retryable, text_of
 from holdfast.host.hardening import harden
 from holdfast.host.log import Log, open_log
+from holdfast.journal.bind import journal_at
 from holdfast.layout.journal_location import journal_address
 from holdfast.layout.moved import stopped_when_moved
 from holdfast.layout.settings import find_settings
@@ -78,6 +79,7 @@ def run_worker(order: Order) -> int:
 
         parse_every(order.backup_every)
         load_home(address.folder)
+    journal_at(address)  # loads its code: with a driver that takes as long as all the rest of a worker's start
     text = json.dumps(asdict(order))
 
     def work() -> int:

@@ -92,16 +92,13 @@ class PostgresJournal:
         self._total_seen: object = None
         self._total_after_s = 0.0
         self._closed = False
-        self.unclean = False
+        self.unclean = False  # a worker's death says nothing about the server's disk
 
     async def prepare(self) -> None:
         """The first look at the database; called once when opened."""
 
         async def look(link: Link) -> None:
             self._time.heard((await self._looks.look(link)).now_ms, newest_ms=self._newest_ms)
-            rows = await self._looks.list_sessions(link)
-            # Looked at before anybody buries the dead: did a session end without saying so?
-            self.unclean = any(not row.ended and not row.alive for row in rows)
             self._changes.seen = await totals.version(link)
 
         await self._links.read(look)
