@@ -13,7 +13,8 @@ import pytest
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.ids import task_id_from_bytes
 from holdfast.errors import SessionLost
-from holdfast.journal.contract import Claimed, Kept, Submission
+from holdfast.journal.contract import Claimed, Submission
+from holdfast.journal.durability import Kept
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.layout.engine_settings import Settings

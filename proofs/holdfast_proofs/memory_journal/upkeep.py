@@ -11,7 +11,8 @@ from holdfast.core.ids import TaskId
 from holdfast.core.notices import Notice
 from holdfast.errors import BlobNotFound, HoldfastError, JournalDamaged
 from holdfast.journal import rules
-from holdfast.journal.contract import Durability, Kept, KeptRemark, Remark, RemarkMark
+from holdfast.journal.contract import KeptRemark, Remark, RemarkMark
+from holdfast.journal.durability import Durability, Kept
 from holdfast.journal.steady import Moment, SteadyTime
 from holdfast_proofs.memory_journal.contents import BlobCell, MemoryContents
 

@@ -47,7 +47,8 @@ from holdfast.identity.witness.observe import ForeignRecord, SigningPower, find_
 from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.journal.admin import JournalAdmin
 from holdfast.journal.bind import journal_at
-from holdfast.journal.contract import Filter, Journal, Kept
+from holdfast.journal.contract import Filter, Journal
+from holdfast.journal.durability import Kept
 from holdfast.journal.records import TaskState
 from holdfast.journal.unserved import find_unserved
 from holdfast.layout.agent_home import AgentHome, find_home, load_home

@@ -22,7 +22,8 @@ from holdfast.core.secret_handles import safe
 from holdfast.core.step import StepState
 from holdfast.core.version import find_version
 from holdfast.errors import BadSettings, HoldfastError
-from holdfast.journal.contract import Journal, Kept
+from holdfast.journal.contract import Journal
+from holdfast.journal.durability import Kept
 from holdfast.journal.records import TaskState
 from holdfast.journal.unserved import find_unserved
 from holdfast.runtime.engine.engine import Engine

@@ -18,9 +18,9 @@ Every journal (memory, SQLite, PostgreSQL) keeps these promises, checked by one 
 * **Claims are writes.** `claim` commits a record before it returns, so what the claimer then
   reads is durable.
 
-Verbs of the effect protocol and where they are: submit; claim and renew; begin step, close step,
-park, sleep, finish (`append` with the records that say so); evidence, settle, approve, cancel
-(`drop`); sweep (`claim` takes what dead sessions left; `find_due_ms` says when to look again).
+Verbs of the effect protocol and where they are: submit; claim and renew; begin step, close step, park, sleep, finish
+(`append` with the records that say so); evidence, settle, approve, cancel (`drop`); sweep (`claim` takes what dead
+sessions left; `find_due_ms` says when to look again).
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from holdfast.core.ids import TaskId
 from holdfast.core.notices import Notice
 from holdfast.core.ports import Sealer
 from holdfast.journal.builds import NO_BUILD, Build
+from holdfast.journal.durability import Durability
 from holdfast.journal.records import Body, NewRecord, Record, TaskState, TaskView
 
 
@@ -118,26 +119,6 @@ class WaitingTasks(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int
     since_ms: int  # when the oldest was due, or came to rest
     build: str = ""
-
-
-class Kept(StrEnum):
-    """Where else a commit is when it returns."""
-
-    ONE_DISK = "one disk"  # nowhere
-    STANDBY = "standby"  # on a synchronous standby
-    NO_STANDBY = "no standby"  # nowhere: the server is to have none
-    GONE = "standby gone"  # no commit returns
-    UNKNOWN = "unknown"  # counts as none
-    PROVIDER = "provider"  # a service says so; not proven
-
-
-class Durability(msgspec.Struct, frozen=True, kw_only=True):
-    """What a commit survives, as far as it can be seen now."""
-
-    kept: Kept
-    text: str
-    hint: str = ""
-    since_ms: int = 0  # of the first look of any process that found it so
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -299,10 +280,9 @@ class Journal(Protocol):
         self, *, worker: str, ttl_ms: int, serves: TaskNames = None, build: Build = NO_BUILD
     ) -> Session:
         """Begin a lease; `worker` is a name for people, `serves` names the tasks that it will claim, `build` says which
-        of them that are pinned to a build (`builds.names_claimed`), and which it pins. The session's own
-        deadline is on its boot clock, counted from before the request. The row says until when others wait: on the same
-        clock; and where several hosts share the journal, in the journal's own time when the commit is made, with the
-        host's id (`host.machine.host_id`)."""
+        of them that are pinned to a build (`builds.names_claimed`), and which it pins. The session's own deadline is on
+        its boot clock, counted from before the request. The row says until when others wait: on the same clock; and
+        where several hosts share the journal, in its own time when the commit is made, with `host.machine.host_id`."""
         ...
 
     async def renew(self, session: Session) -> None:
@@ -504,8 +484,7 @@ class Journal(Protocol):
         soon for the work that this takes. An engine does this before it claims. Raises RowsPutBack."""
 
     async def find_durability(self, *, provider: bool = False) -> Durability:
-        """What a commit survives now; a worker looks every minute. `provider`: a person has said that a service
-        replicates what the journal is kept in."""
+        """What a commit survives now; a worker looks each minute. `provider`: a person says that a service copies it."""
         ...
 
     def now_ms(self) -> int:

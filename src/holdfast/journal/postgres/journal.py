@@ -18,6 +18,7 @@ from holdfast.core.notices import Notice
 from holdfast.errors import HoldfastError, JournalDamaged, SessionLost, TaskNotFound
 from holdfast.journal import contract, rules
 from holdfast.journal.builds import NO_BUILD, Build, name_and_build
+from holdfast.journal.durability import Durability
 from holdfast.journal.postgres import check, standby, totals
 from holdfast.journal.postgres.links import BEGIN_LOCAL, Link, Links
 from holdfast.journal.postgres.rows import COLUMNS, TASK_COLUMNS, TASK_FROM, folded
@@ -395,8 +396,8 @@ class PostgresJournal:
 
     # the rest
 
-    async def find_durability(self, *, provider: bool = False) -> contract.Durability:
-        async def look(link: Link) -> contract.Durability:
+    async def find_durability(self, *, provider: bool = False) -> Durability:
+        async def look(link: Link) -> Durability:
             found = await standby.find_durability(link, provider=provider)
             return msgspec.structs.replace(found, since_ms=await standby.note(link, found.kept))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from holdfast.journal.contract import Durability, Kept
+from holdfast.journal.durability import Durability, Kept
 from holdfast.journal.postgres.links import Link
 
 TIMELINE, STANDBY, SINCE = "timeline", "standby", "standby_since_ms"  # in `meta`

@@ -26,6 +26,7 @@ from holdfast.errors import HoldfastError, InvariantViolated, JournalDamaged, Le
 from holdfast.host.sqlite import Db
 from holdfast.journal import contract, rules
 from holdfast.journal.builds import NO_BUILD, Build, name_and_build, names_claimed
+from holdfast.journal.durability import IN_A_FILE, Durability
 from holdfast.journal.records import NewRecord, Record, TaskState, TaskView, fold
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite import totals
@@ -35,8 +36,7 @@ from holdfast.journal.sqlite.opening import check
 from holdfast.journal.sqlite.rows import COLUMNS, TASK_COLUMNS, TASK_FROM, open_record, read_view, task_row
 from holdfast.journal.sqlite.sql_errors import translated, unreadable
 from holdfast.journal.sqlite.txn import NEWEST
-from holdfast.journal.sqlite.verbs import claims, inbox, remarks, tasks, upkeep
-from holdfast.journal.sqlite.verbs.sessions import SqliteSession, find_dead_sessions, list_sessions, pages_to_keep
+from holdfast.journal.sqlite.verbs import claims, inbox, remarks, sessions, tasks, upkeep
 from holdfast.journal.sqlite.writer import Writer
 from holdfast.journal.steady import Moment, SteadyTime
 
@@ -80,7 +80,7 @@ class SqliteJournal:
         self._total_version = checked  # the data_version that the running total was checked after; None: it was not
         self._total_after_s = 0.0
         # Looked at before anybody buries the dead: did a session end without saying so?
-        rows = self._read(lambda db: list_sessions(db, clock, instance))
+        rows = self._read(lambda db: sessions.list_sessions(db, clock, instance))
         self.unclean = any(not row.ended and not row.alive for row in rows)
 
     # sessions
@@ -88,7 +88,7 @@ class SqliteJournal:
     async def open_session(
         self, *, worker: str, ttl_ms: int, serves: contract.TaskNames = None, build: Build = NO_BUILD
     ) -> contract.Session:
-        session = SqliteSession.begun(self._instance, ttl_ms=ttl_ms, build=build)
+        session = sessions.SqliteSession.begun(self._instance, ttl_ms=ttl_ms, build=build)
         asked = self._clock.boot_ms()
         session.row = await self._writer.write(
             lambda txn: claims.begin_session(txn, session, worker=worker, asked_boot_ms=asked, serves=serves)
@@ -97,7 +97,7 @@ class SqliteJournal:
         return session
 
     async def renew(self, session: contract.Session) -> None:
-        own = _own(session)
+        own = sessions.own_session(session)
         asked = self._clock.boot_ms()
         until = rules.lease_until_boot_ms(asked, own.ttl_ms)
         if asked > own.deadline_boot_ms:
@@ -107,7 +107,7 @@ class SqliteJournal:
         own.deadline_boot_ms = rules.deadline_boot_ms(asked, own.ttl_ms)
 
     async def end_session(self, session: contract.Session, *, orderly: bool = True) -> None:
-        own = _own(session)
+        own = sessions.own_session(session)
         if own.row and orderly:
             await self._writer.write(lambda txn: claims.end_session(txn, own.row))
         # Its slots still say what was sent of the steps that a lost session leaves open.
@@ -131,9 +131,9 @@ class SqliteJournal:
         task_id: TaskId | None = None,
         alone: bool = False,
     ) -> list[contract.Claimed]:
-        own, now_ms = _own(session), self.now_ms()
+        own, now_ms = sessions.own_session(session), self.now_ms()
         names = None if names is None else names_claimed(names, own.build)
-        dead = self._read(lambda db: find_dead_sessions(db, self._clock, self._instance, but=own.row))
+        dead = self._read(lambda db: sessions.find_dead_sessions(db, self._clock, self._instance, but=own.row))
         find = functools.partial(
             claims.find_candidates, now_ms=now_ms, dead=dead, names=names, limit=limit, task_id=task_id, alone=alone
         )
@@ -265,11 +265,12 @@ class SqliteJournal:
         return self._read(lambda db: {TaskState(str(state)): int(str(count)) for state, count in db.execute(query)})
 
     async def count_waiting(self, *, parked: bool = False) -> list[contract.WaitingTasks]:
-        dead, now_ms = self._read(lambda db: find_dead_sessions(db, self._clock, self._instance, but=0)), self.now_ms()
+        dead = self._read(lambda db: sessions.find_dead_sessions(db, self._clock, self._instance, but=0))
+        now_ms = self.now_ms()
         return self._read(lambda db: claims.count_waiting(db, now_ms=now_ms, dead=dead, parked=parked))
 
     async def list_sessions(self) -> list[contract.SessionRow]:
-        return self._read(lambda db: list_sessions(db, self._clock, self._instance))
+        return self._read(lambda db: sessions.list_sessions(db, self._clock, self._instance))
 
     async def find_effect(self, effect_key: bytes) -> tuple[TaskId, str] | None:
         query = "SELECT t.task_id, r.ordinal FROM record r JOIN task t ON t.t = r.t WHERE r.effect_key = ? LIMIT 1"
@@ -383,7 +384,7 @@ class SqliteJournal:
 
     async def retain(self, *, keep_ms: int, tombstone_ms: int) -> int:
         erased = await self._writer.write(lambda txn: upkeep.retain(txn, keep_ms=keep_ms, tombstone_ms=tombstone_ms))
-        self._instance.fold_marks(self._read(pages_to_keep))
+        self._instance.fold_marks(self._read(sessions.pages_to_keep))
         return erased
 
     async def check(self) -> AsyncIterator[str]:
@@ -399,9 +400,8 @@ class SqliteJournal:
         took_s = await asyncio.to_thread(totals.check_file, self._path, self._running)
         self._total_version, self._total_after_s = version, loop.time() + TOTAL_REST * took_s
 
-    async def find_durability(self, *, provider: bool = False) -> contract.Durability:
-        text = "commits are on one disk: they survive a crash and power loss, not the loss of the disk"
-        return contract.Durability(kept=contract.Kept.ONE_DISK, text=text)
+    async def find_durability(self, *, provider: bool = False) -> Durability:
+        return IN_A_FILE
 
     def now_ms(self) -> int:
         return self._time.now_ms(self._newest())
@@ -495,9 +495,3 @@ class SqliteJournal:
             return self._seen_version if self._writer.committing else self._db.pragma("data_version")
         except apsw.Error as error:
             raise translated(error) from error
-
-
-def _own(session: contract.Session) -> SqliteSession:
-    if not isinstance(session, SqliteSession):
-        raise TypeError("the session belongs to another journal")
-    return session

@@ -1,8 +1,8 @@
 """The engine: claims tasks, runs them, renews the lease, sweeps up after the dead.
 
-One engine serves one session. It is the same in `holdfast worker` and inside a program that
-called `holdfast.open`; what differs is what happens when the lease is lost: a worker process is
-killed by its timer or ends, an embedded engine fences its runs and begins a new session.
+One engine serves one session. It is the same in `holdfast worker` and inside a program that called `holdfast.open`;
+what differs is what happens when the lease is lost: a worker process is killed by its timer or ends, an embedded engine
+fences its runs and begins a new session.
 
 Tasks are claimed in the order they became due, a batch at a time. A task whose last runs killed their process is a
 suspect; see suspects.py.
@@ -26,7 +26,8 @@ from holdfast.core.notices import Notices
 from holdfast.core.ports import KeyRing, Memory
 from holdfast.host.log import Log
 from holdfast.journal.builds import NO_BUILD, Build
-from holdfast.journal.contract import Claimed, Durability, Hold, Journal, Session
+from holdfast.journal.contract import Claimed, Hold, Journal, Session
+from holdfast.journal.durability import Durability
 from holdfast.journal.records import TaskState, TaskView
 from holdfast.layout.engine_settings import Settings
 from holdfast.runtime.engine.suspects import Suspects
@@ -117,8 +118,7 @@ class Engine:
         return len(self._running)
 
     @property
-    def durability(self) -> Durability | None:
-        """What a commit survives, as it was last seen."""
+    def durability(self) -> Durability | None:  # as it was last seen
         return self._upkeep.durability
 
     def views(self) -> list[TaskView]:

@@ -18,7 +18,8 @@ from holdfast.core.notices import (
 from holdfast.errors import HoldfastError
 from holdfast.host.log import Log
 from holdfast.journal.builds import Build
-from holdfast.journal.contract import Durability, Journal, Kept
+from holdfast.journal.contract import Journal
+from holdfast.journal.durability import Durability, Kept
 from holdfast.journal.unserved import find_unserved
 from holdfast.layout.engine_settings import Settings
 from holdfast.runtime.scratch.scratch import ScratchFolders, sweep

@@ -10,7 +10,7 @@ from holdfast.core.clock import Clock
 from holdfast.host.sqlite import Db, Row
 from holdfast.journal import rules
 from holdfast.journal.builds import Build
-from holdfast.journal.contract import SessionRow
+from holdfast.journal.contract import Session, SessionRow
 from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.host.page import SessionPage
 
@@ -70,6 +70,12 @@ class DeadSession(NamedTuple):
     row: int
     until_ms: int
     proven: bool  # by its lock or a reboot, so that no renewal can contradict it
+
+
+def own_session(session: Session) -> SqliteSession:
+    if not isinstance(session, SqliteSession):
+        raise TypeError("the session belongs to another journal")
+    return session
 
 
 def find_dead_sessions(db: Db, clock: Clock, instance: Instance, *, but: int) -> list[DeadSession]:

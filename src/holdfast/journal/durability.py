@@ -1,0 +1,32 @@
+"""What a commit survives: where else it is when it returns."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Kept(StrEnum):
+    """Where else a commit is when it returns."""
+
+    ONE_DISK = "one disk"  # nowhere
+    STANDBY = "standby"  # on a synchronous standby
+    NO_STANDBY = "no standby"  # nowhere: the server is to have none
+    GONE = "standby gone"  # no commit returns
+    UNKNOWN = "unknown"  # counts as none
+    PROVIDER = "provider"  # a service says so; not proven
+
+
+class Durability(msgspec.Struct, frozen=True, kw_only=True):
+    """What a commit survives, as far as it can be seen now."""
+
+    kept: Kept
+    text: str
+    hint: str = ""
+    since_ms: int = 0  # of the first look of any process that found it so
+
+
+IN_A_FILE = Durability(
+    kept=Kept.ONE_DISK, text="commits are on one disk: they survive a crash and power loss, not the loss of the disk"
+)
