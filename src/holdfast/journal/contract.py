@@ -484,7 +484,7 @@ class Journal(Protocol):
         soon for the work that this takes. An engine does this before it claims. Raises RowsPutBack."""
 
     async def find_durability(self, *, provider: bool = False) -> Durability:
-        """What a commit survives now; a worker looks each minute. `provider`: a person says that a service copies it."""
+        """What a commit survives now; a worker looks each minute. `provider`: a person says a service copies it."""
         ...
 
     def now_ms(self) -> int:
