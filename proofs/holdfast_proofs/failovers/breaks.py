@@ -41,6 +41,7 @@ _PIDS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'holdfast' AN
 class Figures:
     breaks: int = 0
     loads: int = 0
+    workers: int = WORKERS
     schema: str = ""  # of the load under way
     effects: int = 0
     duplicates: int = 0
@@ -68,7 +69,7 @@ async def _end_connections(server: Server, figures: Figures, chance: random.Rand
 async def _wait_serving(server: Server, figures: Figures) -> None:
     """Somebody who opens the journal while its connection ends gets an error, and would have to ask again."""
     sessions = 0
-    while sessions < WORKERS:
+    while sessions < figures.workers:
         await asyncio.sleep(0.1)
         with suppress(psycopg.Error):
             query = f"SELECT count(*) FROM {figures.schema}.session"
@@ -110,8 +111,13 @@ def _run(
 ) -> Figures:
     figures, count = Figures(), getattr(given, name)
     plan = Plan(
-        tasks=given.tasks, steps=STEPS, workers=WORKERS, concurrency=CONCURRENCY, backlog=2 * WORKERS * CONCURRENCY
+        tasks=given.tasks,
+        steps=STEPS,
+        workers=given.workers,
+        concurrency=CONCURRENCY,
+        backlog=2 * given.workers * CONCURRENCY,
     )
+    figures.workers = given.workers
     while figures.breaks < count and not figures.findings:
         where = folder / f"{name}_{figures.loads}"
         asyncio.run(_load(plan, url, where, figures, breaking(figures)))
@@ -147,7 +153,8 @@ def _prove(given: argparse.Namespace) -> Result:
         green=not findings,
         figures={name: asdict(figures) for name, figures in done.items()},
         findings=findings,
-        again=f"--connections {given.connections} --poolers {given.poolers} --tasks {given.tasks} --seed {given.seed}",
+        again=f"--connections {given.connections} --poolers {given.poolers} --tasks {given.tasks} "
+        f"--workers {given.workers} --seed {given.seed}",
         summary="; ".join(_said(name, figures) for name, figures in done.items()),
     )
 
@@ -163,6 +170,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--connections", type=int, default=1_000, help="connections that the server ends (1000)")
     parser.add_argument("--poolers", type=int, default=100, help="times that pgbouncer is killed (100)")
     parser.add_argument("--tasks", type=int, default=200, help="tasks of ten effects in each load (200)")
+    parser.add_argument("--workers", type=int, default=WORKERS, help=f"worker processes ({WORKERS})")
     parser.add_argument("--version", type=int, choices=SUPPORTED, help="of PostgreSQL (the oldest here)")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of victims")
 

@@ -49,7 +49,6 @@ from holdfast_proofs.soak.workers import APP
 from holdfast_proofs.support.postgres import SUPPORTED, find_oldest
 
 LEASE_S = 4.0
-BOUND_S = 2 * LEASE_S + DELAY_S  # from the promotion to the next step
 STALL_S_MAX = 300.0
 STEPS = 10
 WORKERS = 2  # of each region
@@ -80,8 +79,11 @@ class Lost:
 
 
 class Round:
-    def __init__(self, made: Cluster, folder: Path, number: int, plan: Plan, chance: random.Random) -> None:
+    def __init__(
+        self, made: Cluster, folder: Path, number: int, plan: Plan, chance: random.Random, *, lease_s: float
+    ) -> None:
         self._made, self._folder, self._number, self._plan, self._chance = made, folder, number, plan, chance
+        self._lease_s = lease_s
         self._log = folder / "workers.log"
         self._schema = f"region_{number}"
         folder.mkdir(mode=0o700)
@@ -96,9 +98,9 @@ class Round:
             with self._workers(net.east), self._workers(net.west):
                 await self._wait_effects(books, self._plan.tasks * self._plan.steps // 4)
                 net.cut(self._made.standby.region)
-                await asyncio.sleep(LEASE_S / 2)  # calls that had begun
+                await asyncio.sleep(self._lease_s / 2)  # calls that had begun
                 sent = await _requests(ends)
-                await asyncio.sleep(3 * LEASE_S)
+                await asyncio.sleep(3 * self._lease_s)
                 figures.sent_alone += await _requests(ends) - sent
                 net.heal(self._made.standby.region)
                 await self._wait_ended(ran, books)
@@ -117,7 +119,7 @@ class Round:
                 await asyncio.sleep(self._chance.uniform(0, 2))
                 self._made.promote()
                 promoted, before = time.monotonic(), self._records(self._made.primary)
-                heal_s = None if self._number % 4 < 2 else LEASE_S + self._chance.uniform(0, 8)
+                heal_s = None if self._number % 4 < 2 else self._lease_s + self._chance.uniform(0, 8)
                 healing = asyncio.create_task(self._heal(old.region, heal_s))
                 await self._wait_step(before)
                 figures.first_step_s.append(round(time.monotonic() - promoted, 2))
@@ -125,7 +127,7 @@ class Round:
                 healing.cancel()
                 net.heal(old.region)
                 sent = await _requests(ends)
-                await asyncio.sleep(2 * LEASE_S)
+                await asyncio.sleep(2 * self._lease_s)
                 figures.sent_after += await _requests(ends) - sent
                 figures.written_after += self._records(old) - kept
         verdict = await judge(self._plan, ran, self._site(self._made.primary))
@@ -157,7 +159,7 @@ class Round:
         try:
             for number in range(WORKERS):
                 name = f"{region.name}-{number}"
-                words = ("--journal", url, "--home", str(home), "--name", name, "--lease-ttl", str(LEASE_S))
+                words = ("--journal", url, "--home", str(home), "--name", name, "--lease-ttl", str(self._lease_s))
                 command = (*region.inside(), sys.executable, "-P", "-m", "holdfast", "worker", APP, *words)
                 with open(self._log, "ab") as log:
                     child = subprocess.Popen(
@@ -226,11 +228,12 @@ def _prove(given: argparse.Namespace) -> Result:
     folder = Path(tempfile.mkdtemp(prefix="holdfast-regions-"))
     plan = Plan(tasks=given.tasks, steps=STEPS, workers=2 * WORKERS, concurrency=8, backlog=given.tasks)
     with network() as net, cluster(net, version=given.version or find_oldest()) as made:
-        asyncio.run(Round(made, folder / "0", 0, plan, chance).lose_standby(figures))
-        print(f"standby gone: {figures.sent_alone} requests meanwhile", file=sys.stderr)
+        if not given.rounds_only:
+            asyncio.run(Round(made, folder / "0", 0, plan, chance, lease_s=given.lease).lose_standby(figures))
+            print(f"standby gone: {figures.sent_alone} requests meanwhile", file=sys.stderr)
         for number in range(given.first, given.first + given.rounds):
             old = made.primary
-            asyncio.run(Round(made, folder / str(number), number, plan, chance).run(figures))
+            asyncio.run(Round(made, folder / str(number), number, plan, chance, lease_s=given.lease).run(figures))
             print(
                 f"round {number}: {figures.effects} effects, next step after {figures.first_step_s[-1]} s",
                 file=sys.stderr,
@@ -266,12 +269,12 @@ def _result(given: argparse.Namespace, figures: Lost, folder: Path) -> Result:
         green=not findings,
         figures=figures,
         findings=findings,
-        again=f"--rounds {given.rounds} --tasks {given.tasks} --seed {given.seed}",
+        again=f"--rounds {given.rounds} --tasks {given.tasks} --lease {given.lease:g} --seed {given.seed}",
         summary=f"{figures.rounds} regions lost under {given.tasks} tasks each, {figures.effects} effects: duplicates "
         f"{figures.duplicates}, lost {figures.lost}, silent {figures.silent}, breaches {figures.breaches}, parked "
         f"{figures.parked} (needless {figures.needless_parks}); the old region then sent {figures.sent_after} requests "
         f"and wrote {figures.written_after} records; with the standby gone {figures.sent_alone} were sent; "
-        f"next step at most {longest} s after the promotion (wanted {BOUND_S:g})",
+        f"next step at most {longest} s after the promotion (wanted {2 * given.lease + DELAY_S:g})",
     )
 
 
@@ -281,6 +284,8 @@ def _options(parser: argparse.ArgumentParser) -> None:
         "--first", type=at_least_one, default=1, help="number of the first round: it decides what is cut"
     )
     parser.add_argument("--tasks", type=at_least_one, default=40, help="tasks of ten effects in each round (40)")
+    parser.add_argument("--rounds-only", action="store_true", help="the standby is not lost before the rounds")
+    parser.add_argument("--lease", type=float, default=LEASE_S, help=f"of the workers, in seconds ({LEASE_S:g})")
     parser.add_argument("--version", type=int, choices=SUPPORTED, help="of PostgreSQL (the oldest here)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
 
