@@ -149,3 +149,7 @@ class MemoryUpkeep:
     @property
     def clock_behind_ms(self) -> int:
         return max(0, self._store.newest_ms - (self._store.server or self._clock).wall_ms())
+
+    @property
+    def clock_ahead_ms(self) -> int:
+        return 0 if self._store.server is None else self._clock.wall_ms() - self._store.server.wall_ms()

@@ -31,7 +31,7 @@ from holdfast.backup.places.published import check_not_replaced
 from holdfast.backup.upkeep.due import find_trouble
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.journal_address import JournalAddress
-from holdfast.core.notices import counted
+from holdfast.core.notices import CLOCK_HINT, clock_off_text, counted
 from holdfast.core.version import find_version
 from holdfast.errors import EXIT_JOURNAL, EngineMissing, HoldfastError, JournalDamaged, KeysReplaced
 from holdfast.identity.acts.log_act import LogSession, refresh
@@ -221,14 +221,16 @@ def _reserve(reserved: bool) -> Finding:
 
 
 def _clock(journal: Journal) -> Finding:
-    behind = journal.clock_behind_ms
+    behind, ahead = journal.clock_behind_ms, journal.clock_ahead_ms
+    if abs(ahead) >= CLOCK_BEHIND_MS_MAX:
+        return warning("clock", clock_off_text(ahead / 1000), CLOCK_HINT)
     if behind < CLOCK_BEHIND_MS_MAX:
         return ok("clock", "not behind the newest record")
     return warning(
         "clock",
         f"the machine's clock is {behind / 1000:,.0f} s behind the newest record: key windows "
         "may close early and sleeping tasks may wake late, but nothing is repeated",
-        "set the clock: `timedatectl set-ntp true`",
+        CLOCK_HINT,
     )
 
 

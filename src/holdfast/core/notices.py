@@ -21,6 +21,7 @@ class NoticeKind(StrEnum):
     DAMAGED = "damaged"  # the journal, or the records of a task
     STUCK = "stuck"  # a tool runs on after its timeout
     CLOCK_BEHIND = "clock-behind"
+    CLOCK_OFF = "clock-off"  # of a host, against that of a journal that several share
     STANDBY = "standby"  # no synchronous standby has the commits of a shared journal, or it cannot be seen
     CONTRADICTION = "contradiction"  # evidence against a closed step
     MEMORY = "memory"  # the memory files cannot be written
@@ -156,13 +157,29 @@ def journal_damaged_notice(journal_id: str, finding: str, *, now_ms: int) -> Not
     return _notice(NoticeKind.DAMAGED, f"damaged/{journal_id}", text, hint, now_ms=now_ms)
 
 
+CLOCK_HINT = "set the clock: `timedatectl set-ntp true`"
+
+
 def clock_behind_notice(behind_s: float, *, now_ms: int) -> Notice:
     text = (
         f"the machine's clock is {behind_s:.0f} s behind the journal's newest record; "
         "key windows may close early, sleeping tasks wake later, nothing is repeated"
     )
     told = f"clock/{now_ms // 3_600_000}"  # once an hour
-    return _notice(NoticeKind.CLOCK_BEHIND, told, text, "set the clock (`timedatectl`)", now_ms=now_ms)
+    return _notice(NoticeKind.CLOCK_BEHIND, told, text, CLOCK_HINT, now_ms=now_ms)
+
+
+def clock_off_notice(ahead_s: float, *, host: str, now_ms: int) -> Notice:
+    told = f"clock-off/{host}/{now_ms // 86_400_000}"  # once a day
+    return _notice(NoticeKind.CLOCK_OFF, told, clock_off_text(ahead_s), CLOCK_HINT, now_ms=now_ms)
+
+
+def clock_off_text(ahead_s: float) -> str:
+    where = "ahead of" if ahead_s > 0 else "behind"
+    return (
+        f"this machine's clock is {abs(ahead_s):,.0f} s {where} the database's. Tasks go by the database's, so nothing "
+        "is early, late or repeated; this machine's own log has the wrong time"
+    )
 
 
 def standby_notice(text: str, hint: str, *, since_ms: int) -> Notice:

@@ -494,7 +494,12 @@ class Journal(Protocol):
 
     @property
     def clock_behind_ms(self) -> int:
-        """How far the wall clock is behind the newest record; 0 when it is not."""
+        """How far the clock that the journal's time comes from is behind the newest record; 0 when it is not."""
+        ...
+
+    @property
+    def clock_ahead_ms(self) -> int:
+        """How far this host's wall clock is ahead of the clock that several hosts share; below 0 where it is behind."""
         ...
 
     async def close(self) -> None: ...

@@ -409,7 +409,11 @@ class PostgresJournal:
 
     @property
     def clock_behind_ms(self) -> int:
-        return max(0, self.now_ms() - self._clock.wall_ms())
+        return self._time.behind_ms()
+
+    @property
+    def clock_ahead_ms(self) -> int:
+        return self._time.host_ahead_ms
 
     @property
     def commits(self) -> int:

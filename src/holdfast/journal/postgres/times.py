@@ -30,6 +30,15 @@ class CarriedTime:
         self._ahead_ms = database_ms - self._clock.wall_ms()
         self._raise(max(database_ms, newest_ms))
 
+    @property
+    def host_ahead_ms(self) -> int:
+        """How far this host's clock was ahead of the database's when that was last heard."""
+        return -self._ahead_ms
+
+    def behind_ms(self) -> int:
+        """How far the database's clock is behind the time that records have; 0 when it is not."""
+        return max(0, self.now_ms() - self._clock.wall_ms() - self._ahead_ms)
+
     def now_ms(self) -> int:
         carried_ms, told_ms = self._carried_ms(), self._clock.wall_ms() + self._ahead_ms
         if carried_ms < told_ms <= carried_ms + STEP_MS:

@@ -410,6 +410,10 @@ class SqliteJournal:
     def clock_behind_ms(self) -> int:
         return max(0, self._newest().at_ms - self._clock.wall_ms())
 
+    @property
+    def clock_ahead_ms(self) -> int:
+        return 0
+
     def _newest(self) -> Moment:
         """When the newest record was written, also where another process wrote it."""
         version = self._data_version()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from holdfast.core.notices import (
     Notice,
     Notices,
     clock_behind_notice,
+    clock_off_notice,
     journal_damaged_notice,
     standby_notice,
     stuck_notice,
@@ -141,6 +143,11 @@ class Upkeep:
         if behind >= CLOCK_BEHIND_MS:
             self.log.event("clock-behind", behind_ms=behind)
             await self.journal.add_notice(clock_behind_notice(behind / 1000, now_ms=self.journal.now_ms()))
+        ahead = self.journal.clock_ahead_ms
+        if abs(ahead) >= CLOCK_BEHIND_MS:
+            self.log.event("clock-off", ahead_ms=ahead)
+            host = socket.gethostname()
+            await self.journal.add_notice(clock_off_notice(ahead / 1000, host=host, now_ms=self.journal.now_ms()))
 
     def tell_stuck(self, where: str) -> None:
         """A tool runs on after its timeout and will not be cancelled: say so, it looks like work."""

@@ -63,10 +63,13 @@ class TaskWriter:
     _pending: list[NewRecord] = field(default_factory=list[NewRecord])
     _slots: list[int] = field(default_factory=list[int])
     _turn: Turn = field(default_factory=Turn)
+    _now_ms: Callable[[], int] = field(init=False)
     _waited: bool = False  # what is deferred has been looked at once
 
     def __post_init__(self) -> None:
         self.cancelled = any(item.kind is InboxKind.CANCEL for item in self.inbox)
+        # Of several hosts each has a clock of its own: the time of a record is the journal's.
+        self._now_ms = self.journal.now_ms if self.journal.capabilities.hosts else self.clock.wall_ms
 
     # whether the run may continue
 
@@ -119,8 +122,7 @@ class TaskWriter:
         """Take the record into the view now and into the journal with the next commit."""
         if self.secrets.active:
             entry = self.secrets.entry(entry)
-        clock = self.clock
-        fold_own(self.view, entry, 0, self.hold.epoch, clock.wall_ms(), clock.boot_ms())
+        fold_own(self.view, entry, 0, self.hold.epoch, self._now_ms(), self.clock.boot_ms())
         self._pending.append(entry)
         if slot >= 0:
             self._slots.append(slot)
@@ -263,7 +265,7 @@ class TaskWriter:
                 self.on_trouble(error)
 
     def _fold(self, entries: Sequence[NewRecord], numbers: Sequence[int]) -> None:
-        at_ms, boot_ms = self.clock.wall_ms(), self.clock.boot_ms()
+        at_ms, boot_ms = self._now_ms(), self.clock.boot_ms()
         for entry, number in zip(entries, numbers, strict=True):
             fold_own(self.view, entry, number, self.hold.epoch, at_ms, boot_ms)
 
