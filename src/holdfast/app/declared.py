@@ -41,7 +41,8 @@ def check_tools(tasks: Iterable[TaskType], tools: Iterable[Tool[..., Any]] = ())
 def build_of(tasks: Iterable[TaskType], name: str, *, takes_over: Iterable[str] = (), drains: bool = False) -> Build:
     """The build that a session of these tasks is. Raises Misuse where a task is pinned and there is no build, BadInput
     for one that cannot be."""
-    pins = frozenset(task.name for task in tasks if task.on_change == "pin")
+    known = (task for task in tasks if isinstance(task, TaskType))  # pyright: ignore[reportUnnecessaryIsInstance] - border
+    pins = frozenset(task.name for task in known if task.on_change == "pin")
     others = frozenset(takes_over)
     for one in (name, *others):
         if one and not (len(one) <= BUILD_CHARS_MAX and one.isascii() and one.isprintable() and " " not in one):
