@@ -3,20 +3,17 @@
 Every journal (memory, SQLite, PostgreSQL) keeps these promises, checked by one suite in
 `holdfast.testing.journal_contract`:
 
-* **Durable.** A verb that returns has committed: what it wrote survives power loss on this
-  journal. A verb that raises anything but CommitUnknown has written nothing. After CommitUnknown
-  the caller must `confirm` before it acts on either answer: commits are three-valued.
-* **Fenced.** `append` checks in the same commit that the hold's epoch is still the task's and
-  that no record was added meanwhile. A stale hold raises LeaseLost and writes nothing. Epochs
-  only rise.
-* **Append-only.** Records are chained by hash and never change. `drop` (evidence, decisions,
-  approvals, cancels) needs no hold: anyone may add a fact, only the owner draws conclusions.
-* **Whole.** A running total over all tasks (`journal/total.py`) is part of every commit that
-  changes a task, so that a task that was put back to an older state, or deleted, by something other
-  than the journal is found. A journal keeps one total, or one per session where sessions commit at
-  the same moment; never one row that all of them wait for.
-* **Claims are writes.** `claim` commits a record before it returns, so what the claimer then
-  reads is durable.
+* **Durable.** A verb that returns has committed: what it wrote survives power loss on this journal. A verb that raises
+  anything but CommitUnknown has written nothing. After CommitUnknown the caller must `confirm` before it acts on either
+  answer: commits are three-valued.
+* **Fenced.** `append` checks in the same commit that the hold's epoch is still the task's and that no record was added
+  meanwhile. A stale hold raises LeaseLost and writes nothing. Epochs only rise.
+* **Append-only.** Records are chained by hash and never change. `drop` (evidence, decisions, approvals, cancels) needs
+  no hold: anyone may add a fact, only the owner draws conclusions.
+* **Whole.** A running total over all tasks (`journal/total.py`) is part of every commit that changes a task, so that a
+  task that was put back to an older state, or deleted, by something other than the journal is found. A journal keeps
+  one total, or one per session where sessions commit at the same moment; never one row that all of them wait for.
+* **Claims are writes.** `claim` commits a record before it returns, so what the claimer then reads is durable.
 
 Verbs of the effect protocol and where they are: submit; claim and renew; begin step, close step, park, sleep, finish
 (`append` with the records that say so); evidence, settle, approve, cancel (`drop`); sweep (`claim` takes what dead
@@ -456,9 +453,8 @@ class Journal(Protocol):
 
     # upkeep
     def notice_turn(self) -> AbstractAsyncContextManager[bool]:
-        """True where it is this process's turn to tell notices, until the block is left. So each is told once,
-        also where several workers share the journal. Never waits for another's turn to end; a process that dies gives
-        its turn back, at once or with the end of its lease."""
+        """True while it is this process's turn to send notices, so that each is sent once. Never waits for another's
+        turn to end; a process that dies gives its turn back, at once or with the end of its lease."""
         ...
 
     async def pending_notices(self, *, limit: int) -> list[Notice]: ...
@@ -488,8 +484,7 @@ class Journal(Protocol):
         ...
 
     def now_ms(self) -> int:
-        """Wall time that never falls: at least the newest record's. Of a journal that several hosts share it is the
-        journal's own time, carried on by the boot clock between two looks."""
+        """Wall time that never falls: at least the newest record's; the journal's own where several hosts share it."""
         ...
 
     @property
