@@ -16,8 +16,6 @@ import pytest
 import holdfast
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
-from holdfast.core.journal_address import JournalAddress
-from holdfast.demo.machine import Machine, give_identity
 from holdfast.errors import BadSettings, MoveRefused
 from holdfast.identity.journal_keys.vault_keys import point_keys
 from holdfast.identity.vault.vault import open_vault
@@ -25,34 +23,11 @@ from holdfast.journal.postgres import restoring
 from holdfast.journal.postgres.links import Link
 from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.layout.agent_home import AgentHome, load_home
-from holdfast.recovery.copy_journal import copy_journal
 from holdfast_proofs.support.command_line import command_line
 from holdfast_proofs.support.hosts import Host
 from holdfast_proofs.support.postgres import Server
 
 NewHost = Callable[..., Host]
-
-
-@pytest.fixture
-def agent(tmp_path: Path, url: str) -> AgentHome:
-    """Made with a journal in a file, which then moved to the server: its arbiter was a folder."""
-
-    async def live() -> AgentHome:
-        folder = tmp_path / "ada"
-        folder.mkdir(mode=0o700)
-        async with holdfast.open(folder / "journal.db", serve=False):
-            pass
-        home, _ = await give_identity(folder, Machine(tmp_path / "machine"))
-        assert home.arbiter == tmp_path / "machine/arbiter"
-        await copy_journal(home.journal, JournalAddress(folder=folder, url=url))
-        return load_home(folder)
-
-    return asyncio.run(live())
-
-
-def copied(agent: AgentHome, folder: Path) -> Path:
-    """The agent's folder as a second host gets it."""
-    return Path(shutil.copytree(agent.folder, folder, ignore=shutil.ignore_patterns("instance", "scratch")))
 
 
 def set_identity(folder: Path, **values: str) -> None:
@@ -77,14 +52,19 @@ def signing(home: Path, socket: Path) -> Generator[None]:
 
 
 def test_all_hosts_act_at_once_and_stop_when_the_incarnation_has_risen(
-    agent: AgentHome, place: PostgresPlace, url: str, new_host: NewHost, tmp_path: Path
+    agent: AgentHome,
+    place: PostgresPlace,
+    url: str,
+    new_host: NewHost,
+    second_host: Callable[..., AgentHome],
+    tmp_path: Path,
 ) -> None:
     """The keys reach the first from its vault, the second from its signer."""
     assert agent.by_journal
     one, two = new_host("one", at=""), new_host("two", at="")
     for host in (one, two):
         host.folder.rmdir()
-        copied(agent, host.folder)
+        second_host(host.folder)
     vault = shutil.copytree(tmp_path / "machine/vault", tmp_path / "vault-1")
     set_identity(one.folder, vault=str(vault))
     with open_vault(vault) as opened:
