@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer  # pyright: ignore[reportMissingTypeStubs]
 from xdist.scheduler import LoadScopeScheduling  # pyright: ignore[reportMissingTypeStubs]
 
+from holdfast.host.hardening import IS_LINUX, PR_SET_PDEATHSIG, prctl
+
 # Two cores shared with other tests make single examples slow now and then; that is no finding.
 # Other examples are drawn in every run, so each law gets a sample here; mutants draw twice as many.
 settings.register_profile(
@@ -54,7 +56,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Togeth
 
 def pytest_configure(config: pytest.Config) -> None:
     """Folders of tests are in memory, where thousands of syncs cost nothing and paths are short enough for sockets.
-    Crashes of a disk are played by the shim, not by a disk."""
+    Crashes of a disk are played by the shim, not by a disk. A process of tests ends with the one that started it, and
+    so do the servers that it has started."""
+    if hasattr(config, "workerinput") and IS_LINUX:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     has_room = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES
     if config.option.basetemp is None and not hasattr(config, "workerinput") and has_room:
         config.option.basetemp = tempfile.mkdtemp(prefix="hf-", dir=_MEMORY)

@@ -12,10 +12,15 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.journal_address import JournalAddress
+from holdfast.demo.machine import Machine, give_identity
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.opening import open_journal
 from holdfast.journal.postgres.place import PostgresPlace
+from holdfast.layout.agent_home import AgentHome, load_home
+from holdfast.recovery.copy_journal import copy_journal
 from holdfast_proofs.support.hosts import Host
 from holdfast_proofs.support.postgres import Server, find_oldest, started
 
@@ -69,6 +74,34 @@ def new_host(url: str, tmp_path: Path) -> Generator[NewHost]:
     yield make
     for host in hosts:
         host.close()
+
+
+@pytest.fixture
+def agent(tmp_path: Path, url: str) -> AgentHome:
+    """Made with a journal in a file, which then moved to the server: its arbiter was a folder."""
+
+    async def live() -> AgentHome:
+        folder = tmp_path / "ada"
+        folder.mkdir(mode=0o700)
+        async with holdfast.open(folder / "journal.db", serve=False):
+            pass
+        home, _ = await give_identity(folder, Machine(tmp_path / "machine"))
+        assert home.arbiter == tmp_path / "machine/arbiter"
+        await copy_journal(home.journal, JournalAddress(folder=folder, url=url))
+        return load_home(folder)
+
+    return asyncio.run(live())
+
+
+@pytest.fixture
+def second_host(agent: AgentHome, tmp_path: Path) -> Callable[..., AgentHome]:
+    """The agent's folder as a further host gets it."""
+
+    def copied(folder: Path = tmp_path / "second") -> AgentHome:
+        shutil.copytree(agent.folder, folder, ignore=shutil.ignore_patterns("instance", "scratch"))
+        return load_home(folder)
+
+    return copied
 
 
 @pytest.fixture

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import socketserver
+import struct
 import subprocess
-from collections.abc import Awaitable, Callable
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -21,6 +26,7 @@ from holdfast.errors import (
     ReadOnly,
     Retryable,
 )
+from holdfast.journal.postgres.admin import PostgresAdmin
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.journal.postgres.sql_errors import translated
@@ -105,3 +111,40 @@ def test_a_worker_that_is_at_work_asks_again() -> None:
     error = psycopg.OperationalError('connection failed: FATAL:  password authentication failed for user "holdfast"')
     assert type(translated(error)) is JournalBusy
     assert type(translated(error, opening=True)) is JournalRefused
+
+
+@contextmanager
+def refusing(folder: Path, code: str, text: str) -> Generator[str]:
+    """A server that answers every start with this error, in its own language; its url."""
+    fields = f"SFATAL\0VFATAL\0C{code}\0M{text}\0".encode()
+    answer = b"E%s%s\0" % (struct.pack(">I", len(fields) + 5), fields)
+
+    class Answer(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1_000)
+            self.request.sendall(answer)
+
+    with socketserver.ThreadingUnixStreamServer(f"{folder}/.s.PGSQL.5432", Answer) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"postgresql://holdfast@/postgres?host={folder}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "kind"),
+    [
+        ("3D000", "Datenbank »postgres« existiert nicht", JournalRefused),
+        ("28P01", "Passwort-Authentifizierung für Benutzer »holdfast« fehlgeschlagen", JournalRefused),
+        ("53300", "tut mir leid, schon zu viele Verbindungen", JournalBusy),
+        ("57P03", "das Datenbanksystem startet", JournalBusy),
+    ],
+)
+async def test_a_server_that_refuses_in_another_language(
+    open_it: OpenJournal, code: str, text: str, kind: type[HoldfastError]
+) -> None:
+    """Its code says whether that is for good."""
+    with tempfile.TemporaryDirectory(prefix="hf-") as folder, refusing(Path(folder), code, text) as url:
+        refused = await why_not(open_it, url)
+        assert (type(refused), text in refused.message) == (kind, True)
+        with pytest.raises(kind):
+            PostgresAdmin(url, Path(folder) / "instance").exists()

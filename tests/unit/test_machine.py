@@ -16,5 +16,7 @@ def test_a_host_is_its_machine_and_the_folder_of_its_locks(tmp_path: Path, monke
     assert machine.host_id(first) == known
     assert machine.host_id(second) != known
     copy = Path(shutil.copytree(first, tmp_path / "copy"))
-    monkeypatch.setattr(machine, "machine_id", lambda: "another")
     assert machine.host_id(copy) != known
+    assert machine.host_id(Path(shutil.move(first, tmp_path / "moved"))) == known
+    monkeypatch.setattr(machine, "machine_id", lambda: "another")
+    assert machine.host_id(tmp_path / "moved") != known

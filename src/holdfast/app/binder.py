@@ -1,9 +1,10 @@
 """Opening a journal by its address, with its keys, secrets and memory, and acting as its agent.
 
 A process that serves a journal in an agent's folder first gets the agent's lease. A folder whose settings name no
-arbiter has no lease, and pays nothing for this. Otherwise the order is: lease held, journal raised to its incarnation
-and opened, tasks claimed. Without the lease the journal is not even opened for serving: a copy sends nothing and writes
-nothing, says why it waits, and notifies a person once.
+arbiter has no lease, and pays nothing for this. Nor has one whose arbiter is the journal: all hosts that share it act
+at once, and its incarnation stops them when it rises. Otherwise the order is: lease held, journal raised to its
+incarnation and opened, tasks claimed. Without the lease the journal is not even opened for serving: a copy sends
+nothing and writes nothing, says why it waits, and notifies a person once.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from holdfast.core.journal_address import JournalAddress
 from holdfast.core.notices import Notices, quarantined_notice, second_instance_notice
 from holdfast.core.ports import KeyRing, Memory
 from holdfast.core.served import ServingRing
-from holdfast.errors import AgentElsewhere, AgentQuarantined, HoldfastError, KeysMissing, NotAJournal
+from holdfast.errors import AgentElsewhere, AgentQuarantined, BadSettings, HoldfastError, KeysMissing, NotAJournal
 from holdfast.host.log import Log
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal
-from holdfast.layout.agent_home import find_home, load_home, peek_home
+from holdfast.layout.agent_home import BY_JOURNAL, find_home, load_home, peek_home
 from holdfast.layout.moved import check_not_moved
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 
@@ -144,10 +145,17 @@ async def open_journal(
 async def acting(
     address: JournalAddress, *, clock: Clock, entropy: Entropy, notices: Notices | None, log: Log, patient: bool
 ) -> AsyncGenerator[AgentLease | None]:
-    """The agent's lease, held, while the block runs; None if the folder has no arbiter.
-    Raises AgentElsewhere or AgentQuarantined after two lease times without it, unless it is patient."""
+    """The agent's lease, held, while the block runs; None if the folder has no arbiter, or the journal is the arbiter.
+    Raises AgentElsewhere or AgentQuarantined after two lease times without it, unless it is patient; BadSettings where
+    the journal cannot be the arbiter."""
     check_not_moved(address.instance)
     home = peek_home(address.folder)
+    if home is not None and home.by_journal and not journal_at(address).hosts:
+        raise BadSettings(
+            f'{home.settings_file}: [identity] arbiter is "{BY_JOURNAL}", but {address} is a file of this machine, '
+            "which says nothing about other copies of the agent",
+            hint="set `arbiter` to a folder, such as ~/.config/holdfast/arbiter/NAME, or use a journal in PostgreSQL",
+        )
     if home is None or home.arbiter is None:
         yield None
         return

@@ -51,7 +51,7 @@ from holdfast.journal.contract import Filter, Journal
 from holdfast.journal.durability import Kept
 from holdfast.journal.records import TaskState
 from holdfast.journal.unserved import find_unserved
-from holdfast.layout.agent_home import AgentHome, find_home, load_home
+from holdfast.layout.agent_home import BY_JOURNAL, AgentHome, find_home, load_home
 from holdfast.layout.engine_settings import Settings
 from holdfast.layout.settings import NAME, BackupSettings
 
@@ -119,6 +119,8 @@ async def examine(address: JournalAddress, *, settings: Settings, deep: bool) ->
         yield ok("place", admin.check_place(allow_network_fs=settings.allow_network_fs))
         yield _keys(address.folder)
         yield _secrets(address.folder)
+        for finding in _arbiter(address.folder, hosts=admin.hosts):
+            yield finding
         stopped = admin.find_stopped()
         if stopped is not None:
             yield damage(
@@ -195,6 +197,18 @@ def _secrets(folder: Path) -> Finding:
     except HoldfastError as error:
         return _failed(error)  # the journal itself may be fine: check it too
     return ok("secrets", f"{len(store.list_secrets())} set (`holdfast secret list`)")
+
+
+def _arbiter(folder: Path, *, hosts: bool) -> list[Finding]:
+    """Whether what says which copy of the agent may act fits the journal."""
+    home = find_home(folder)
+    if home is None or not home.settings.identity.arbiter or home.by_journal == hosts:
+        return []
+    if hosts:
+        text = "it is a folder of this machine, but hosts share the journal: after a reboot this host waits for them"
+        return [warning("arbiter", text, f'set arbiter = "{BY_JOURNAL}" under [identity] in {home.settings_file}')]
+    text = f'it is "{BY_JOURNAL}", but this journal is a file of this machine: no worker starts'
+    return [warning("arbiter", text, f"set arbiter to a folder under [identity] in {home.settings_file}")]
 
 
 def _failed(error: HoldfastError) -> Finding:

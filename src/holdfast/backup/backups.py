@@ -16,8 +16,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,6 +40,7 @@ from holdfast.backup.report import MadeSnapshot, NowReport, PlaceResult, VerifyR
 from holdfast.backup.snapshot.kept import clear
 from holdfast.backup.snapshot.place_snapshots import SCRATCH, Check, PlaceSnapshots, projection_check, sealed_check
 from holdfast.backup.snapshot.staging import Staged, Subject, seal_staged, stage
+from holdfast.backup.turns import next_number, taking_snapshot
 from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.ports import KeyRing
 from holdfast.core.version import find_version
@@ -95,7 +96,7 @@ class Backups:
         """A snapshot of the agent as it is now, in all places or these, each restored for a test.
         What happens in a place is in the report and in its state, and stops no other place. Raises BackupBusy: another
         process is at it; SnapshotFailed: the folder could not be staged, or a newer incarnation has backups."""
-        with self._alone():
+        async with self._alone():
             check_not_moved(self.home.instance)
             chosen = self._chosen(only)
             began = time.monotonic()
@@ -132,11 +133,28 @@ class Backups:
     async def _chain_to_continue(self, beside: Mapping[str, dict[str, bytes]]) -> tuple[Chain, Warned | None]:
         """The chain that the next head continues, and a warning if the folder is behind it.
         A folder that lost its chain, or was put back, must not begin a second one."""
-        own = own_heads(self.places)
         chain = self._near_chain(beside)
-        if chain.newest is None or find_older(own, chain) is not None:
+        if chain.newest is None or self._find_older(chain) is not None:
             chain = (await self.look()).chain
-        return chain, find_older(own, chain)
+        return chain, self._find_older(chain)
+
+    def _find_older(self, chain: Chain) -> Warned | None:
+        found = find_older(own_heads(self.places), chain)
+        return None if found is None or self._has_all_of(chain) else found
+
+    def _has_all_of(self, chain: Chain) -> bool:
+        """Whether other hosts made the snapshots that this folder does not know: the journal that they share with it
+        has come as far as the newest one says."""
+        admin, mark = journal_at(self.home.journal), chain.newest and chain.newest.record.journal
+        if mark is None or not admin.hosts:
+            return False
+        with contextlib.suppress(HoldfastError):
+            found = admin.position()
+            return found.journal_id == mark.id and (found.incarnation, found.sequence) >= (
+                mark.incarnation,
+                mark.sequence,
+            )
+        return False
 
     async def look(self) -> Overview:
         """What there is, where, and how far each place is behind."""
@@ -148,7 +166,7 @@ class Backups:
         for one in listed:
             if one.error is None:
                 record_listing(self.places.states, one.place.name, listed=one.archives, named=named, before=before)
-        warned = find_older(own_heads(self.places), found.chain)
+        warned = self._find_older(found.chain)
         if warned is not None:
             found = replace(found, findings=(*found.findings, f"{warned.message}; {warned.hint}"))
         return found
@@ -156,7 +174,7 @@ class Backups:
     async def verify(self, only: Sequence[str] = (), *, archive: str = "") -> VerifyReport:
         """Restore the newest snapshot of each place for a test, or this one.
         Raises BackupBusy, SnapshotNotFound where no place has any."""
-        with self._alone():
+        async with self._alone():
             chosen = self._chosen(only)
             # A backup that was killed may have left a place without its newest head beside it.
             await self.places.refresh_companions(tuple(place.name for place in chosen))
@@ -221,7 +239,7 @@ class Backups:
             id=self._speaker.id,
             name=home.name,
             incarnation=None if has_journal else (before.e if before else 1),
-            seq=before.seq + 1 if before else 1,
+            seq=next_number(home, above=before.seq if before else 0),
             at=self._clock.wall_ms() // 1000,
             holdfast=find_version(),
             engine=self.places.engine.label,
@@ -297,12 +315,13 @@ class Backups:
             )
         return tuple(get_place(places, name) for name in only) if only else places
 
-    @contextmanager
-    def _alone(self) -> Generator[None]:
+    @asynccontextmanager
+    async def _alone(self) -> AsyncGenerator[None]:
         with alone(self._folder):
             self._clear()
             try:
-                yield
+                async with taking_snapshot(self.home):
+                    yield
             finally:
                 self._clear()
 

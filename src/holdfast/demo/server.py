@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import functools
 import os
 import pwd
@@ -17,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncGenerator, Generator
 from importlib.util import find_spec
@@ -31,6 +33,8 @@ USER = "holdfast"
 START_S_MAX = 60.0
 MEMORY = Path("/dev/shm")  # noqa: S108 - folders there are made by mkdtemp
 SOCKET = ".s.PGSQL.5432"
+PREFIX = "hf-pg-"
+ABANDONED_S = 600.0  # by then a folder is locked, or its server runs
 
 
 def find_programs() -> Path | None:
@@ -72,16 +76,43 @@ async def started(programs: Path) -> AsyncGenerator[Path]:
 
 @contextlib.contextmanager
 def own_folder(*, on_disk: bool = False) -> Generator[Path]:
-    """Short, because a socket's path may have about 100 characters; in memory where there is room."""
-    place = MEMORY if not on_disk and os.access(MEMORY, os.W_OK) else None
-    folder = Path(tempfile.mkdtemp(prefix="hf-pg-", dir=place))
+    """Short, because a socket's path may have about 100 characters; in memory where there is room. It is locked, so
+    that the next one finds what a process that was killed has left, and removes it."""
+    place = MEMORY if not on_disk and os.access(MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    for left in place.glob(f"{PREFIX}*"):
+        if is_abandoned(left):
+            shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+    lock = os.open(folder, os.O_RDONLY)
     try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if os.geteuid() == 0:
             nobody = pwd.getpwnam("nobody")
             os.chown(folder, nobody.pw_uid, nobody.pw_gid)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def is_abandoned(folder: Path) -> bool:
+    """Whether no process uses it any more: none has it locked, and the server in it has ended."""
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        running = (folder / "data/postmaster.pid").read_text().split()
+        if running and Path("/proc", running[0]).exists():
+            return False
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # no server was ever started there, or it has removed its file
+    finally:
+        os.close(lock)
+    return time.time() - folder.stat().st_mtime > ABANDONED_S
 
 
 async def _make(programs: Path, folder: Path) -> None:

@@ -53,7 +53,8 @@ class MovedAway(Conflict):
 
 class MoveRefused(Conflict):
     """A package cannot be imported here, or a move cannot be cancelled. The package was imported before, belongs to
-    another agent, is older than this folder or is not a package; or the agent is an adopted one. Nothing was changed.
+    another agent, is older than this folder or is not a package; or the agent is an adopted one, or its journal is on a
+    server. Nothing was changed.
     """
 
     code = "move-refused"

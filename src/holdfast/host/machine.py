@@ -24,10 +24,10 @@ def machine_id() -> str:
 
 def host_id(folder: Path) -> str:
     """Names this machine to others, together with the folder where its processes keep their locks. Two containers on
-    one machine are two hosts unless they share the folder, because neither sees the other's locks. A folder that was
-    copied to another machine is another host there."""
+    one machine are two hosts unless they share the folder, because neither sees the other's locks. So is a folder that
+    was copied, here or to another machine: nobody holds the locks in a copy, which proves nothing."""
     ensure_private_folder(folder)
     path = folder / _HOST_FILE
     create_durably(path, os.urandom(16).hex().encode())
-    made = read_private(path, 64)
+    made = b"%s\0%d" % (read_private(path, 64), path.stat().st_ino)
     return hashlib.sha256(b"holdfast/journal-host/1\0%s\0%s" % (machine_id().encode(), made)).hexdigest()[:32]

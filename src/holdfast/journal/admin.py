@@ -7,7 +7,9 @@ one (`Capabilities.administered`), with these promises, checked by the same suit
 * **Looking changes nothing.** `peek`, `incarnation`, `position`, `high_water`, `find_damage` and
   `copy` work beside running sessions and leave the journal as it was.
 * **An incarnation only rises.** `raise_incarnation` and `restore` work alone: they raise JournalBusy
-  while any session or other process has the journal open, and nothing is changed then.
+  while any session or other process has the journal open, and nothing is changed then. Every session of before is over
+  with the commit that raises it. Where several hosts share the journal, a restored task is handed out one lease later:
+  a worker that the journal does not know of may still be sending.
 * **A journal keeps its salt.** What `keep_task_salt` has stored first is what `task_salt` says from then on, also in
   a copy and after a restore.
 * **An older copy is never taken for the newest.** A journal that ends before its high-water mark
@@ -67,8 +69,31 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     put_back: bool = False  # rows of the copy are older than the copy itself: any time may be lost
 
 
+class SharedState(Protocol):
+    """What the hosts that share a journal agree on besides its tasks: whose turn it is, and small texts. All of it
+    blocks, and waits for no standby: it must work while that is gone, and losing it costs a turn at most."""
+
+    def take_turn(self, name: str, *, holder: str, who: str, for_s: float) -> str:
+        """Take or extend a turn, until so long from now by the journal's clock. Empty where `holder` has it now, else
+        the name for people (`who`) of the one who does."""
+        ...
+
+    def give_turn(self, name: str, *, holder: str) -> None: ...
+
+    def read_text(self, name: str) -> str:
+        """Empty where none was kept."""
+        ...
+
+    def change_text(self, name: str, change: Callable[[str], str]) -> str:
+        """Replace the text by what `change` makes of it, in one act: `change` is called again where another process
+        was first. Returns what is kept now."""
+        ...
+
+
 class JournalAdmin(Protocol):
     """The journal at one place, whether there is one yet or not."""
+
+    hosts: bool  # several hosts may share it, and its incarnation says who may act
 
     @property
     def engine(self) -> str:
@@ -153,6 +178,10 @@ class JournalAdmin(Protocol):
     def copy(self, to: Path) -> JournalPosition:
         """Copy it into the empty file `to`, as it was after some commit, while sessions go on.
         The copy is whole and checked. Raises JournalDamaged, JournalBusy, JournalFull."""
+        ...
+
+    def find_shared(self) -> SharedState | None:
+        """What the hosts agree on; None where one host alone has the journal, or there is none yet."""
         ...
 
     # changing

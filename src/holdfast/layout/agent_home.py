@@ -16,6 +16,7 @@ from holdfast.layout.witness_address import WitnessAddress, folders_of, parse_wi
 
 ENVIRONMENT = "HOLDFAST_HOME"
 ADOPTED = ".holdfast"  # in the folder of an agent that was there before
+BY_JOURNAL = "journal"  # as `arbiter`: the incarnation in the journal that hosts share says who may act
 NAME_CHARS_MAX = 64
 
 
@@ -84,7 +85,21 @@ class AgentHome:
 
     @property
     def arbiter(self) -> Path | None:
-        return self._path(self.settings.identity.arbiter)
+        """Its folder; None where there is none, or the journal decides."""
+        return None if self.by_journal else self._path(self.settings.identity.arbiter)
+
+    @property
+    def by_journal(self) -> bool:
+        return self.settings.identity.arbiter == BY_JOURNAL
+
+    def arbiter_for(self, *, hosts: bool, folder: str) -> str:
+        """The setting `arbiter` for a journal that several hosts share, or one that this machine alone has. `folder` is
+        taken where the arbiter's folder is not here."""
+        old = self.settings.identity.arbiter
+        if not old or hosts:
+            return old and BY_JOURNAL
+        missing = self.arbiter is None or not self.arbiter.parent.is_dir()
+        return folder if folder and missing else old
 
     @property
     def signer(self) -> Path | None:

@@ -207,7 +207,7 @@ class IdentitySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     vault: str = ""  # empty: the agent has no identity yet
     second: str = ""  # the place of the next key
     witnesses: tuple[str, ...] = ()  # folders of witnesses; relays follow
-    arbiter: str = ""  # the folder of the arbiter that grants incarnations
+    arbiter: str = ""  # the folder of the arbiter that grants incarnations; "journal": the journal that hosts share
     lease_s: float = 30.0  # of the agent, at its arbiter; others wait so long for one that died
     watch_s: float = 60.0  # how often a worker looks whether its keys were replaced elsewhere
     signer: str = ""  # the socket of a signer process; empty: the vault is opened here

@@ -26,8 +26,9 @@ from holdfast.host.private_files import ensure_private_folder, open_private
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.journal.admin import ALONE_WAIT_S, JournalAdmin
 from holdfast.journal.bind import journal_at
+from holdfast.layout.agent_home import peek_home
 from holdfast.layout.moved import check_not_moved
-from holdfast.layout.settings import NAME, write_journal_url
+from holdfast.layout.settings import NAME, write_identity_settings, write_journal_url
 
 
 class CopiedJournal(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,9 +52,11 @@ async def copy_journal(
     clock: Clock | None = None,
     dry_run: bool = False,
     wait_s: float = ALONE_WAIT_S,
+    arbiter: str = "",
     tell: Callable[[str], None] = lambda _: None,
 ) -> CopiedJournal:
-    """Move the journal from one address to the other, which must be empty; the settings of the folder follow.
+    """Move the journal from one address to the other, which must be empty; the settings of the folder follow: its url,
+    and who decides which copy of the agent may act. `arbiter`: the folder for that on this machine.
     Raises NotNow: the target is not empty; JournalBusy: a worker or another process has the source open;
     JournalDamaged, JournalOlderCopy, JournalNewer, ReadOnly, KeysWrong: then nothing was changed."""
     if source.folder != target.folder:
@@ -94,8 +97,19 @@ async def copy_journal(
     findings = goal.find_damage(keys)
     if findings:
         raise JournalDamaged(f"the copy at {target} is damaged: {findings[0]}", hint=_back(done.kept, source))
+    _set_arbiter(target.folder, hosts=goal.hosts, arbiter=arbiter)
     write_journal_url(target.folder / NAME, target.url)
     return done
+
+
+def _set_arbiter(folder: Path, *, hosts: bool, arbiter: str) -> None:
+    home = peek_home(folder)
+    if home is None:
+        return
+    old = home.settings.identity
+    new = msgspec.structs.replace(old, arbiter=home.arbiter_for(hosts=hosts, folder=arbiter))
+    if new != old:
+        write_identity_settings(home.settings_file, name=home.name, identity=new)
 
 
 async def _alone(origin: JournalAdmin, keys: KeyRing, clock: Clock, wait_s: float) -> AbstractContextManager[object]:

@@ -98,6 +98,13 @@ class MoveOut:
         if home.folder == package or home.folder in package.parents:
             raise BadInput(f"{package} is in the agent's folder", hint="choose another path")
         admin = journal_at(home.journal)
+        if admin.hosts:
+            # Other hosts would go on with it, beside the copy in the package.
+            raise MoveRefused(
+                f"the journal of {home.name} is on a server, where other hosts use it too: nothing needs to move",
+                hint="start a worker on the other host: see `holdfast explain postgres`; to take the journal along, "
+                "run `holdfast journal copy --to journal.db` first",
+            )
         if not admin.exists():
             admin.check_not_lost()
             raise NotAJournal(

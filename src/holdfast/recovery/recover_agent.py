@@ -252,11 +252,9 @@ async def _recover_identity(
     new = target.new_witnesses
     if old_witnesses_short(survey, witnesses, port=port) and not new and target.spare_witness is not None:
         new = (await _fresh_spare(target.spare_witness, survey.log, port=port),)
-    moved = target.arbiter and home.arbiter is not None and not home.arbiter.parent.is_dir()
+    arbiter = home.arbiter_for(hosts=bool(target.journal_url), folder=target.arbiter)
     old = home.settings.identity
-    changed = msgspec.structs.replace(
-        old, vault=str(target.vault), second=str(target.second), arbiter=target.arbiter if moved else old.arbiter
-    )
+    changed = msgspec.structs.replace(old, vault=str(target.vault), second=str(target.second), arbiter=arbiter)
     write_identity_settings(home.settings_file, name=home.name, identity=changed)
     order = IdentityOrder(
         folder=target.home,
@@ -298,8 +296,12 @@ def _conflicts(signed: Signed[Record], log: KeyLog) -> bool:
 def _point(target: RecoveryTarget, vault: Vault) -> None:
     """The restored home belongs to the vault that is here."""
     home = load_home(target.home)
+    old = home.settings.identity
+    arbiter = home.arbiter_for(hosts=bool(target.journal_url), folder=target.arbiter)
+    changed = msgspec.structs.replace(old, arbiter=arbiter)
     if home.vault != vault.folder:
-        changed = msgspec.structs.replace(home.settings.identity, vault=str(vault.folder), second=str(target.second))
+        changed = msgspec.structs.replace(changed, vault=str(vault.folder), second=str(target.second))
+    if changed != old:
         write_identity_settings(home.settings_file, name=home.name, identity=changed)
     point_keys(home.keys_file, vault)
 

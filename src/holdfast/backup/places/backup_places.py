@@ -69,6 +69,7 @@ from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.vault.ring import ESCROW, Escrow, read_escrow, store, with_place
 from holdfast.identity.vault.vault import Vault, open_vault, terminal_prompt
 from holdfast.identity.witness.witness import copy_of as lines_of
+from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.moved import check_not_moved
 from holdfast.layout.witness_address import folders_of
@@ -424,7 +425,7 @@ async def open_places(
 
 
 def states_of(home: AgentHome) -> PlaceStates:
-    return PlaceStates(home.instance / "backup")
+    return PlaceStates(home.instance / "backup", lambda: journal_at(home.journal).find_shared())
 
 
 def key_name(place: Place) -> str:

@@ -1,9 +1,13 @@
-"""What became of the last runs, for each place: place_state.json, of this host alone.
+"""What became of the last runs, for each place: place_state.json, of this host alone, or one text for all hosts.
 
-It is in the instance folder, which is never backed up: a restored agent has verified nothing yet.
+The file is in the instance folder, which is never backed up: a restored agent has verified nothing yet.
 
 Several processes may write (a worker's loop, a command): each change is made under a lock, over
 what the file holds at that moment, and replaces it in one rename.
+
+Hosts that share a journal back up to the same places: what one has made, verified or pruned the others must know, or
+they would miss it, back up again and alarm a person. There the journal has the text, and the file is this host's copy
+of it: what counts while the server cannot be reached, and what the text begins with.
 """
 
 from __future__ import annotations
@@ -16,9 +20,11 @@ import msgspec
 from holdfast.backup.places.place_state import OK, PlaceState, tried
 from holdfast.errors import BadPlace, HoldfastError
 from holdfast.host.private_files import ensure_private_folder, locked, read_private, write_atomically
+from holdfast.journal.admin import SharedState
 
 FILE = "place_state.json"
 LOCK = "place_state.lock"
+TEXT = "places"  # its name in a journal that hosts share
 FORMAT = 1
 
 
@@ -29,13 +35,22 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Change = Callable[[PlaceState], PlaceState]
+FindShared = Callable[[], SharedState | None]
 
 
 class PlaceStates:
-    """The file in this folder; made with the first change."""
+    """The file in this folder, made with the first change; or the text that the hosts share."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, find_shared: FindShared = lambda: None) -> None:
         self._folder = folder
+        self._find_shared = find_shared
+
+    def _shared(self) -> SharedState | None:
+        try:
+            return self._find_shared()
+        except HoldfastError:  # it says so itself where it is needed; here this host's copy will do
+            self._find_shared = lambda: None
+            return None
 
     def read(self) -> dict[str, PlaceState]:
         """Raises BadPlace where the file is not ours: it is never guessed."""
@@ -49,18 +64,16 @@ class PlaceStates:
         self._write(lambda file: msgspec.structs.replace(file, warning=text))
 
     def _read(self) -> _File:
+        shared = self._shared()
+        text = "" if shared is None else shared.read_text(TEXT)
+        return _parsed(text.encode(), where=f"text {TEXT!r} of the journal") if text else self._read_file()
+
+    def _read_file(self) -> _File:
         path = self._folder / FILE
         try:
-            found = msgspec.json.decode(read_private(path, -1), type=_File)
+            return _parsed(read_private(path, -1), where=str(path))
         except FileNotFoundError:
             return _File(format=FORMAT, places={})
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise BadPlace(
-                f"{path}: {error}", hint="remove this file: Holdfast writes it again at the next backup"
-            ) from None
-        if found.format != FORMAT:
-            raise BadPlace(f"{path} has format {found.format}; this Holdfast reads only format {FORMAT}")
-        return found
 
     def of(self, place: str) -> PlaceState:
         return self.read().get(place, PlaceState())
@@ -88,6 +101,26 @@ class PlaceStates:
     def _write(self, change: Callable[[_File], _File]) -> _File:
         ensure_private_folder(self._folder)
         with locked(self._folder / LOCK):
-            after = change(self._read())
+            shared = self._shared()
+            after = change(self._read_file()) if shared is None else self._change_shared(shared, change)
             write_atomically(self._folder / FILE, msgspec.json.encode(after))
         return after
+
+    def _change_shared(self, shared: SharedState, change: Callable[[_File], _File]) -> _File:
+        def changed(text: str) -> str:
+            before = _parsed(text.encode(), where=f"text {TEXT!r} of the journal") if text else self._read_file()
+            return msgspec.json.encode(change(before)).decode()
+
+        return _parsed(shared.change_text(TEXT, changed).encode(), where=TEXT)
+
+
+def _parsed(raw: bytes, *, where: str) -> _File:
+    try:
+        found = msgspec.json.decode(raw, type=_File)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise BadPlace(
+            f"{where}: {error}", hint="remove this file: Holdfast writes it again at the next backup"
+        ) from None
+    if found.format != FORMAT:
+        raise BadPlace(f"{where} has format {found.format}; this Holdfast reads only format {FORMAT}")
+    return found

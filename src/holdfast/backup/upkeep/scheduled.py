@@ -31,6 +31,7 @@ from holdfast.backup.places.backup_places import states_of
 from holdfast.backup.places.place_state import PlaceState
 from holdfast.backup.places.places import read_places
 from holdfast.backup.record import OLDER_HINT
+from holdfast.backup.turns import give_duty, keeping_duty, take_duty
 from holdfast.backup.upkeep.due import due, find_trouble, unreported
 from holdfast.backup.upkeep.prune import Pruned
 from holdfast.core.clock import Clock
@@ -47,20 +48,31 @@ Backup = Callable[[Sequence[str]], Awaitable[object]]
 async def run_due(
     home: AgentHome, backup: Backup, *, every_s: float, clock: Clock, notices: Notices | None
 ) -> tuple[str, ...]:
-    """Back up to what is due, by `backup(names)`; then tell news. The names that were due."""
-    names = due_now(home, every_s=every_s, now_ms=clock.wall_ms())
-    if names:
-        try:
-            await backup(names)
-        except BackupBusy:
-            pass  # another process backs up: no place has failed
-        except HoldfastError as error:
-            # It never came to the places: nothing was staged, or the engine is missing.
-            for name in names:
-                states_of(home).tried(name, error, now_ms=clock.wall_ms())
-    await notify_warning(home, clock=clock, notices=notices)
-    await notify_changes(home, clock=clock, notices=notices)
+    """Back up to what is due, by `backup(names)`; then tell news. The names that were due. Nothing is done where
+    another host of the agent makes the scheduled backups."""
+    if await asyncio.to_thread(take_duty, home):
+        return ()
+    async with keeping_duty(home):
+        names = due_now(home, every_s=every_s, now_ms=clock.wall_ms())
+        if names:
+            await _back_up(home, backup, names, clock)
+        await notify_warning(home, clock=clock, notices=notices)
+        await notify_changes(home, clock=clock, notices=notices)
+    states = states_of(home).read()
+    if names and all(name in states and states[name].failures for name in names):
+        await asyncio.to_thread(give_duty, home)  # another host may reach what this one does not
     return names
+
+
+async def _back_up(home: AgentHome, backup: Backup, names: Sequence[str], clock: Clock) -> None:
+    try:
+        await backup(names)
+    except BackupBusy:
+        pass  # another process backs up: no place has failed
+    except HoldfastError as error:
+        # It never came to the places: nothing was staged, or the engine is missing.
+        for name in names:
+            states_of(home).tried(name, error, now_ms=clock.wall_ms())
 
 
 def due_now(home: AgentHome, *, every_s: float, now_ms: int) -> tuple[str, ...]:

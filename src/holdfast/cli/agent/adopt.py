@@ -47,11 +47,12 @@ def run(args: argparse.Namespace) -> int:
     from holdfast.cli.agent.init import make
     from holdfast.cli.input.agent_places import path_of, paths_of, witnesses_of
     from holdfast.identity.acts.make_agent import find_whole
+    from holdfast.layout.agent_home import BY_JOURNAL
     from holdfast.layout.witness_address import folders_of
     from holdfast.recovery.adopt import check_apart, prepare, survey_folder
 
     found = survey_folder(path_of(args.folder), name=args.name, seal_secrets=args.seal_secrets)
-    given = paths_of([one for one in (args.vault, args.second, args.arbiter) if one])
+    given = paths_of([one for one in (args.vault, args.second, args.arbiter) if one and one != BY_JOURNAL])
     check_apart(found.folder, (*given, *folders_of(witnesses_of(args.witness))))
     if not args.json:
         _print(found)

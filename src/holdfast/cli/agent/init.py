@@ -52,7 +52,8 @@ def add_identity_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--arbiter",
         metavar="DIR",
-        help="the folder that decides which copy of the agent may act (default: ~/.config/holdfast/arbiter/NAME)",
+        help="the folder that decides which copy of the agent may act (default: ~/.config/holdfast/arbiter/NAME), or "
+        "`journal` where several hosts share a journal in PostgreSQL (the default there)",
     )
     add_slot_options(parser, new=True)
     parser.add_argument(
@@ -94,17 +95,21 @@ def make(args: argparse.Namespace, *, name: str, home: Path) -> dict[str, str | 
     from holdfast.identity.acts.make_agent import AgentPlan, check_plan, make_agent
     from holdfast.identity.acts.paper_sheets import today
     from holdfast.identity.records.ed25519 import Sodium
+    from holdfast.journal.bind import journal_at
+    from holdfast.layout.agent_home import BY_JOURNAL
+    from holdfast.layout.journal_location import journal_in
 
     show = words_out(args.words_fd, name)
     vault = path_of(args.vault) if args.vault else default_place("vault", name)
-    arbiter = path_of(args.arbiter) if args.arbiter else default_place("arbiter", name)
+    shared = journal_at(journal_in(home)).hosts
+    arbiter = args.arbiter or (BY_JOURNAL if shared else str(default_place("arbiter", name)))
     plan = AgentPlan(
         name=name,
         folder=home,
         vault=vault,
         second=second_place(args.second, vault, name),
         witnesses=witnesses_of(args.witness) or (default_witness(name),),
-        arbiter=str(arbiter),
+        arbiter=arbiter if arbiter == BY_JOURNAL else str(path_of(arbiter)),
         keys=(),
         second_keys=(),
         today=today(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -342,6 +343,7 @@ async def _due(args: argparse.Namespace) -> int:
     from holdfast.backup.places.backup_places import states_of
     from holdfast.backup.places.place_state import PlaceState
     from holdfast.backup.places.places import read_places
+    from holdfast.backup.turns import take_duty
     from holdfast.backup.upkeep.scheduled import backup_of, parse_every, run_due
     from holdfast.core.clock import SystemClock
     from holdfast.layout.settings import find_settings
@@ -353,7 +355,10 @@ async def _due(args: argparse.Namespace) -> int:
     names = await run_due(home, backup_of(home), every_s=every_s, clock=SystemClock(), notices=notices)
     states = states_of(home).read()
     places = [place_shape(one, states.get(one.name, PlaceState())) for one in read_places(home.places_file)]
-    finish(args, {"due": list(names), "places": places}, f"due: {', '.join(names)}" if names else "nothing is due")
+    other = "" if names else await asyncio.to_thread(take_duty, home)
+    said = f"due: {', '.join(names)}" if names else "nothing is due"
+    said = f"another host makes the scheduled backups: {other}" if other else said
+    finish(args, {"due": list(names), "host": other, "places": places}, said)
     tried = [(name, states[name]) for name in names if name in states]
     failed = [(name, state) for name, state in tried if state.failures and state.tried_ms >= began_ms]
     if not failed or len(failed) < len(names):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_options, new_noun, new_verb, over_journal
@@ -109,7 +110,7 @@ def run_copy(args: argparse.Namespace) -> int:
     done = asyncio.run(copy_journal(source, target, dry_run=True, tell=tell))
     if not args.dry_run:
         confirm(WORD, f"the journal {source} moves to {target}, and the old one gets another name", yes=args.yes)
-        done = asyncio.run(copy_journal(source, target, tell=tell))
+        done = asyncio.run(copy_journal(source, target, arbiter=_arbiter_of(source.folder), tell=tell))
     if args.json:
         print_json(done)
         return 0
@@ -122,6 +123,15 @@ def run_copy(args: argparse.Namespace) -> int:
         talk(f"WARNING: the table {table} of a Transactional tool was not moved: move it yourself before you start")
     talk(f"next: holdfast worker APP --home {source.folder}")
     return 0
+
+
+def _arbiter_of(folder: Path) -> str:
+    """The usual folder of an arbiter, for the agent in this folder."""
+    from holdfast.cli.input.agent_places import default_place
+    from holdfast.layout.agent_home import peek_home
+
+    home = peek_home(folder)
+    return "" if home is None else str(default_place("arbiter", home.name))
 
 
 def _silence(_: str) -> None:

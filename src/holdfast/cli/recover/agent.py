@@ -225,7 +225,12 @@ def _target(args: argparse.Namespace, folder: Path, name: str, vault: Path) -> R
     if args.keep_keys:
         second = path_of(args.second) if args.second else default_place("second", name)
         return RecoveryTarget(
-            folder=folder, vault=vault, second=second, again=args.again, accept_older=args.accept_older
+            folder=folder,
+            vault=vault,
+            second=second,
+            arbiter=str(default_place("arbiter", name)),
+            again=args.again,
+            accept_older=args.accept_older,
         )
     second = second_place(args.second, vault, name)
     check_outside(folder, [second])

@@ -29,6 +29,7 @@ from holdfast.journal.postgres.links import BEGIN_READING, Link
 from holdfast.journal.postgres.opening import ALONE, open_journal
 from holdfast.journal.postgres.place import PostgresPlace, Row
 from holdfast.journal.postgres.sql_errors import in_our_words, translated
+from holdfast.journal.postgres.verbs.shared import PostgresShared
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.admin import SINCE_EVER_MS
 from holdfast.journal.sqlite.host.high_water import high_water, raise_stored
@@ -43,6 +44,7 @@ class PostgresAdmin:
     """The journal at a url; `instance` holds what this machine knows of it."""
 
     engine = f"PostgreSQL, through psycopg {psycopg.__version__}"
+    hosts = True
 
     def __init__(self, url: str, instance: Path, *, place: PostgresPlace | None = None) -> None:
         self._url = url
@@ -136,6 +138,9 @@ class PostgresAdmin:
     def copy(self, to: Path) -> JournalPosition:
         position, self._copied = copying.copy_journal(self._place, to)
         return position
+
+    def find_shared(self) -> PostgresShared | None:
+        return PostgresShared(self._place) if self.exists() else None
 
     @property
     def _folder(self) -> Path:

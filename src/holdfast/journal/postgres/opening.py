@@ -40,7 +40,7 @@ async def open_journal(
     try:
         link = await Link.open(place)
     except psycopg.Error as error:
-        raise translated(error, opening=True) from error
+        raise await asyncio.to_thread(translated, error, opening=True) from error
     try:
         return await _open(link, instance, keys=keys, clock=clock, entropy=entropy, create=create, name=name)
     except BaseException as error:  # also a cancel: no connection is kept without a journal

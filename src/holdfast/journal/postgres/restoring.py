@@ -5,7 +5,9 @@ every open task: an append of whoever held one before then finds another epoch i
 A plain read of the incarnation would be no fence: it may be read a moment before it rises.
 
 **Restore** (T14): the database was promoted with loss, or an older dump was put back. Every open task gets a record
-which says that the timeline after its newest record is lost, and all tallies start again from what is there.
+which says that the timeline after its newest record is lost, and all tallies start again from what is there. A worker
+of the lost timeline, or one that is cut off, may live, and send what it has begun, until its lease is over by its own
+clock; the rows do not show it. So no task is due before the longest lease that the journal knows of has passed.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from holdfast.journal.postgres.lane import Tally
 from holdfast.journal.postgres.links import BEGIN_LOCAL, Link, transact
 from holdfast.journal.postgres.rows import Chained, chained
 from holdfast.journal.postgres.standby import Promotion
+from holdfast.journal.postgres.verbs.sessions import longest_lease_ms
 from holdfast.journal.postgres.writer import KEEP, records_by_column
 from holdfast.journal.records import NewRecord, RecordKind
 from holdfast.journal.seal import KeyWraps
@@ -37,6 +40,9 @@ RAISE = (
     f"UPDATE $s.task SET epoch = (%s::bigint << {rules.COUNTER_BITS}) | "
     f"((epoch & {(1 << rules.COUNTER_BITS) - 1}) + 1) WHERE {_OPEN}"
 )
+
+
+_END_SESSIONS = "UPDATE $s.session SET ended = 2 WHERE ended = 0"
 
 
 class _DryRun(Exception):
@@ -58,6 +64,7 @@ async def raise_incarnation(link: Link, folder: Path, *, to: int, clock: Clock) 
         if row is not None and row[0] < to:
             await link.run("UPDATE $s.incarnation SET number = %s", (to,))
             await link.run(RAISE, (to,))
+            await link.run(_END_SESSIONS)
         newest = await link.one("SELECT coalesce(max(last), 0) FROM $s.tally")
         return 0 if newest is None else newest[0]
 
@@ -106,9 +113,15 @@ async def restore(
             raise _Decided
         incarnation, newest_ms = max(row[0], mark.incarnation, above) + 1, row[2] or SINCE_EVER_MS
         lost_after_ms, now_ms = SINCE_EVER_MS if put_back else newest_ms, max(newest_ms, row[3])
-        await link.run("UPDATE $s.session SET ended = 2 WHERE ended = 0")
+        due_ms = now_ms + await longest_lease_ms(link)
+        await link.run(_END_SESSIONS)
         tasks, newest = await _mark_suspect(
-            link, wraps, at_ms=now_ms, boot_ms=clock.boot_ms(), lost_after_ms=None if put_back else newest_ms
+            link,
+            wraps,
+            at_ms=now_ms,
+            boot_ms=clock.boot_ms(),
+            due_ms=due_ms,
+            lost_after_ms=None if put_back else newest_ms,
         )
         await link.run(RAISE, (incarnation,))
         await link.run(
@@ -141,7 +154,7 @@ async def restore(
 
 
 async def _mark_suspect(
-    link: Link, wraps: KeyWraps, *, at_ms: int, boot_ms: int, lost_after_ms: int | None
+    link: Link, wraps: KeyWraps, *, at_ms: int, boot_ms: int, due_ms: int, lost_after_ms: int | None
 ) -> tuple[int, int]:
     """How many open tasks there are, and the highest record number. Without `lost_after_ms`, each task has lost what
     came after its own newest record."""
@@ -166,7 +179,7 @@ async def _mark_suspect(
         await link.run(
             "UPDATE $s.task SET state = 'queued', session = NULL, crashes = 0, due_ms = %s, seq = %s, head = %b, "
             "changed_ms = greatest(changed_ms, %s) WHERE t = %s",
-            (at_ms, made.seq, made.head, at_ms, t),
+            (due_ms, made.seq, made.head, at_ms, t),
         )
     numbers = await link.run(KEEP, records_by_column(kept)) if kept else []
     return len(rows), max((row[2] for row in numbers), default=0)

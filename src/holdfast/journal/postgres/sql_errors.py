@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psycopg
 from psycopg import errors as pg
+from psycopg import pq
 
 from holdfast.errors import (
     HoldfastError,
@@ -30,10 +33,17 @@ AGAIN = (  # the transaction was rolled back, and may simply be tried again
     pg.IdleInTransactionSessionTimeout,  # this process was stopped for a while
 )
 
+# Codes with which a server says no for good: invalid authorization, no such database, no right to connect to it.
+_REFUSING = re.compile(r"28...|3D000|42501")
+_CODE = re.compile(rb'ErrorResponse\t.*? C "([0-9A-Z]{5})"')
+# What libpq finds itself has no code: a certificate, a service file. The rest is for systems on which a server's code
+# cannot be had.
 _REFUSED = re.compile(
-    r'FATAL: +(database|role) ".*" does not exist|authentication failed|no password supplied|no pg_hba\.conf entry'
-    r"|permission denied for database|is not permitted to log in|certificate|does not support SSL|definition of service"
+    r"certificate|does not support SSL|definition of service|no password supplied"
+    r'|FATAL: +(database|role) ".*" does not exist|authentication failed|no pg_hba\.conf entry'
+    r"|permission denied for database|is not permitted to log in"
 )
+ASK_S_MAX = 5.0
 
 
 def translated(error: psycopg.Error, *, opening: bool = False) -> HoldfastError:
@@ -72,9 +82,44 @@ def translated(error: psycopg.Error, *, opening: bool = False) -> HoldfastError:
 
 
 def is_refused(error: psycopg.Error) -> bool:
-    """Whether the server, or the check of its certificate, said no to this connection for good. libpq gives no code
-    for a connection that was not made, so its text is read; what is not recognized counts as "not reached"."""
-    return error.sqlstate is None and _REFUSED.search(str(error)) is not None
+    """Whether the server, or the check of its certificate, said no to this connection for good. Asks the server once
+    more, and blocks meanwhile. What is not recognized counts as "not reached"."""
+    if error.sqlstate is not None:
+        return False
+    code = _code_of_refusal(error)
+    return (_REFUSING.fullmatch(code) if code else _REFUSED.search(str(error))) is not None
+
+
+def _code_of_refusal(error: psycopg.Error) -> str:
+    """The code with which the server refuses the connection that failed; empty where it does not answer, or it cannot
+    be had. The driver gives only the text, which is in the language of the server. So the same is asked once more, and
+    libpq notes down what the server says."""
+    if error.pgconn is None:
+        return ""
+    given = {one.keyword: one.val for one in error.pgconn.info if one.val and not one.dispchar.startswith(b"D")}
+    words = b" ".join(b"%s='%s'" % (name, re.sub(rb"(['\\])", rb"\\\1", value)) for name, value in given.items())
+    with suppress(psycopg.Error, OSError, AttributeError), open(os.memfd_create("asked"), "r+b") as asked:
+        conn = pq.PGconn.connect_start(words)
+        try:
+            conn.trace(asked.fileno())
+            _finish(conn)
+            conn.untrace()
+        finally:
+            conn.finish()
+        asked.seek(0)
+        found = _CODE.findall(asked.read())
+        return found[-1].decode() if found else ""
+    return ""
+
+
+def _finish(conn: pq.abc.PGconn) -> None:
+    """Until the connection is made or refused."""
+    waits = {pq.PollingStatus.READING: select.POLLIN, pq.PollingStatus.WRITING: select.POLLOUT}
+    while (wanted := waits.get(pq.PollingStatus(conn.connect_poll()))) is not None:
+        poll = select.poll()
+        poll.register(conn.socket, wanted)
+        if not poll.poll(ASK_S_MAX * 1000):
+            return
 
 
 @contextmanager

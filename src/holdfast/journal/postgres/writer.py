@@ -32,6 +32,7 @@ from holdfast.journal.postgres.place import Row
 from holdfast.journal.postgres.rows import Chained, chained
 from holdfast.journal.postgres.times import CarriedTime
 from holdfast.journal.postgres.verbs import inbox, remarks, upkeep
+from holdfast.journal.postgres.verbs.sessions import longest_lease_ms
 from holdfast.journal.postgres.verbs.statements import apply_statements
 from holdfast.journal.records import NewRecord, RecordKind, TaskState
 from holdfast.journal.seal import DataKeySealer, KeyWraps
@@ -39,6 +40,7 @@ from holdfast.journal.sqlite.verbs.tasks import CLOSING, SUSPECT_MS
 from holdfast.journal.total import RunningTotal
 
 BATCH_MAX = 500
+_JUST_RESTORED_MS = 3_600_000  # far above every lease
 
 _RECORD = "t, seq, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, fingerprint, slot, quiet, body, hash"
 _RECORDS = (
@@ -308,6 +310,9 @@ class Writer(Lane[Write]):
         waited for."""
         row = await link.one("SELECT lost_after_ms, restored_ms FROM $s.incarnation FOR SHARE")
         lost_after_ms, restored_ms = row or (0, 0)
+        due_ms = now_ms
+        if now_ms - restored_ms < _JUST_RESTORED_MS:  # its worker of before may live, as in `restoring`
+            due_ms = max(now_ms, restored_ms + await longest_lease_ms(link))
         meeting = any(act.submission.also for act in acts)
         kept: list[tuple[int, Chained]] = []
         for act in acts:
@@ -318,10 +323,11 @@ class Writer(Lane[Write]):
                 if await self._find_submitted(link, act, given.also):
                     continue
             body = {"name": given.name, "args": given.args, "request_id": given.request_id, **given.body}
-            entries = [NewRecord(kind=RecordKind.ACCEPTED, body=body)]
+            entries, due = [NewRecord(kind=RecordKind.ACCEPTED, body=body)], now_ms
             if given.request_id and restored_ms and now_ms - restored_ms <= SUSPECT_MS:
                 lost = RestoredFrom(max(lost_after_ms, 1)).body()
                 entries.append(NewRecord(kind=RecordKind.RESTORED, body=lost))
+                due = due_ms
             made = chained(
                 entries,
                 seq=-1,
@@ -336,18 +342,7 @@ class Writer(Lane[Write]):
                 "INSERT INTO $s.task (task_id, name, fingerprint, state, epoch, seq, head, due_ms, created_ms, "
                 "changed_ms, key_id, data_key) VALUES (%b, %s, %b, 'queued', 0, %s, %b, %s, %s, %s, %s, %b) "
                 "ON CONFLICT (task_id) DO NOTHING RETURNING t",
-                (
-                    raw,
-                    given.name,
-                    given.args_fingerprint,
-                    made.seq,
-                    made.head,
-                    now_ms,
-                    now_ms,
-                    now_ms,
-                    key_id,
-                    data_key,
-                ),
+                (raw, given.name, given.args_fingerprint, made.seq, made.head, due, now_ms, now_ms, key_id, data_key),
             )
             if new is not None:
                 act.move = self._running.element(made.head)

@@ -84,6 +84,7 @@ class SqliteAdmin:
     """The journal file at a path; `instance` holds what this machine knows of it."""
 
     engine = f"SQLite {apsw.sqlite_lib_version()}"
+    hosts = False
 
     def __init__(self, path: Path, instance: Path) -> None:
         self._path = path
@@ -184,6 +185,9 @@ class SqliteAdmin:
         return self._instance / self.peek()
 
     # changing
+
+    def find_shared(self) -> None:
+        return None
 
     def keep_task_salt(self, salt: bytes) -> bytes:
         folder = self._folder

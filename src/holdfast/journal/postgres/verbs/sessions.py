@@ -21,7 +21,17 @@ from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.host.page_reader import page_path
 from holdfast.journal.sqlite.verbs.sessions import SqliteSession as PagedSession
 
-__all__ = ["DeadSession", "Looks", "PagedSession", "begin", "bury", "end", "extend", "pages_to_keep"]
+__all__ = [
+    "DeadSession",
+    "Looks",
+    "PagedSession",
+    "begin",
+    "bury",
+    "end",
+    "extend",
+    "longest_lease_ms",
+    "pages_to_keep",
+]
 
 _LEASE = "s.s, s.session_id, s.ended, s.boot_id, s.until_boot_ms, s.host_id, s.until_ms, s.ttl_ms"
 _LOOK = (
@@ -176,6 +186,14 @@ async def bury(link: Link, dead: Sequence[DeadSession]) -> list[int]:
         ):
             buried.append(one.row)
     return buried
+
+
+async def longest_lease_ms(link: Link) -> int:
+    """Of the open sessions and of the newest ones: as long may one last that the journal does not know of."""
+    row = await link.one(
+        "SELECT coalesce(max(ttl_ms), 0) FROM $s.session WHERE ended = 0 OR s > (SELECT max(s) - 50 FROM $s.session)"
+    )
+    return 0 if row is None else int(row[0])
 
 
 def _lease(columns: Sequence[object]) -> rules.Lease:

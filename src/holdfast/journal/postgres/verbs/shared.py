@@ -1,0 +1,64 @@
+"""What the hosts of a journal agree on besides its tasks: `journal.admin.SharedState` over its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
+
+from psycopg import Connection
+
+from holdfast.journal.postgres.links import BEGIN_LOCAL
+from holdfast.journal.postgres.place import PostgresPlace, Row
+from holdfast.journal.postgres.sql_errors import in_our_words
+
+_TEXT = "text of hosts: "  # before its name in `meta`
+_APART = "\x1f"  # between the holder and its name for people
+
+
+class PostgresShared:
+    def __init__(self, place: PostgresPlace) -> None:
+        self._place = place
+
+    @contextmanager
+    def _transaction(self) -> Generator[Connection[Row]]:
+        with in_our_words(), closing(self._place.connect_at_once()) as db:
+            db.execute(BEGIN_LOCAL)
+            yield db
+            db.execute(b"COMMIT")
+
+    def take_turn(self, name: str, *, holder: str, who: str, for_s: float) -> str:
+        with self._transaction() as db:
+            db.execute(
+                self._place.sql(
+                    "INSERT INTO $s.turn AS u (name, holder, until_ms) VALUES (%s, %s, $now + %s) "
+                    "ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until_ms = excluded.until_ms "
+                    "WHERE starts_with(u.holder, %s) OR u.until_ms <= $now"
+                ),
+                (name, f"{holder}{_APART}{who}", round(for_s * 1000), f"{holder}{_APART}"),
+            )
+            ((found,),) = db.execute(self._place.sql("SELECT holder FROM $s.turn WHERE name = %s"), (name,)).fetchall()
+        mine, _, other = str(found).partition(_APART)
+        return "" if mine == holder else other or "another process"
+
+    def give_turn(self, name: str, *, holder: str) -> None:
+        with self._transaction() as db:
+            query = "DELETE FROM $s.turn WHERE name = %s AND starts_with(holder, %s)"
+            db.execute(self._place.sql(query), (name, f"{holder}{_APART}"))
+
+    def read_text(self, name: str) -> str:
+        with self._transaction() as db:
+            return self._read(db, name)
+
+    def _read(self, db: Connection[Row], name: str) -> str:
+        found = db.execute(self._place.sql("SELECT value FROM $s.meta WHERE key = %s FOR UPDATE"), (_TEXT + name,))
+        return "".join(str(value) for (value,) in found)
+
+    def change_text(self, name: str, change: Callable[[str], str]) -> str:
+        key = _TEXT + name
+        with self._transaction() as db:
+            # The row is there from here on, and locked: another process waits for its text.
+            query = "INSERT INTO $s.meta (key, value) VALUES (%s, '') ON CONFLICT DO NOTHING"
+            db.execute(self._place.sql(query), (key,))
+            after = change(self._read(db, name))
+            db.execute(self._place.sql("UPDATE $s.meta SET value = %s WHERE key = %s"), (after, key))
+        return after
