@@ -28,6 +28,7 @@ from holdfast.journal.chain import first_link
 from holdfast.journal.contract import Change, CommitOutcome, Hold, Statement, Submission, Submitted
 from holdfast.journal.postgres.lane import COUNT_IN, Act, Lane
 from holdfast.journal.postgres.links import BEGIN, Link, Links, transact
+from holdfast.journal.postgres.lone import RECORDS_MAX, Answer, Lone
 from holdfast.journal.postgres.place import Row
 from holdfast.journal.postgres.rows import Chained, chained
 from holdfast.journal.postgres.times import CarriedTime
@@ -132,6 +133,9 @@ class Writer(Lane[Write]):
         self._wraps = wraps
         self._boot_ms = boot_ms
         self.statements_off = ""  # why no statement of a tool can be run
+        self.lone = False  # at most one task runs here: there is no other to share a commit with
+        self._single = Lone(links.place)
+        self._sent: Answer | None = None
 
     def append(
         self,
@@ -199,6 +203,11 @@ class Writer(Lane[Write]):
         appends = [act for act in acts if isinstance(act, Append)]
         if len(appends) == len(acts) and all(act.adds_only and act.made.rows for act in appends):
             try:
+                sent, self._sent = self._sent, None
+                if sent is not None:
+                    return await self._answered(sent, appends[0])
+                if self.lone:
+                    await self._single.prepare(link)
                 return await self._add(link, appends)
             except (pg.DivisionByZero, pg.UniqueViolation):
                 self.committing(None)  # one of the holds is stale: which one is found out under locks
@@ -210,6 +219,39 @@ class Writer(Lane[Write]):
             query = "SELECT n FROM $s.record WHERE t = %s AND seq BETWEEN %s AND %s ORDER BY seq"
             act.result = [row[0] for row in await link.run(query, (act.hold.row, first, act.made.seq))]
             self.newest = max(self.newest, *act.result, 0)
+
+    # one record
+
+    def begin(self, act: Write) -> Link | None:
+        """What a task adds that runs alone is not queued."""
+        if not (self.lone and isinstance(act, Append) and act.adds_only and 0 < len(act.made.rows) <= RECORDS_MAX):
+            return None
+        link = self._links.take_idle()
+        if link is None:
+            return None
+        if not (self.may_begin(link) and self._single.is_prepared(link)):
+            self._links.give(link)
+            return None
+        link.warned, tally = "", self.tally.moved(act.move, at_ms=0)
+        sent = self._single.send(link, t=act.hold.row, records=act.made.rows, progress=act.progress, tally=tally)
+        if not sent.is_good or link.warned:
+            self._sent = sent
+            return link
+        self._links.give(link)
+        self._keep(act, *sent.read())
+        self.committed(act.move)
+        act.decided = True
+        return None
+
+    async def _answered(self, sent: Answer, act: Append) -> int:
+        """The answer to what `begin` has sent."""
+        self.committing(act.move)
+        self._keep(act, *await sent.wait())
+        return act.move
+
+    def _keep(self, act: Append, database_ms: int, numbers: list[int]) -> None:
+        self._time.heard(database_ms)
+        self.newest, act.result = max(numbers), numbers
 
     # one statement
 
