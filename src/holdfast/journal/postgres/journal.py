@@ -434,7 +434,7 @@ class PostgresJournal:
 
     def _set_holds(self, holds: int) -> None:
         self._holds = max(0, holds)
-        self._writer.lone = self._holds <= 1
+        self._writer.tasks = self._holds
 
     async def close(self) -> None:
         if self._closed:

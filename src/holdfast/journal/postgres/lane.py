@@ -37,7 +37,7 @@ from holdfast.journal.total import NONCE_BYTES, RunningTotal
 TallyRow = tuple[bytes, int, str, int]  # the new total, the time, which row, its stamp before
 
 COUNT_IN = (
-    "UPDATE $s.tally SET stamp = stamp + 1, total = %b, at_ms = greatest(at_ms, %s), last = greatest(last, {last}) "
+    "UPDATE $s.tally SET stamp = stamp + 1, total = %b, at_ms = greatest(at_ms, %s), last = greatest(last, %s) "
     "WHERE w = %s AND stamp = %s RETURNING stamp"
 )
 GIVE_WAY_S = 0.005
@@ -100,6 +100,8 @@ class Lane(ABC, Generic[A]):
         self._doubt: int | None = None  # by how much the batch in doubt moves the total
         self._in_doubt: Sequence[A] = ()
         self.commits = 0
+        self._begun: tuple[list[A], Link] | None = None  # sent, its answer not yet awaited
+        self._under_way = False
         self._gave_way = 0.0
         self.broken = ""
         self.timeline = ""
@@ -109,18 +111,16 @@ class Lane(ABC, Generic[A]):
         if self.broken:
             raise JournalOlderCopy(self.broken)
         loop = asyncio.get_running_loop()
-        taken = None if self.busy() else self.begin(act)
-        if act.decided:
-            self.ended(act)
-            await self._give_way(loop)
-            return act.result
+        self._queue.append(act)
+        if self._begun is None and not self._under_way:
+            self._begun = self.begin(self._queue)
+            if act.decided:
+                self.ended(act)
+                await self._give_way(loop)
+                return act.result
         act.future = loop.create_future()
-        if taken is not None:
-            self._pump = loop.create_task(self._run(([act], taken)))
-        else:
-            self._queue.append(act)
-            if self._pump is None or self._pump.done():
-                self._pump = loop.create_task(self._run())
+        if self._pump is None or self._pump.done():
+            self._pump = loop.create_task(self._run())
         cancelled = None
         while not act.decided:
             try:
@@ -137,8 +137,9 @@ class Lane(ABC, Generic[A]):
         self.ended(act)
         return act.result
 
-    def begin(self, act: A) -> Link | None:
-        """May commit the act at once and decide it, or send it: then the connection, which `write` is given first."""
+    def begin(self, queue: deque[A]) -> tuple[list[A], Link] | None:
+        """Before the turn of the loop is over: may take a batch from the queue, and commit and decide it. Or send it:
+        then it is returned, with the connection over which `write` finds it under way."""
         return None
 
     def may_begin(self, link: Link) -> bool:
@@ -179,7 +180,7 @@ class Lane(ABC, Generic[A]):
         lane left it."""
         self.newest = newest
         stored, at_ms, w, stamp = self.tally.moved(move, at_ms=at_ms)
-        if not await link.run(COUNT_IN.format(last="%s"), (stored, at_ms, newest, w, stamp)):
+        if not await link.run(COUNT_IN, (stored, at_ms, newest, w, stamp)):
             await link.roll_back()
             await self._find_row(link)
             raise psycopg.OperationalError("the row of the tally was folded: again with a new one")
@@ -190,12 +191,12 @@ class Lane(ABC, Generic[A]):
 
     # the pump
 
-    async def _run(self, begun: tuple[list[A], Link] | None = None) -> None:
-        if begun is None:
-            await asyncio.sleep(0)  # what others ask for in this turn of the loop shares the commit
-        while begun or self._queue:
-            acts, taken = begun or (self.next_batch(self._queue), None)
-            begun = None
+    async def _run(self) -> None:
+        await asyncio.sleep(0)  # what others ask for in this turn of the loop shares the commit
+        self._under_way = True
+        while self._begun is not None or self._queue:
+            acts, taken = self._begun or (self.next_batch(self._queue), None)
+            self._begun = None
             try:
                 await self._decide(acts, taken)
             except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
@@ -203,6 +204,7 @@ class Lane(ABC, Generic[A]):
                     act.error = act.error or error
             for act in acts:
                 act.decide()
+        self._under_way = False
 
     async def _decide(self, acts: list[A], taken: Link | None) -> None:
         """Commit the batch, or set the error of every act. `taken`: the connection over which it is under way."""
