@@ -1,6 +1,6 @@
-"""DBOS over SQLite: workflows of steps that do nothing. Runs in the peers' own venv.
+"""DBOS over SQLite or PostgreSQL: workflows of steps that do nothing. Runs in the peers' own venv.
 
-    python bench/peers/dbos_steps.py --folder DIR --tasks 50 --steps 20 [--intent]
+    python bench/peers/dbos_steps.py --folder DIR --tasks 50 --steps 20 [--intent] [--url postgresql://...]
 
 Its natural form records a step's result after the step, so a crash inside the step leaves no
 trace of it. `--intent` adds what a durable intent costs there: a step of its own before each.
@@ -69,12 +69,13 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--intent", action="store_true")
+    parser.add_argument("--url", help="a database in PostgreSQL instead of a file")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     DBOS(
         config={
             "name": "bench",
-            "system_database_url": f"sqlite:///{options.folder / 'dbos.sqlite'}",
+            "system_database_url": options.url or f"sqlite:///{options.folder / 'dbos.sqlite'}",
             "run_admin_server": False,
         }
     )

@@ -1,6 +1,6 @@
-"""LangGraph over SQLite: steps that do nothing. Runs in the peers' own venv.
+"""LangGraph over SQLite or PostgreSQL: steps that do nothing. Runs in the peers' own venv.
 
-    python bench/peers/langgraph_steps.py --folder DIR --tasks 50 --steps 20 --form graph
+    python bench/peers/langgraph_steps.py --folder DIR --tasks 50 --steps 20 --form graph [--url postgresql://...]
 
 `graph`: one node in a loop, `durability="sync"`: a checkpoint after each step, synced before the
 next begins. `functional`: an entrypoint that awaits tasks one after the other; their results are
@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 from typing import TypedDict
 
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
@@ -33,7 +35,7 @@ class State(TypedDict):
     order: dict[str, object]
 
 
-def make_graph(saver: AsyncSqliteSaver):
+def make_graph(saver: BaseCheckpointSaver):
     async def charge(state: State) -> State:
         return {"left": state["left"] - 1, "last": f"ch_{state['left']}", "order": state["order"]}
 
@@ -44,7 +46,7 @@ def make_graph(saver: AsyncSqliteSaver):
     return builder.compile(checkpointer=saver)
 
 
-def make_functional(saver: AsyncSqliteSaver):
+def make_functional(saver: BaseCheckpointSaver):
     @task
     async def charge(card: str, cents: int, order: dict[str, object]) -> dict[str, object]:
         return {"id": f"ch_{cents}", "cents": cents}
@@ -72,8 +74,9 @@ async def run(program, form: str, tasks: int, steps: int, name: str) -> float:
     return time.perf_counter() - began
 
 
-async def measure(folder: Path, form: str, tasks: int, steps: int) -> float:
-    async with AsyncSqliteSaver.from_conn_string(str(folder / "langgraph.sqlite")) as saver:
+async def measure(folder: Path, url: str | None, form: str, tasks: int, steps: int) -> float:
+    kind, place = (AsyncPostgresSaver, url) if url else (AsyncSqliteSaver, str(folder / "langgraph.sqlite"))
+    async with kind.from_conn_string(place) as saver:
         await saver.setup()
         program = make_graph(saver) if form == "graph" else make_functional(saver)
         await run(program, form, 1, 3, "warm")
@@ -86,8 +89,9 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--form", choices=("graph", "functional"), required=True)
+    parser.add_argument("--url", help="a database in PostgreSQL instead of a file")
     options = parser.parse_args()
-    took = asyncio.run(measure(options.folder, options.form, options.tasks, options.steps))
+    took = asyncio.run(measure(options.folder, options.url, options.form, options.tasks, options.steps))
     print(json.dumps({"steps_per_s": options.tasks * options.steps / took}))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from holdfast.errors import AttemptTimedOut
 from holdfast.journal import records
 from holdfast.journal.contract import Hold
-from holdfast.journal.postgres import writer
+from holdfast.journal.postgres import adding, writer
 from holdfast.journal.postgres.lane import Lane
 from holdfast.journal.postgres.links import Link
 from holdfast.journal.postgres.writer import Append, Writer
@@ -110,9 +110,9 @@ def _no_epoch_check() -> None:
 
 def _no_epoch_check_on_a_server() -> None:
     original, checked = Writer.write, "k.t = w.t AND k.epoch = w.epoch AND k.seq = w.before AND k.state = 'running'"
-    if checked not in writer.MOVE or checked not in writer.ADD:
+    if checked not in writer.MOVE or checked not in adding.ADD:
         raise AttributeError("the check of a hold is written in another way now")
-    writer.MOVE, writer.ADD = (one.replace(checked, "k.t = w.t") for one in (writer.MOVE, writer.ADD))
+    writer.MOVE, adding.ADD = (one.replace(checked, "k.t = w.t") for one in (writer.MOVE, adding.ADD))
     made, given = Writer.append, dict[int, tuple[Any, ...]]()
 
     def append(self: Writer, hold: Hold, entries: Sequence[NewRecord], **rest: Any) -> Append:
@@ -133,7 +133,11 @@ def _no_epoch_check_on_a_server() -> None:
     async def check(_self: Writer, _link: Link, acts: list[Append]) -> list[Append]:
         return acts
 
+    def begin(_self: Writer, _queue: object) -> None:
+        return None
+
     _replace(Writer, "append", append)
+    _replace(Writer, "begin", begin)
     _replace(Writer, "write", write)
     _replace(Writer, "_check_holds", check)
 

@@ -20,11 +20,11 @@ import pytest
 from holdfast.core.ids import task_id_from_bytes
 from holdfast.errors import CommitUnknown, JournalOlderCopy
 from holdfast.journal.contract import Claimed, CommitOutcome, Submission
-from holdfast.journal.postgres import lane
+from holdfast.journal.postgres import adding, lane
+from holdfast.journal.postgres.adding import Adding, Addition, Answer
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.links import BEGIN, IDLE_MS, LINKS_MAX, InDoubt, Link
 from holdfast.journal.postgres.place import PostgresPlace, Row
-from holdfast.journal.postgres.writer import ADD
 from holdfast.testing.journal_contract.world import copied, noted
 from holdfast_proofs.support.postgres import Server
 
@@ -37,15 +37,60 @@ def submission(name: str) -> Submission:
     return Submission(task_id=task_id_from_bytes(raw), name="trip", args={}, args_fingerprint=b"f" * 16)
 
 
+class Cut:
+    """Statements that add records and never reach the server, because the connection is cut. `late` has them."""
+
+    def __init__(self, place: PostgresPlace, *, first: int) -> None:
+        self.late: list[tuple[bytes, Sequence[bytes]]] = []
+        self._place, self._left = place, first
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        send, send_one = Adding.send, Adding.send_one
+
+        def many(of: Adding, link: Link, batch: Sequence[Addition], tally: Any) -> Answer:
+            cut = self._cut(link, of._add, lambda: adding._arrays(batch, tally))
+            return cut or send(of, link, batch, tally)
+
+        def one(of: Adding, link: Link, addition: Addition, tally: Any) -> Answer:
+            text = of._ones[of._names[len(addition.records) - 1]]
+            return self._cut(link, text, lambda: adding._values(addition, tally)) or send_one(of, link, addition, tally)
+
+        monkeypatch.setattr(Adding, "send", many)
+        monkeypatch.setattr(Adding, "send_one", one)
+
+    def _cut(self, link: Link, text: bytes, values: Callable[[], Sequence[bytes]]) -> Answer | None:
+        self.sending()
+        if not self._left:
+            return None
+        self._left -= 1
+        self.late.append((text, values()))
+        link.db.pgconn.finish()
+        return Answer(link, error=psycopg.OperationalError("the connection was cut"))
+
+    def sending(self) -> None:
+        """Another one is about to be sent."""
+
+    def arrive(self) -> str:
+        """The first one reaches the server now; how that ends."""
+        text, values = self.late[0]
+        with self._place.connect_at_once() as other:
+            done = other.pgconn.exec_params(text, values, param_formats=[1] * len(values))
+            return (done.error_field(psycopg.pq.DiagnosticField.SQLSTATE) or b"").decode()
+
+
 async def claimed_tasks(journal: PostgresJournal, count: int) -> list[Claimed]:
     session = await journal.open_session(worker="test", ttl_ms=60_000)
     await asyncio.gather(*(journal.submit(submission(f"{journal.journal_id} {n}")) for n in range(count)))
     return await journal.claim(session, names=None, limit=count)
 
 
-async def test_nothing_is_lost_or_doubled_while_connections_are_killed(server: Server, open_it: OpenJournal) -> None:
+@pytest.mark.parametrize(("tasks", "steps"), [(1, 150), (6, 25), (20, 25)])
+async def test_nothing_is_lost_or_doubled_while_connections_are_killed(
+    server: Server, open_it: OpenJournal, tasks: int, steps: int
+) -> None:
+    """One task sends at once, a few share commits, of many the first half is sent early."""
     journal: PostgresJournal = await open_it()
-    claims, steps, killed = await claimed_tasks(journal, 6), 25, 0
+    claims, killed = await claimed_tasks(journal, tasks), 0
 
     async def work(claimed: Claimed) -> None:
         for nth in range(steps):
@@ -112,32 +157,24 @@ async def test_confirm_waits_for_a_commit_that_still_waits(
     await writing
 
 
+@pytest.mark.parametrize("tasks", [1, 2])
 async def test_what_confirm_finds_aborted_cannot_arrive_any_more(
-    place: PostgresPlace, open_it: OpenJournal, monkeypatch: pytest.MonkeyPatch
+    place: PostgresPlace, open_it: OpenJournal, monkeypatch: pytest.MonkeyPatch, tasks: int
 ) -> None:
     """The connection was lost before the server had the statement, and none could be made until it was given up."""
     journal: PostgresJournal = await open_it()
-    (claimed,) = await claimed_tasks(journal, 1)
-    late: list[tuple[bytes, Sequence[Any]]] = []
-    run = Link.run
-
-    async def cut(self: Link, text: str, values: Sequence[Any] = ()) -> list[Row]:
-        if text is not ADD or late:
-            return await run(self, text, values)
-        late.append((place.sql(text), values))
-        await self.close()
-        raise psycopg.OperationalError("the connection was cut")
-
-    monkeypatch.setattr(Link, "run", cut)
+    claimed, *_ = await claimed_tasks(journal, tasks)
+    await journal.append(claimed.hold, [noted("n0")])
+    cut = Cut(place, first=1)
+    cut.install(monkeypatch)
     with monkeypatch.context() as impatient:
         impatient.setattr(lane, "TRY_S", 0)
         with pytest.raises(CommitUnknown):
             await journal.append(claimed.hold, [noted("n1")])
     assert await journal.confirm(claimed.hold, seq=claimed.hold.seq + 1) is CommitOutcome.ABORTED
-    with place.connect_at_once() as other, pytest.raises(psycopg.errors.DivisionByZero):
-        other.execute(*late[0], binary=True)
+    assert cut.arrive() == psycopg.errors.DivisionByZero.sqlstate
     await journal.append(claimed.hold, [noted("n1")])
-    assert list((await journal.read_task(claimed.hold.task_id)).notes) == ["n1"]
+    assert list((await journal.read_task(claimed.hold.task_id)).notes) == ["n0", "n1"]
     assert [line async for line in journal.check()] == []
 
 
@@ -146,19 +183,21 @@ async def test_a_server_that_refuses_while_a_commit_is_in_doubt_leaves_it_in_dou
 ) -> None:
     journal: PostgresJournal = await open_it()
     (claimed,) = await claimed_tasks(journal, 1)
-    run = Link.run
+    run, send = Link.run, Answer.wait
+
+    async def cut_after(self: Answer) -> Any:
+        await send(self)
+        await self.link.close()
+        raise psycopg.OperationalError("the connection was cut")
 
     async def cut(self: Link, text: str, values: Sequence[Any] = ()) -> list[Row]:
-        if text is ADD:
-            await run(self, text, values)
-            await self.close()
-            raise psycopg.OperationalError("the connection was cut")
         if "FOR UPDATE" in text:
             raise psycopg.errors.InsufficientPrivilege("permission denied for table tally")
         return await run(self, text, values)
 
     with monkeypatch.context() as changed:
         changed.setattr(Link, "run", cut)
+        changed.setattr(Answer, "wait", cut_after)
         with pytest.raises(CommitUnknown, match="permission denied"):
             await journal.append(claimed.hold, [noted("n1")])
     assert await journal.confirm(claimed.hold, seq=claimed.hold.seq + 1) is CommitOutcome.COMMITTED
@@ -184,13 +223,15 @@ async def test_a_process_that_stops_inside_a_transaction_keeps_nobody_waiting(
     assert len(tries) == 2
 
 
+@pytest.mark.parametrize("tasks", [1, 2])
 @pytest.mark.parametrize("end", ["pg_cancel_backend", "pg_terminate_backend"])
 async def test_a_cancelled_wait_for_the_standby_is_no_success(
-    server: Server, open_it: OpenJournal, standby_gone: StandbyGone, end: str
+    server: Server, open_it: OpenJournal, standby_gone: StandbyGone, end: str, tasks: int
 ) -> None:
     """The server then answers with success, or is gone; the row is on this server alone."""
     journal: PostgresJournal = await open_it()
-    (claimed,) = await claimed_tasks(journal, 1)
+    claimed, *_ = await claimed_tasks(journal, tasks)
+    await journal.append(claimed.hold, [noted("n0")])
     with standby_gone() as until_waiting:
         writing = asyncio.create_task(journal.append(claimed.hold, [noted("n1")]))
         for _ in range(2):
@@ -199,7 +240,7 @@ async def test_a_cancelled_wait_for_the_standby_is_no_success(
             await asyncio.sleep(0.3)
             assert not writing.done()
     await writing
-    assert list((await journal.read_task(claimed.hold.task_id)).notes) == ["n1"]
+    assert list((await journal.read_task(claimed.hold.task_id)).notes) == ["n0", "n1"]
     assert [line async for line in journal.check()] == []
 
 
@@ -260,32 +301,22 @@ async def test_a_database_that_lost_commits_is_refused(
     assert journal.broken
 
 
+@pytest.mark.parametrize("tasks", [1, 2])
 async def test_a_statement_that_arrives_when_it_is_long_given_up_changes_nothing(
-    place: PostgresPlace, open_it: OpenJournal, monkeypatch: pytest.MonkeyPatch
+    place: PostgresPlace, open_it: OpenJournal, monkeypatch: pytest.MonkeyPatch, tasks: int
 ) -> None:
     """The connection is lost before the server has the statement; it arrives after the doubt was settled, and before
     the same is written again."""
     journal: PostgresJournal = await open_it()
-    (claimed,) = await claimed_tasks(journal, 1)
-    late: list[tuple[bytes, Sequence[Any]]] = []
-    run = Link.run
-
-    async def cut(self: Link, text: str, values: Sequence[Any] = ()) -> list[Row]:
-        if text is not ADD:
-            return await run(self, text, values)
-        if not late:
-            late.append((place.sql(text), values))
-            await self.close()
-            raise psycopg.OperationalError("the connection was cut")
-        with place.connect_at_once() as other, contextlib.suppress(psycopg.errors.DivisionByZero):
-            other.execute(*late[0], binary=True)
-        return await run(self, text, values)
-
-    monkeypatch.setattr(Link, "run", cut)
+    claimed, *_ = await claimed_tasks(journal, tasks)
+    await journal.append(claimed.hold, [noted("n0")])
+    cut, ends = Cut(place, first=1), list[str]()
+    cut.sending = lambda: ends.extend([cut.arrive()] if cut.late and not ends else [])
+    cut.install(monkeypatch)
     await journal.append(claimed.hold, [noted("n1")])
     await journal.append(claimed.hold, [noted("n2")])
-    assert len(late) == 1
-    assert list((await journal.read_task(claimed.hold.task_id)).notes) == ["n1", "n2"]
+    assert ends == [psycopg.errors.DivisionByZero.sqlstate]
+    assert list((await journal.read_task(claimed.hold.task_id)).notes) == ["n0", "n1", "n2"]
     assert [line async for line in journal.check()] == []
 
 

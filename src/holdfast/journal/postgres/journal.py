@@ -92,7 +92,7 @@ class PostgresJournal:
         self._changes = Changes(self._links, self._entropy.bytes(8).hex())
         self._total_seen: object = None
         self._total_after_s = 0.0
-        self._closed = False
+        self._closed, self._holds = False, 0
         self.unclean = False  # a worker's death says nothing about the server's disk
 
     async def prepare(self) -> None:
@@ -143,6 +143,7 @@ class PostgresJournal:
 
     async def end_session(self, session: contract.Session, *, orderly: bool = True) -> None:
         own = _own(session)
+        self._set_holds(0)
         if own.row and orderly:
             await self._links.write(lambda link: sessions.end(link, own, now_ms=self.now_ms()))
             self._changes.note()
@@ -167,7 +168,9 @@ class PostgresJournal:
         alone: bool = False,
     ) -> list[contract.Claimed]:
         act = Claim(session=_own(session), names=names, limit=limit, task_id=task_id, alone=alone)
-        return await self._claims.do(act)
+        taken: list[contract.Claimed] = await self._claims.do(act)
+        self._set_holds(self._holds + len(taken))
+        return taken
 
     async def append(
         self,
@@ -182,10 +185,12 @@ class PostgresJournal:
         act = self._writer.append(hold, entries, change=change, applied=applied, statements=statements)
         numbers: list[int] = await self._writer.do(act)
         if change is not None and change.state is not TaskState.RUNNING:
+            self._set_holds(self._holds - 1)
             self._changes.note()
         return numbers
 
     async def release(self, hold: contract.Hold) -> None:
+        self._set_holds(self._holds - 1)
         if await self._links.write(lambda link: claims.release(link, hold, now_ms=self.now_ms())):
             self._changes.note()
 
@@ -426,6 +431,10 @@ class PostgresJournal:
     @property
     def broken(self) -> str:
         return self._writer.broken or self._claims.broken
+
+    def _set_holds(self, holds: int) -> None:
+        self._holds = max(0, holds)
+        self._writer.tasks = self._holds
 
     async def close(self) -> None:
         if self._closed:

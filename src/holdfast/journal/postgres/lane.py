@@ -37,9 +37,10 @@ from holdfast.journal.total import NONCE_BYTES, RunningTotal
 TallyRow = tuple[bytes, int, str, int]  # the new total, the time, which row, its stamp before
 
 COUNT_IN = (
-    "UPDATE $s.tally SET stamp = stamp + 1, total = %b, at_ms = greatest(at_ms, %s), last = greatest(last, {last}) "
+    "UPDATE $s.tally SET stamp = stamp + 1, total = %b, at_ms = greatest(at_ms, %s), last = greatest(last, %s) "
     "WHERE w = %s AND stamp = %s RETURNING stamp"
 )
+GIVE_WAY_S = 0.005
 USED_UP = 2  # added to the stamp of a batch that is not there; one more would say that it is
 _NO_RESULT = object()
 
@@ -99,6 +100,9 @@ class Lane(ABC, Generic[A]):
         self._doubt: int | None = None  # by how much the batch in doubt moves the total
         self._in_doubt: Sequence[A] = ()
         self.commits = 0
+        self._begun: tuple[list[A], Link] | None = None  # sent, its answer not yet awaited
+        self._under_way = False
+        self._gave_way = 0.0
         self.broken = ""
         self.timeline = ""
 
@@ -107,8 +111,14 @@ class Lane(ABC, Generic[A]):
         if self.broken:
             raise JournalOlderCopy(self.broken)
         loop = asyncio.get_running_loop()
-        act.future = loop.create_future()
         self._queue.append(act)
+        if self._begun is None and not self._under_way:
+            self._begun = self.begin(self._queue)
+            if act.decided:
+                self.ended(act)
+                await self._give_way(loop)
+                return act.result
+        act.future = loop.create_future()
         if self._pump is None or self._pump.done():
             self._pump = loop.create_task(self._run())
         cancelled = None
@@ -126,6 +136,21 @@ class Lane(ABC, Generic[A]):
             raise act.error
         self.ended(act)
         return act.result
+
+    def begin(self, queue: deque[A]) -> tuple[list[A], Link] | None:
+        """Before the turn of the loop is over: may take a batch from the queue, and commit and decide it. Or send it:
+        then it is returned, with the connection over which `write` finds it under way."""
+        return None
+
+    def may_begin(self, link: Link) -> bool:
+        """Nothing is in doubt, and the tally was seen over this connection."""
+        return self._doubt is None and link in self._looked
+
+    async def _give_way(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A task whose acts are decided at once would never let the lease be renewed: yield now and then."""
+        if loop.time() - self._gave_way > GIVE_WAY_S:
+            await asyncio.sleep(0)
+            self._gave_way = loop.time()
 
     def ended(self, act: A) -> None:
         """It is decided: also where whoever asked was cancelled meanwhile."""
@@ -155,7 +180,7 @@ class Lane(ABC, Generic[A]):
         lane left it."""
         self.newest = newest
         stored, at_ms, w, stamp = self.tally.moved(move, at_ms=at_ms)
-        if not await link.run(COUNT_IN.format(last="%s"), (stored, at_ms, newest, w, stamp)):
+        if not await link.run(COUNT_IN, (stored, at_ms, newest, w, stamp)):
             await link.roll_back()
             await self._find_row(link)
             raise psycopg.OperationalError("the row of the tally was folded: again with a new one")
@@ -168,23 +193,27 @@ class Lane(ABC, Generic[A]):
 
     async def _run(self) -> None:
         await asyncio.sleep(0)  # what others ask for in this turn of the loop shares the commit
-        while self._queue:
-            acts = self.next_batch(self._queue)
+        self._under_way = True
+        while self._begun is not None or self._queue:
+            acts, taken = self._begun or (self.next_batch(self._queue), None)
+            self._begun = None
             try:
-                await self._decide(acts)
+                await self._decide(acts, taken)
             except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
                 for act in acts:
                     act.error = act.error or error
             for act in acts:
                 act.decide()
+        self._under_way = False
 
-    async def _decide(self, acts: list[A]) -> None:
-        """Commit the batch, or set the error of every act."""
+    async def _decide(self, acts: list[A], taken: Link | None) -> None:
+        """Commit the batch, or set the error of every act. `taken`: the connection over which it is under way."""
         loop = asyncio.get_running_loop()
         until, in_doubt = loop.time() + TRY_S, False
         while True:
             try:
-                async with self._links.borrowed() as link:
+                link, taken = taken, None
+                async with self._links.borrowed(taken=link) as link:
                     await self._prepare(link)
                     if self._doubt is not None and await self._settle(link) and self._in_doubt is acts:
                         return
@@ -228,14 +257,14 @@ class Lane(ABC, Generic[A]):
             return  # every act was refused: nothing was written
         if link.warned:
             await link.make_durable()
-        self._committed(move)
+        self.committed(move)
 
     async def _abort(self, link: Link) -> None:
         self._doubt = None
         if not link.lost and link.db.info.transaction_status is not psycopg.pq.TransactionStatus.IDLE:
             await link.roll_back()
 
-    def _committed(self, move: int) -> None:
+    def committed(self, move: int) -> None:
         self.tally.stamp += 1
         self.tally.total += move
         self.tally.last = max(self.tally.last, self.newest)
@@ -261,7 +290,7 @@ class Lane(ABC, Generic[A]):
             for act in self._in_doubt:
                 if act.error is None and not act.has_result:
                     await self.recover(link, act)
-            self._committed(move)
+            self.committed(move)
             return True
         self._doubt = None
         if found < 0:

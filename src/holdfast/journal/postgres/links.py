@@ -139,9 +139,10 @@ class Links:
         self.commits = 0
 
     @asynccontextmanager
-    async def borrowed(self, *, urgent: bool = False) -> AsyncGenerator[Link]:
-        """A connection for the block; what is urgent waits for no other. Raises psycopg.Error."""
-        link = await self._take(urgent)
+    async def borrowed(self, *, urgent: bool = False, taken: Link | None = None) -> AsyncGenerator[Link]:
+        """A connection for the block, or the one that was taken before; what is urgent waits for no other. Raises
+        psycopg.Error."""
+        link = taken or await self._take(urgent)
         try:
             yield link
         except BaseException:  # a cancel too: what is under way on it must not reach the next one
@@ -149,7 +150,11 @@ class Links:
                 await link.close()
             raise
         finally:
-            self._give(link)
+            self.give(link)
+
+    def take_idle(self) -> Link | None:
+        """A connection that is idle now; the caller gives it back, or has it `taken`."""
+        return self._idle.pop() if self._idle and not self._idle[-1].lost else None
 
     async def _take(self, urgent: bool) -> Link:
         while not (urgent or self._idle) and self._open >= self._limit:
@@ -177,7 +182,7 @@ class Links:
         self._known = Known(link.address, answers=True)
         return link
 
-    def _give(self, link: Link) -> None:
+    def give(self, link: Link) -> None:
         if link.lost:
             self._known = Known(link.address, answers=False)
         if link.lost or self._closed or self._open > self._limit:

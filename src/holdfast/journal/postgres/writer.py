@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from psycopg import errors as pg
 
@@ -26,7 +26,8 @@ from holdfast.journal.bodies import RestoredFrom
 from holdfast.journal.builds import name_and_build
 from holdfast.journal.chain import first_link
 from holdfast.journal.contract import Change, CommitOutcome, Hold, Statement, Submission, Submitted
-from holdfast.journal.postgres.lane import COUNT_IN, Act, Lane
+from holdfast.journal.postgres.adding import RECORDS_MAX, Adding, Addition, Answer
+from holdfast.journal.postgres.lane import Act, Lane
 from holdfast.journal.postgres.links import BEGIN, Link, Links, transact
 from holdfast.journal.postgres.place import Row
 from holdfast.journal.postgres.rows import Chained, chained
@@ -41,6 +42,7 @@ from holdfast.journal.total import RunningTotal
 
 BATCH_MAX = 500
 _JUST_RESTORED_MS = 3_600_000  # far above every lease
+SENT_EARLY_MIN = 8  # of fewer tasks than twice that, all share a commit
 
 _RECORD = "t, seq, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, fingerprint, slot, quiet, body, hash"
 _RECORDS = (
@@ -54,22 +56,17 @@ MOVE = (
     "UPDATE $s.task AS k SET seq = w.seq, head = w.head, changed_ms = greatest(k.changed_ms, %b), "
     "crashes = CASE WHEN w.progress THEN 0 ELSE k.crashes END "
     "FROM unnest(%b::bigint[], %b::bigint[], %b::integer[], %b::integer[], %b::bytea[], %b::boolean[]) "
-    "AS w(t, epoch, before, seq, head, progress){more} "
+    "AS w(t, epoch, before, seq, head, progress) "
     "WHERE k.t = w.t AND k.epoch = w.epoch AND k.seq = w.before AND k.state = 'running' RETURNING k.t"
-)
-_SETTINGS = (
-    "SELECT set_config('synchronous_commit', 'on', true) AS synced, set_config('lock_timeout', '10000', true) AS waits"
-)
-ADD = (
-    f"WITH settings AS MATERIALIZED ({_SETTINGS}), moved AS ({MOVE.format(more=', settings')}), kept AS ({KEEP}), "
-    f"counted AS ({COUNT_IN.format(last='(SELECT max(n) FROM kept)')}) "
-    "SELECT (SELECT array_agg(ARRAY[t, seq, n]) FROM kept), $now, "
-    "1 / ((SELECT count(*) FROM moved) = %b AND EXISTS (SELECT 1 FROM counted))::integer"
 )
 LOCK = "SELECT t, epoch, seq, state, due_ms FROM $s.task WHERE t = ANY(%b::bigint[]) ORDER BY t FOR UPDATE"
 CHANGE = (
-    "UPDATE $s.task SET state = %s, due_ms = %s, session = CASE WHEN %s THEN session END, "
-    "crashes = CASE WHEN %s THEN crashes ELSE 0 END, keep_until_ms = greatest(keep_until_ms, %s) WHERE t = %s"
+    "UPDATE $s.task AS k SET state = w.state, due_ms = w.due_ms, "
+    "session = CASE WHEN w.state = 'running' THEN k.session END, "
+    "crashes = CASE WHEN w.state = 'running' THEN k.crashes ELSE 0 END, "
+    "keep_until_ms = greatest(k.keep_until_ms, w.keep_until_ms) "
+    "FROM unnest(%b::bigint[], %b::text[], %b::bigint[], %b::bigint[]) AS w(t, state, due_ms, keep_until_ms) "
+    "WHERE k.t = w.t"
 )
 
 
@@ -87,6 +84,7 @@ class Append(Act):
     change: Change | None
     applied: Sequence[int]
     statements: Sequence[Statement]
+    due_ms: int = rules.NEVER_MS  # of the task, as it was when it was locked
 
     @property
     def adds_only(self) -> bool:
@@ -134,6 +132,9 @@ class Writer(Lane[Write]):
         self._wraps = wraps
         self._boot_ms = boot_ms
         self.statements_off = ""  # why no statement of a tool can be run
+        self.tasks = 0  # that run here
+        self._adding = Adding(links.place)
+        self._sent: Answer | None = None
 
     def append(
         self,
@@ -199,7 +200,7 @@ class Writer(Lane[Write]):
             acts[0].result = await transact(link, functools.partial(_confirm, acts[0]))
             return 0
         appends = [act for act in acts if isinstance(act, Append)]
-        if len(appends) == len(acts) and all(act.adds_only and act.made.rows for act in appends):
+        if _add_only(acts):
             try:
                 return await self._add(link, appends)
             except (pg.DivisionByZero, pg.UniqueViolation):
@@ -215,21 +216,54 @@ class Writer(Lane[Write]):
 
     # one statement
 
-    async def _add(self, link: Link, acts: list[Append]) -> int:
-        move, now_ms = sum(act.move for act in acts), self._time.now_ms()
-        values = (
-            *_moves(acts, now_ms),
-            *records_by_column([(act.hold.row, act.made) for act in acts]),
-            *self.tally.moved(move, at_ms=now_ms),
-            len(acts),
-        )
+    def begin(self, queue: deque[Write]) -> tuple[list[Write], Link] | None:
+        if len(queue) < (max(self.tasks // 2, SENT_EARLY_MIN) if self.tasks > 1 else 1):
+            return None
+        link = self._links.take_idle() if _add_only(queue) else None
+        if link is None:
+            return None
+        acts = cast(list[Append], self.next_batch(queue)) if self._may_send(link, queue) else []
+        if not acts:
+            self._links.give(link)
+            return None
+        sent = self._send(link, acts, alone=self.tasks <= 1)
+        if not sent.is_good or link.warned:
+            self._sent = sent
+            return cast(list[Write], acts), link
+        self._links.give(link)
+        self._added(acts, *sent.read())
+        self.committed(acts[0].move)
+        acts[0].decided = True
+        return None
+
+    def _may_send(self, link: Link, queue: deque[Write]) -> bool:
+        if not self.may_begin(link):
+            return False
+        if self.tasks > 1:
+            return True
+        return len(queue) == 1 and _records(queue[0]) <= RECORDS_MAX and self._adding.is_prepared(link)
+
+    def _send(self, link: Link, acts: list[Append], *, alone: bool = False) -> Answer:
         link.warned = ""
+        batch = [Addition(act.hold.row, act.made.rows, act.progress) for act in acts]
+        tally = self.tally.moved(sum(act.move for act in acts), at_ms=self._time.now_ms())
+        return self._adding.send_one(link, batch[0], tally) if alone else self._adding.send(link, batch, tally)
+
+    async def _add(self, link: Link, acts: list[Append]) -> int:
+        sent, self._sent = self._sent, None
+        if sent is None:
+            if self.tasks <= 1:
+                await self._adding.prepare(link)
+            sent = self._send(link, acts)
+        move = sum(act.move for act in acts)
         self.committing(move)
-        ((kept, database_ms, _),) = await link.run(ADD, values)
+        self._added(acts, *await sent.wait())
+        return move
+
+    def _added(self, acts: list[Append], database_ms: int, kept: list[Row]) -> None:
         self._time.heard(database_ms)
         self.newest = max(row[2] for row in kept)
         _give_numbers(acts, kept)
-        return move
 
     # in steps
 
@@ -244,12 +278,13 @@ class Writer(Lane[Write]):
         if any(act.statements for act in appends):
             await link.db.execute(_AFTER_STATEMENTS)
         if going:
-            await link.run(MOVE.format(more=""), _moves(going, now_ms))
+            await link.run(MOVE, _moves(going, now_ms))
             kept += [(act.hold.row, act.made) for act in going]
         numbers = await link.run(KEEP, records_by_column(kept)) if any(made.rows for _, made in kept) else []
         _give_numbers(going, numbers)
-        for act in going:
-            await self._change(link, act, now_ms)
+        changed = [await self._changed(link, act, now_ms) for act in going if act.change or act.applied or act.remarks]
+        if rows := [row for row in changed if row is not None]:
+            await link.run(CHANGE, [list(column) for column in zip(*rows, strict=True)])
         done = [act for act in acts if act.error is None]
         if not done:
             await link.roll_back()
@@ -300,6 +335,7 @@ class Writer(Lane[Write]):
                     hold_epoch=hold.epoch,
                     hold_seq=act.made.seq - len(act.made.rows),
                 )
+                act.due_ms = row[4]
                 sound.append(act)
             except (LeaseLost, InvariantViolated) as error:
                 act.error = error
@@ -368,7 +404,8 @@ class Writer(Lane[Write]):
             act.result = Submitted(task_id=task_id, created=False, state=TaskState(found[3]))
         return True
 
-    async def _change(self, link: Link, act: Append, now_ms: int) -> None:
+    async def _changed(self, link: Link, act: Append, now_ms: int) -> tuple[int, str, int, int] | None:
+        """What comes with the records; the values of CHANGE, where the task changes its state."""
         hold = act.hold
         for entry in act.remarks:
             await remarks.add(link, rules.remark_of(hold.task_id, entry), self._wraps, at_ms=now_ms)
@@ -378,15 +415,13 @@ class Writer(Lane[Write]):
             )
         change = act.change
         if change is None:
-            return
+            return None
         if change.state in rules.RESTING and await inbox.has_unseen(link, hold):
             change = rules.roused(change)
-        row = await link.one("SELECT due_ms FROM $s.task WHERE t = %s", (hold.row,))
-        due_ms = rules.NEVER_MS if row is None else row[0]
-        due, running = rules.due_after_change(change, due_ms=due_ms, now_ms=now_ms), change.state is TaskState.RUNNING
-        await link.change(CHANGE, (change.state.value, due, running, running, change.keep_until_ms, hold.row))
         if change.notice is not None:
             await upkeep.add_notice(link, change.notice, self._wraps, at_ms=now_ms)
+        due_ms = rules.due_after_change(change, due_ms=act.due_ms, now_ms=now_ms)
+        return hold.row, change.state.value, due_ms, change.keep_until_ms
 
 
 # Two submissions of one request under different ids wait for each other here.
@@ -407,6 +442,14 @@ async def _confirm(act: Confirm, link: Link) -> CommitOutcome:
         return CommitOutcome.ABORTED
     await link.run("UPDATE $s.task SET changed_ms = changed_ms WHERE t = %s", (act.hold.row,))
     return CommitOutcome.COMMITTED if row[1] >= act.seq else CommitOutcome.ABORTED
+
+
+def _add_only(acts: Iterable[Write]) -> bool:
+    return all(isinstance(act, Append) and act.adds_only and act.made.rows for act in acts)
+
+
+def _records(act: Write) -> int:
+    return len(act.made.rows) if isinstance(act, Append) else 0
 
 
 def _moves(acts: Sequence[Append], now_ms: int) -> tuple[Any, ...]:

@@ -51,8 +51,11 @@ _LEFT = (
     f"AND {{known}} AND {{willing}} {_TAKE}"
 )
 _CLAIM = (
-    "UPDATE $s.task SET name = %s, state = %s, session = %s, due_ms = %s, epoch = %s, seq = %s, head = %b, "
-    "crashes = %s, changed_ms = greatest(changed_ms, %s) WHERE t = %s"
+    "UPDATE $s.task AS k SET name = w.name, state = w.state, session = w.session, due_ms = w.due_ms, epoch = w.epoch, "
+    "seq = w.seq, head = w.head, crashes = w.crashes, changed_ms = greatest(k.changed_ms, w.now_ms) "
+    "FROM unnest(%b::text[], %b::text[], %b::bigint[], %b::bigint[], %b::bigint[], %b::integer[], %b::bytea[], "
+    "%b::integer[], %b::bigint[], %b::bigint[]) "
+    "AS w(name, state, session, due_ms, epoch, seq, head, crashes, now_ms, t) WHERE k.t = w.t"
 )
 
 
@@ -221,6 +224,7 @@ class Claims(Lane[Claim]):
         now_ms, boot_ms, session = self._time.now_ms(), self._clock.boot_ms(), act.session
         holds: list[tuple[Hold, Candidate, Record]] = []
         kept: list[tuple[int, Chained]] = []
+        claims: list[Row] = []
         for one in candidates:
             # The row's count is reset by each step that closes, so progress needs no second look here.
             decision = rules.decide_claim(
@@ -253,7 +257,7 @@ class Claims(Lane[Claim]):
             kept.append((one.row, made))
             rest = ("parked", None, rules.NEVER_MS) if poison else ("running", session.row, one.due_ms)
             rest = (pinned_name(name, build), *rest)
-            await link.run(_CLAIM, (*rest, epoch, made.seq, made.head, decision.crashes, now_ms, one.row))
+            claims.append((*rest, epoch, made.seq, made.head, decision.crashes, now_ms, one.row))
             if poison:
                 notice = poison_notice(one.task_id, rules.POISON_QUESTION, epoch=epoch, now_ms=now_ms)
                 await upkeep.add_notice(link, notice, self._wraps, at_ms=now_ms)
@@ -271,6 +275,8 @@ class Claims(Lane[Claim]):
             )
             one.crashes = decision.crashes
             holds.append((hold, one, record))
+        if claims:
+            await link.run(_CLAIM, [list(column) for column in zip(*claims, strict=True)])
         return await self._claimed(link, holds), kept
 
     async def _claimed(

@@ -1,0 +1,181 @@
+"""How appends reach the server: what one task adds, what many add, behind a pooler, and with a hold that is stale."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.ids import task_id_from_bytes
+from holdfast.errors import LeaseLost
+from holdfast.journal.contract import Claimed, Submission
+from holdfast.journal.postgres import adding
+from holdfast.journal.postgres.adding import Adding, Addition, Answer
+from holdfast.journal.postgres.journal import PostgresJournal
+from holdfast.journal.postgres.links import Link
+from holdfast.journal.postgres.opening import open_journal
+from holdfast.journal.postgres.place import PostgresPlace
+from holdfast.testing.journal_contract.world import noted
+from holdfast_proofs.support.postgres import Server, pooled
+
+OpenJournal = Callable[..., Awaitable[PostgresJournal]]
+
+
+class Keys:
+    current_journal_key = 1
+    k_effect = b"e" * 32
+
+    def journal_key(self, key_id: int) -> bytes:
+        return bytes([key_id]) * 32
+
+
+async def claimed_tasks(journal: PostgresJournal, count: int) -> list[Claimed]:
+    session = await journal.open_session(worker="test", ttl_ms=60_000)
+    for n in range(count):
+        raw = hashlib.sha256(f"{journal.journal_id} {n}".encode()).digest()[:16]
+        given = Submission(task_id=task_id_from_bytes(raw), name="trip", args={}, args_fingerprint=b"f" * 16)
+        await journal.submit(given)
+    return await journal.claim(session, names=None, limit=count)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many statements were sent: prepared ones of one task, answered at once or not; of how many tasks else."""
+    found: Counter[str] = Counter()
+    send, send_one = Adding.send, Adding.send_one
+
+    def many(of: Adding, link: Link, batch: Sequence[Addition], tally: Any) -> Answer:
+        found[f"{len(batch)} together"] += 1
+        return send(of, link, batch, tally)
+
+    def one(of: Adding, link: Link, addition: Addition, tally: Any) -> Answer:
+        answer = send_one(of, link, addition, tally)
+        found["one"] += 1
+        found["answered"] += answer.is_good
+        return answer
+
+    monkeypatch.setattr(Adding, "send", many)
+    monkeypatch.setattr(Adding, "send_one", one)
+    return found
+
+
+async def test_a_task_that_runs_alone_has_its_own_prepared_statement(
+    open_it: OpenJournal, sent: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first append prepares it. Where the answer comes soon no turn of the event loop passes."""
+    monkeypatch.setattr(adding, "BRIEF_MS", 10_000)
+    journal = await open_it()
+    (claimed,) = await claimed_tasks(journal, 1)
+    for n in range(4):
+        await journal.append(claimed.hold, [noted(f"n{n}")])
+    await journal.append(claimed.hold, [noted("n4"), noted("n5")])
+    await journal.append(claimed.hold, [noted("n6"), noted("n7"), noted("n8")])  # more than it has place for
+    assert sent == {"1 together": 2, "one": 4, "answered": 4}
+    view = await journal.read_task(claimed.hold.task_id)
+    assert list(view.notes) == [f"n{n}" for n in range(9)]
+    newest = await journal.read_newest(claimed.hold.task_id)
+    assert newest is not None
+    assert newest.number == claimed.hold.last
+    assert [line async for line in journal.check()] == []
+
+
+async def test_an_answer_that_does_not_come_soon_is_awaited_as_everything_else(
+    open_it: OpenJournal, sent: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adding, "BRIEF_MS", 0)
+    monkeypatch.setattr(adding.select, "poll", _NothingComes)
+    journal = await open_it()
+    (claimed,) = await claimed_tasks(journal, 1)
+    for n in range(20):
+        await journal.append(claimed.hold, [noted(f"n{n}")])
+    assert sent == {"1 together": 1, "one": 19, "answered": 0}
+    assert _NothingComes.looks == adding.SLOW  # then it is not looked for any more
+    assert len((await journal.read_task(claimed.hold.task_id)).notes) == 20
+
+
+class _NothingComes:
+    looks = 0
+
+    def register(self, *_: object) -> None:
+        return None
+
+    def poll(self, _timeout_ms: int) -> list[object]:
+        _NothingComes.looks += 1
+        return []
+
+
+async def test_a_statement_is_planned_again_after_a_while(
+    open_it: OpenJournal, sent: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan that was made for a few tasks is a bad one for a million."""
+    monkeypatch.setattr(adding, "PLAN_S", 0.0)
+    journal = await open_it()
+    (claimed,) = await claimed_tasks(journal, 1)
+    for n in range(4):
+        await journal.append(claimed.hold, [noted(f"n{n}")])
+    assert sent == {"1 together": 4}
+    monkeypatch.setattr(adding, "PLAN_S", 60.0)
+    for n in range(4, 8):
+        await journal.append(claimed.hold, [noted(f"n{n}")])
+    assert sent["one"] == 3
+    assert len((await journal.read_task(claimed.hold.task_id)).notes) == 8
+
+
+async def test_nothing_is_prepared_behind_a_pooler(
+    server: Server, place: PostgresPlace, tmp_path: Path, sent: Counter[str]
+) -> None:
+    """The next transaction may run on another connection of the server, which does not know the statement."""
+    with pooled(server) as pooler:
+        there = PostgresPlace.read(f"{pooler.url()}&schema={place.schema}")
+        clock, entropy = SystemClock(), SystemEntropy()
+        journal = await open_journal(there, tmp_path, keys=Keys(), clock=clock, entropy=entropy, create=True)
+        (claimed,) = await claimed_tasks(journal, 1)
+        for n in range(4):
+            await journal.append(claimed.hold, [noted(f"n{n}")])
+        await journal.close()
+    assert sent == {"1 together": 4}
+
+
+async def test_of_many_tasks_the_first_half_is_sent_before_the_others_are_ready(
+    open_it: OpenJournal, sent: Counter[str]
+) -> None:
+    journal = await open_it()
+    claims, steps = await claimed_tasks(journal, 30), 10
+
+    async def work(claimed: Claimed) -> None:
+        for n in range(steps):
+            await journal.append(claimed.hold, [noted(f"n{n}")])
+
+    await journal.append(claims[0].hold, [noted("first")])  # its connection has seen the tally
+    await asyncio.gather(*map(work, claims))
+    assert sent["15 together"] > 0
+    assert sent["30 together"] == 0
+    for claimed in claims:
+        assert len((await journal.read_task(claimed.hold.task_id)).notes) == steps + (claimed is claims[0])
+    assert [line async for line in journal.check()] == []
+
+
+@pytest.mark.parametrize("tasks", [1, 20])
+async def test_a_stale_hold_is_refused_and_disturbs_no_other(
+    server: Server, place: PostgresPlace, open_it: OpenJournal, tasks: int
+) -> None:
+    journal = await open_it()
+    claims = await claimed_tasks(journal, tasks)
+    for _ in range(2):
+        await asyncio.gather(*(journal.append(one.hold, [noted(f"n{one.hold.seq}")]) for one in claims))
+    stale, *others = claims
+    server.execute(f"UPDATE {place.schema}.task SET epoch = epoch + 1 WHERE t = {stale.hold.row}")
+    ends = await asyncio.gather(
+        *(journal.append(one.hold, [noted(f"n{one.hold.seq}")]) for one in claims), return_exceptions=True
+    )
+    assert isinstance(ends[0], LeaseLost)
+    assert all(isinstance(end, list) for end in ends[1:])
+    assert len((await journal.read_task(stale.hold.task_id)).notes) == 2
+    assert all(one.hold.seq == stale.hold.seq + 1 for one in others)
+    assert [line async for line in journal.check()] == []
