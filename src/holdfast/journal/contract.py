@@ -458,7 +458,8 @@ class Journal(Protocol):
     def notice_turn(self) -> AbstractAsyncContextManager[bool]:
         """True where it is this process's turn to tell notices, until the block is left. So each is told once,
         also where several workers share the journal. Never waits for another's turn to end; a process that dies gives
-        its turn back, at once or with the end of its lease."""
+        its turn back, at once or after a minute. A turn may end after a minute where several hosts share the journal:
+        no notice is begun in its second half."""
         ...
 
     async def pending_notices(self, *, limit: int) -> list[Notice]: ...
