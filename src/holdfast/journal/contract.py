@@ -454,7 +454,8 @@ class Journal(Protocol):
     # upkeep
     def notice_turn(self) -> AbstractAsyncContextManager[bool]:
         """True while it is this process's turn to send notices, so that each is sent once. Never waits for another's
-        turn to end; a process that dies gives its turn back, at once or with the end of its lease."""
+        turn to end; a process that dies gives its turn back, at once or after a minute. Where hosts share the journal a
+        turn may end after a minute: no notice is begun in its second half."""
         ...
 
     async def pending_notices(self, *, limit: int) -> list[Notice]: ...

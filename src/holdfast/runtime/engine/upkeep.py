@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import monotonic
 
 from holdfast.core.notices import (
     Notice,
@@ -30,6 +31,7 @@ from holdfast.runtime.secrets import Secrets
 NOTICES_AT_ONCE = 20
 NOTICE_EVERY_S = 1.0
 NOTICE_S_MAX = 300.0  # between two tries while a hook fails
+NOTICE_TURN_S = 20.0  # a turn lasts a minute at least, and one notice takes half of that at most
 TIDY_EVERY_S = 3_600.0
 CLOCK_BEHIND_MS = 60_000
 UNSERVED_EVERY_S = 30.0
@@ -61,9 +63,18 @@ class Upkeep:
         while True:
             async with self.journal.notice_turn() as mine:
                 pending = await self.journal.pending_notices(limit=NOTICES_AT_ONCE) if mine else []
-                told = [await self._tell_one(self.notices, notice) for notice in pending]
+                told = await self._tell_in_turn(self.notices, pending)
             delay_s = min(delay_s * 2, NOTICE_S_MAX) if told and not any(told) else NOTICE_EVERY_S
             await asyncio.sleep(delay_s * self.settings.pace)
+
+    async def _tell_in_turn(self, notices: Notices, pending: list[Notice]) -> list[bool]:
+        """For as long as the turn is ours for certain: after that another host may tell the same."""
+        began, told = monotonic(), list[bool]()
+        for notice in pending:
+            if monotonic() - began > NOTICE_TURN_S:
+                break
+            told.append(await self._tell_one(notices, notice))
+        return told
 
     async def _tell_one(self, notices: Notices, notice: Notice) -> bool:
         try:
