@@ -117,13 +117,17 @@ mutants: setup ## change the deciding modules in small wrong ways; some test mus
 	$(BIN)/python -m holdfast_proofs.mutants --defences --report build/defences.json
 	$(BIN)/python -m holdfast_proofs.mutants --report build/mutants.json
 
-bench: setup ## steps per second against the raw commit rate of this disk (TASKS=n, ARGS="--journal postgres")
-	$(BIN)/python bench/steps.py $(if $(TASKS),--tasks $(TASKS)) $(ARGS)
+# Over PostgreSQL the peers always run beside us: they are meant to be used there.
+bench: setup $(if $(findstring postgres,$(ARGS)),build/peers/ready) ## steps per second against raw commits (TASKS=n, ARGS="--journal postgres")
+	$(BIN)/python bench/steps.py $(if $(TASKS),--tasks $(TASKS)) $(if $(findstring postgres,$(ARGS)),--peers build/peers) $(ARGS)
 
-bench-peers: setup ## the same beside DBOS and LangGraph, in one interleaved run, with a plot
+bench-peers: setup build/peers/ready ## the same beside DBOS and LangGraph, in one interleaved run, with a plot
+	$(BIN)/python bench/steps.py --peers build/peers
+
+build/peers/ready: requirements/peers.lock | setup
 	@test -x build/peers/bin/python || $(BIN)/python -m venv build/peers
 	@build/peers/bin/python -m pip install --quiet --require-hashes --only-binary :all: -r requirements/peers.lock
-	$(BIN)/python bench/steps.py --peers build/peers
+	@touch $@
 
 docs: setup ## run the examples and check the links of the documents
 	$(BIN)/python -m pytest tests/docs

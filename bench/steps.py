@@ -2,7 +2,7 @@
 
     python bench/steps.py                       1, 50 and 500 tasks, then the rest
     python bench/steps.py --tasks 50            only that many, and only their rate
-    python bench/steps.py --peers VENV          also DBOS and LangGraph, interleaved (see peers/)
+    python bench/steps.py --peers VENV          also the peers, interleaved (see peers/)
     python bench/steps.py --journal postgres    over a journal in PostgreSQL (see postgres.py)
     python bench/steps.py --json                one JSON object on standard output
 
@@ -152,7 +152,10 @@ def measure_postgres(options: argparse.Namespace) -> None:
     import postgres  # only here: the driver is an extra
 
     sizes, rest = options.tasks or SIZES, not options.tasks
-    result = postgres.measure(run_subject, say, sizes=sizes, rounds=options.rounds, rest=rest, waiting=options.waiting)
+    peers: Path | None = options.peers
+    result = postgres.measure(
+        run_subject, say, sizes=sizes, rounds=options.rounds, rest=rest, waiting=options.waiting, peers=peers
+    )
     say("")
     BUILD.mkdir(exist_ok=True)
     (BUILD / "bench-postgres.json").write_text(json.dumps(result, indent=1) + "\n")

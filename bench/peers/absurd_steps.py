@@ -62,7 +62,8 @@ class Running:
         await asyncio.gather(*(app.start_worker(concurrency=each, poll_interval=0.01) for app in self.apps))
         took = time.perf_counter() - began
         last = await self.apps[0].fetch_task_result(made[-1]["task_id"])
-        assert last is not None and last.result == steps, last
+        assert last is not None
+        assert last.result == steps
         for app in self.apps:
             await app.close()
         return took
