@@ -85,9 +85,7 @@ class Txn:
         self.rows.extend(rows)
         if rows:
             self.number = rows[-1][0]
-            self.total += self._running.element(rows[-1][_HASH])
-            if before:
-                self.total -= self._running.element(before)
+            self.total += self._running.moved(before, rows[-1][_HASH])
 
     def erase(self, head: bytes) -> None:
         """Count a task as erased from now on."""
