@@ -49,6 +49,19 @@ def checked(value: Any, *, what: str) -> Json:
     return _checked(value, what, 0)
 
 
+def checked_json(value: Any, *, what: str) -> tuple[Json, bytes]:
+    """The same of any value, and its JSON. What comes back shares nothing with what went in. Raises TooLarge too."""
+    if _KIND(value) is dict:
+        items: dict[Any, Any] = value
+        found = None if _FIXED.issuperset(map(type, items.values())) else _read_back(items)
+        if found is not None:
+            return found[0], _within(found[1], what, PAYLOAD_BYTES_MAX)
+        kept = _checked_object(items, what, 0)
+    else:
+        kept = _checked(value, what, 0)
+    return kept, _within(_encode(kept), what, PAYLOAD_BYTES_MAX)
+
+
 def checked_forms(
     value: dict[str, object], *, what: str, bytes_max: int = PAYLOAD_BYTES_MAX
 ) -> tuple[dict[str, object], bytes, bytes]:

@@ -16,13 +16,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from holdfast import errors
 from holdfast.core.clock import Clock
 from holdfast.core.effect import CLASSES
 from holdfast.core.rest import Stopping, Suspended
 from holdfast.core.step import Event
+from holdfast.core.values import decode
 from holdfast.core.waiting import Turn
 from holdfast.host.log import Log
 from holdfast.journal.bodies import EvidenceGiven
@@ -118,7 +122,7 @@ class TaskWriter:
 
     # writing
 
-    def defer(self, entry: NewRecord, *, slot: int = -1) -> None:
+    def defer(self, entry: NewRecord, slot: int = -1) -> None:
         """Take the record into the view now and into the journal with the next commit."""
         if self.secrets.active:
             entry = self.secrets.entry(entry)
@@ -126,12 +130,13 @@ class TaskWriter:
         self._pending.append(entry)
         if slot >= 0:
             self._slots.append(slot)
-        self._flush_soon()
+        self._waited = False
+        self.flusher.add(self)
 
-    def begin(self, entries: Sequence[NewRecord]) -> Awaitable[None]:
-        """Write records on whose strength an effect will be sent. Raises JournalFull, JournalBusy: nothing was written,
-        nothing may be sent."""
-        return self._write(entries, begins=True)
+    def begin(self, entry: NewRecord) -> Awaitable[None]:
+        """Write the record on whose strength an effect will be sent. Raises JournalFull, JournalBusy: nothing was
+        written, nothing may be sent."""
+        return self._write((entry,), begins=True)
 
     async def write(
         self,
@@ -179,21 +184,29 @@ class TaskWriter:
             self._pending, self._slots = [], []
             taken = [*pending, *entries] if pending else entries
             hold, before = self.hold, self.hold.seq
-
-            def append() -> Awaitable[list[int]]:
-                if begins and change is None:  # every step passes here
-                    return self.journal.append(hold, taken, begins=True)
-                return self.journal.append(
-                    hold, taken, change=change, applied=applied, statements=statements, begins=begins
-                )
-
             try:
                 if self.fenced:
                     await self._leave_evidence(taken)
                     raise errors.RunFenced
                 try:
-                    numbers = await append() if taken or change is not None or applied else []
+                    if begins:  # every step passes here
+                        numbers = await self.journal.append(hold, taken, begins=True)
+                    elif taken or change is not None or applied:
+                        numbers = await self.journal.append(
+                            hold, taken, change=change, applied=applied, statements=statements
+                        )
+                    else:
+                        numbers = []
                 except (errors.LeaseLost, errors.CommitUnknown) as error:
+                    append = partial(
+                        self.journal.append,
+                        hold,
+                        taken,
+                        change=change,
+                        applied=applied,
+                        statements=statements,
+                        begins=begins,
+                    )
                     numbers = await self._append_again(error, taken, append)
             except asyncio.CancelledError:
                 if self.hold.seq == before:
@@ -209,16 +222,19 @@ class TaskWriter:
             self._turn.give()
 
     def _written(self, entries: Sequence[NewRecord], numbers: Sequence[int], slots: Sequence[int]) -> None:
-        self._fold(entries, numbers)
+        hold, at_ms, boot_ms = self.hold, self._now_ms(), self.clock.boot_ms()
+        for entry, number in zip(entries, numbers, strict=True):
+            fold_own(self.view, entry, number, hold.epoch, at_ms, boot_ms)
         for slot in slots:
-            self.hold.session.free_slot(slot)
+            hold.session.free_slot(slot)
 
     def _put_back(self, pending: list[NewRecord], slots: list[int]) -> None:
         if self.fenced:
             return  # left as evidence
         self._pending, self._slots = [*pending, *self._pending], [*slots, *self._slots]
         if self._pending:
-            self._flush_soon()
+            self._waited = False
+            self.flusher.add(self)
 
     async def _append_again(
         self, error: errors.HoldfastError, entries: Sequence[NewRecord], append: Callable[[], Awaitable[list[int]]]
@@ -257,21 +273,14 @@ class TaskWriter:
                 continue
             if entry.body.get("unkept"):
                 continue
-            body = EvidenceGiven("succeeded", entry.body.get("result"), "stale worker", self.hold.epoch).body()
+            result = entry.body.get("result")
+            seen = decode(bytes(result)) if isinstance(result, msgspec.Raw) else result
+            body = EvidenceGiven("succeeded", seen, "stale worker", self.hold.epoch).body()
             item = InboxItem(task_id=self.view.task_id, ordinal=entry.ordinal, kind=InboxKind.EVIDENCE, body=body)
             try:
                 await self.journal.drop(item)
             except errors.HoldfastError as error:
                 self.on_trouble(error)
-
-    def _fold(self, entries: Sequence[NewRecord], numbers: Sequence[int]) -> None:
-        at_ms, boot_ms = self._now_ms(), self.clock.boot_ms()
-        for entry, number in zip(entries, numbers, strict=True):
-            fold_own(self.view, entry, number, self.hold.epoch, at_ms, boot_ms)
-
-    def _flush_soon(self) -> None:
-        self._waited = False
-        self.flusher.add(self)
 
     def flush_if_left(self) -> bool:
         """Write what was deferred at least a tick ago; False where nothing is left to look at."""

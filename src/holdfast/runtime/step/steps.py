@@ -126,18 +126,18 @@ class Steps:
             raise
         finally:
             self._performing.pop(task, None)
-        result = outcome_of(step)
-        if leave_out:
-            self._leave_out(ordinal)
-        return result
+        if leave_out and self._is_left_out(step, ordinal) and not step.unkept and not self.writer.secrets.active:
+            return step.result  # nobody else holds it
+        return outcome_of(step)
 
-    def _leave_out(self, ordinal: str) -> None:
+    def _is_left_out(self, step: StepView, ordinal: str) -> bool:
         """Keep no payload of a step that this run has just closed, where nothing can ask for one. In an agent's folder
         the hand-off does: it names the newest steps of every task that runs, as this view has them."""
         view = self.writer.view
-        step = view.steps[ordinal]
         if step.ending is not Event.SUCCEED or self.memory is not None or self.guard is not None or view.restored_ms:
-            return
+            return False
+        if step.ordinal != ordinal:
+            return False  # a retry slot: few, and kept
         kind = (step.tool, step.body.get("window_ms"))
         same = self._left_out.get(kind)
         if same is None:
@@ -145,6 +145,7 @@ class Steps:
         if step.attempts[0].at_ms > same.attempts[0].at_ms:
             same.attempts = step.attempts
         view.steps[ordinal] = same
+        return True
 
     def scratch(self) -> Scratch:
         """The task's scratch folder; made, and empty, when it is first asked for in a run."""

@@ -70,7 +70,6 @@ class Call:
         ends: float,
         mark: Callable[[], None],
         effect: Effect,
-        *,
         lookup: bool = False,
         sent_ago_s: float | None = None,
     ) -> None:
