@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.host.sqlite import Db, Row
-from holdfast.journal.seal import new_nonces
+from holdfast.journal.seal import Nonces
 from holdfast.journal.sqlite.totals import store_total
 from holdfast.journal.total import RunningTotal
 
@@ -18,7 +18,7 @@ INSERT = (
     "INSERT INTO record (n, t, seq, prev, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, "
     "fingerprint, slot, quiet, body, hash, total) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-NONCES = 16  # drawn at once
+NONCES_MIN, NONCES_MAX = 4, 512  # drawn at once
 NO_TOTAL = b""  # of every record but the newest that is written at once
 NEWEST = "SELECT n, at_ms, boot_ms, total FROM record ORDER BY n DESC LIMIT 1"
 # One statement checks the hold and moves it: epoch, sequence and state are compared as it writes.
@@ -30,16 +30,16 @@ _HASH = -2  # the column of a row that is its hash
 
 
 class Txn:
-    """What an act needs to know about the transaction it runs in."""
+    """What an act needs to know about the transaction it runs in. `records`: about as many are expected."""
 
     __slots__ = (
         "_kept",
-        "_nonces",
         "_running",
         "at_ms",
         "boot_ms",
         "db",
         "moves",
+        "nonces",
         "number",
         "one_by_one",
         "rows",
@@ -58,10 +58,11 @@ class Txn:
         total: int,
         stored: bytes = b"",
         one_by_one: bool = False,
+        records: int = NONCES_MIN,
     ) -> None:
         self.db = db
         self._running = running
-        self._nonces: list[bytes] = []  # gone with the transaction
+        self.nonces = Nonces(min(max(records, NONCES_MIN), NONCES_MAX))  # gone with the transaction
         self.total: int = total  # of all tasks
         self._kept: int = total  # what is written of it
         self.stored: bytes = stored  # the written total, as it is in the file
@@ -71,12 +72,6 @@ class Txn:
         self.one_by_one = one_by_one  # each move is told at once whether its hold was stale
         self.rows: list[Row] = []  # records of acts that only add: inserted together
         self.moves: list[Row] = []  # of the same acts: holds that are checked and moved together
-
-    def nonce(self) -> bytes:
-        """One that nothing else was sealed with."""
-        if not self._nonces:
-            self._nonces = new_nonces(NONCES)
-        return self._nonces.pop()
 
     def add_rows(self, rows: Sequence[Row], *, before: bytes) -> None:
         """Insert these records of one task, at the latest with the commit. Their numbers are one above

@@ -21,7 +21,7 @@ EXACT_BELOW_S = 2.0
 STUCK_S = 5.0
 
 
-class Deadline(msgspec.Struct, eq=False):
+class Deadline(msgspec.Struct, eq=False, gc=False):  # no cycle outlives its attempt
     """One attempt and when it must end."""
 
     task: asyncio.Task[Any]

@@ -44,6 +44,14 @@ if TYPE_CHECKING:
 _Asked = tuple[Tool[..., Any], str, object, Body | None]  # tool, ordinal, arguments, extra
 
 
+class Chain(Protocol):
+    """Steps of the task's code that follow one another."""
+
+    busy_with: str  # the ordinal of its open step
+
+    def end_by(self, error: BaseException) -> None: ...  # remember what ends it
+
+
 class Awaited(Protocol):
     """Something that the task's code makes and has to await."""
 
@@ -98,15 +106,17 @@ class Steps:
         return tool.check_args(args) if self.guard is None else {**tool.given, **args}
 
     async def perform(
-        self, tool: Tool[..., Any], ordinal: str, args: Args, extra: Body | None = None, *, leave_out: bool = False
+        self, tool: Tool[..., Any], ordinal: str, args: Args, extra: Body | None = None, chain: Chain | None = None
     ) -> object:
-        """The step's result, or what it failed with; Suspended where a person is needed. `leave_out`: nobody asks this
-        run for the step again."""
+        """The step's result, or what it failed with; Suspended where a person is needed. `chain`: what it is the next
+        step of; it is busy with it until then, and does not ask for it again."""
         kept, raw, canonical = checked_forms(args, what=tool.args_title)
         task = asyncio.current_task(self._loop)
         if task is None:
             raise InvariantViolated("I10", f"step {ordinal} is performed outside a task")
         self._performing[task] = None
+        if chain is not None:
+            chain.busy_with = ordinal
         try:
             step = None
             if self.writer.scratch is None and ordinal not in self.writer.view.steps:
@@ -123,10 +133,14 @@ class Steps:
                 # A timeout of the code's own: it may not continue after a call in doubt (I5).
                 self._broken_off.append((tool, ordinal, decode(raw), extra))
                 self.writer.end(Suspended(BrokenOff()))
+            if chain is not None:
+                chain.end_by(error)
             raise
         finally:
             self._performing.pop(task, None)
-        if leave_out and self._is_left_out(step, ordinal) and not step.unkept and not self.writer.secrets.active:
+            if chain is not None:
+                chain.busy_with = ""
+        if chain is not None and self._is_left_out(step, ordinal) and not (step.unkept or self.writer.secrets.active):
             return step.result  # nobody else holds it
         return outcome_of(step)
 

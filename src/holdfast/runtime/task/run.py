@@ -17,7 +17,7 @@ import hashlib
 import random
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast
@@ -80,7 +80,8 @@ class StepCall(Generic[T]):
     def __await__(self) -> Generator[Any, None, T]:
         return self.perform(self._run).__await__()
 
-    async def perform(self, run: Run) -> T:
+    def perform(self, run: Run) -> Coroutine[Any, Any, T]:
+        """What is awaited; `run` is that of the chain that awaits it."""
         steps = run.steps
         steps.not_awaited.pop(self, None)
         if self.ordinal:
@@ -91,16 +92,8 @@ class StepCall(Generic[T]):
             ordinal, extra = self._compensates, {"compensates": parent(self._compensates)}
         else:
             ordinal = run.take_ordinal()
-        # What `open_step` does, without an object of its own: every step passes here.
-        self.ordinal = run.busy_with = ordinal
-        try:
-            result: Any = await steps.perform(self.tool, ordinal, self.args, extra, leave_out=True)
-        except BaseException as error:  # signals and cancels too end the chain; passed on
-            run.end_by(error)
-            raise
-        finally:
-            run.busy_with = ""
-        return result
+        self.ordinal = ordinal
+        return cast("Coroutine[Any, Any, T]", steps.perform(self.tool, ordinal, self.args, extra, run))
 
 
 class Approval:
