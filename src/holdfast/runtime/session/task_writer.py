@@ -31,7 +31,7 @@ from holdfast.core.waiting import Turn
 from holdfast.host.log import Log
 from holdfast.journal.bodies import EvidenceGiven
 from holdfast.journal.contract import Change, CommitOutcome, Hold, InboxItem, InboxKind, Journal, Statement
-from holdfast.journal.own_view import fold_own
+from holdfast.journal.own_view import SUCCESS, fold_own
 from holdfast.journal.records import NewRecord, StepView, TaskView
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 
@@ -126,12 +126,13 @@ class TaskWriter:
         """Take the record into the view now and into the journal with the next commit."""
         if self.secrets.active:
             entry = self.secrets.entry(entry)
-        fold_own(self.view, entry, 0, self.hold.epoch, self._now_ms(), self.clock.boot_ms())
+        # When a success came on the boot clock, nobody asks.
+        boot_ms = 0 if entry.events is SUCCESS else self.clock.boot_ms()
+        fold_own(self.view, entry, 0, self.hold.epoch, self._now_ms(), boot_ms)
         self._pending.append(entry)
         if slot >= 0:
             self._slots.append(slot)
-        self._waited = False
-        self.flusher.add(self)
+        self._flush_soon()
 
     def begin(self, entry: NewRecord) -> Awaitable[None]:
         """Write the record on whose strength an effect will be sent. Raises JournalFull, JournalBusy: nothing was
@@ -233,8 +234,7 @@ class TaskWriter:
             return  # left as evidence
         self._pending, self._slots = [*pending, *self._pending], [*slots, *self._slots]
         if self._pending:
-            self._waited = False
-            self.flusher.add(self)
+            self._flush_soon()
 
     async def _append_again(
         self, error: errors.HoldfastError, entries: Sequence[NewRecord], append: Callable[[], Awaitable[list[int]]]
@@ -281,6 +281,10 @@ class TaskWriter:
                 await self.journal.drop(item)
             except errors.HoldfastError as error:
                 self.on_trouble(error)
+
+    def _flush_soon(self) -> None:
+        self._waited = False
+        self.flusher.add(self)
 
     def flush_if_left(self) -> bool:
         """Write what was deferred at least a tick ago; False where nothing is left to look at."""

@@ -75,8 +75,7 @@ class Raised(msgspec.Struct):
 AttemptOutcome = Returned | RefusedBy | Unsent | Doubtful | Raised
 
 
-@dataclass(slots=True, eq=False)
-class Send:
+class Send(msgspec.Struct, eq=False, gc=False):
     """Whether an attempt's first byte may have left, and the slot that says so to others."""
 
     lease: SessionLease

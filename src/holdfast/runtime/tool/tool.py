@@ -36,6 +36,7 @@ T = TypeVar("T")
 ATTEMPTS_MAX = 5
 TIMEOUT_S = 60.0
 NAME_CHARS_MAX = 200
+FITTING_MAX = 100
 _NOTHING: dict[str, Any] = {}  # Any: never filled
 
 
@@ -272,6 +273,7 @@ class Tool(Generic[P, T]):
         self.args_title = f"arguments of {name}"
         self.result_title = f"result of {name}"
         self._needed = frozenset(self._required)
+        self._fitting: set[tuple[str, ...]] = set()  # names of arguments, in their order, that were taken before
         self.version = _version(function, name, effect)
         self.secrets = secrets
         for what, chosen in (("secrets", secrets), ("given", given)):
@@ -296,8 +298,15 @@ class Tool(Generic[P, T]):
 
         Returns them with those that the tool itself gives.
         """
+        names = tuple(args)
+        if names in self._fitting:
+            return args
         if args.keys() <= self._names and self._needed <= args.keys():
-            return {**args, **self.given} if self.given else args
+            if self.given:
+                return {**args, **self.given}
+            if len(self._fitting) < FITTING_MAX:
+                self._fitting.add(names)
+            return args
         fixed = [name for name in args if name in self.given]
         if fixed:
             raise Misuse(f"{self.name}: do not pass {fixed[0]!r}: the tool sets it itself")
