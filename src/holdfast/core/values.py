@@ -59,7 +59,7 @@ def checked_json(value: Any, *, what: str) -> tuple[Json, bytes]:
         kept = _checked_object(items, what, 0)
     else:
         kept = _checked(value, what, 0)
-    return kept, _within(_encode(kept), what, PAYLOAD_BYTES_MAX)
+    return kept, encode(kept, what=what)
 
 
 def checked_forms(

@@ -25,7 +25,6 @@ _decode = msgspec.json.Decoder(Body).decode
 COLUMNS = "n, seq, prev, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, fingerprint, slot, quiet, body, hash"
 
 _LINKED = ", ".join(f"r.{column}" for column in COLUMNS.split(", "))
-ROWS_MAX = 1_000  # that wait in memory to be inserted together
 ONE = f"SELECT {COLUMNS} FROM record WHERE n = ?"
 CHAIN = (
     f"WITH RECURSIVE back AS (SELECT {COLUMNS} FROM record WHERE n = ? UNION ALL "
@@ -51,8 +50,7 @@ def add_records(
     before = tail.head if tail.last else b""
     rows = make_rows(txn, tail, entries, row=row, task_id=task_id, epoch=epoch, sealer=sealer)
     txn.add_rows(rows, before=before)
-    if len(txn.rows) >= ROWS_MAX:
-        txn.write_out()
+    txn.write_part()
     return [made[0] for made in rows]
 
 

@@ -19,6 +19,7 @@ INSERT = (
     "fingerprint, slot, quiet, body, hash, total) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 NONCES_MIN, NONCES_MAX = 4, 512  # drawn at once
+PART = 60  # records that are inserted together
 NO_TOTAL = b""  # of every record but the newest that is written at once
 NEWEST = "SELECT n, at_ms, boot_ms, total FROM record ORDER BY n DESC LIMIT 1"
 # One statement checks the hold and moves it: epoch, sequence and state are compared as it writes.
@@ -98,14 +99,26 @@ class Txn:
         self.db.execute(MOVE, values)
         return self.db.changes() == 1
 
-    def write_out(self) -> None:
-        """Write what was gathered. Raises StaleHold where not every move met its hold."""
+    def write_part(self) -> None:
+        """Write what was gathered, but for the newest record, where that is much: what is written soon after it was
+        made is at hand for the processor, and the collector does not meet it. Raises StaleHold."""
+        if len(self.rows) > PART:
+            self._move_all()
+            *rows, newest = self.rows
+            self.rows = [newest]
+            self.db.executemany(INSERT, rows)
+
+    def _move_all(self) -> None:
         if self.moves:
             moves, self.moves = self.moves, []
             before = self.db.total_changes()
             self.db.executemany(MOVE, moves)
             if self.db.total_changes() - before != len(moves):
                 raise StaleHold
+
+    def write_out(self) -> None:
+        """Write what was gathered. Raises StaleHold where not every move met its hold."""
+        self._move_all()
         if self.rows:
             rows, self.rows = self.rows, []
             *columns, newest, _ = rows[-1]

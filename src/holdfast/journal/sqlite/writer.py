@@ -328,6 +328,7 @@ class Writer:
                     refused += 1
                 except Exception as error:  # a defect in one act must not strand the others
                     raise _ActBroke(op, error) from error
+                txn.write_part()
             if refused == len(ops):
                 db.execute("ROLLBACK")
                 return False

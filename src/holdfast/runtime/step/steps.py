@@ -288,7 +288,7 @@ class Steps:
 
     async def _begin_new(self, tool: Tool[..., Any], ordinal: str, args: Any, body: Body, mark: bytes) -> StepView:
         """Plan and start in one commit, then call."""
-        key = self._key(ordinal)
+        key = self._keys.raw(self.writer.view.task_id, ordinal)
         if tool.letter not in self._may_plan:
             check_allowed(next_step(None, Event.PLAN, self._new_facts, letter=tool.letter), ordinal)
             self._may_plan.add(tool.letter)
