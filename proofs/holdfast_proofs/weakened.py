@@ -60,11 +60,10 @@ def _no_intent() -> None:
     defer, flush_soon = _original(TaskWriter, "defer"), _original(TaskWriter, "_flush_soon")
     beginning = False
 
-    async def begin(self: TaskWriter, entries: Sequence[NewRecord]) -> None:
+    async def begin(self: TaskWriter, entry: NewRecord) -> None:
         nonlocal beginning
         beginning = True
-        for entry in entries:
-            defer(self, entry)
+        defer(self, entry)
         beginning = False
 
     def flush(self: TaskWriter) -> None:

@@ -91,6 +91,25 @@ async def test_a_run_keeps_no_payload_of_the_steps_it_closed(lab: Lab) -> None:
         _ = kept[0].args
 
 
+async def test_what_the_code_does_with_a_result_changes_no_record(lab: Lab) -> None:
+    """The result is the code's own object; its record is written with the next step's commit, after the change."""
+    results: list[Any] = []
+
+    @holdfast.task
+    async def one(run: holdfast.Run) -> Any:
+        result = await run.call(note, order=ORDER, number=1)
+        result["noted"] = "changed"
+        results.append(result)
+        return await run.call(note, order=ORDER, number=2)
+
+    async with lab.open(one) as hf:
+        handle = await hf.submit(one)
+        assert await handle.result(10) == {"noted": 2}
+        view = await handle.view()
+    assert results == [{"noted": "changed"}]
+    assert view.steps["1"].result == {"noted": 1}
+
+
 async def test_what_is_left_out_is_never_given_for_a_result(lab: Lab) -> None:
     """No code of ours uses an ordinal twice in a run; if one did, None would be taken for what the tool gave."""
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core import values
-from holdfast.core.values import DEPTH_MAX, canonical, checked, decode, encode
+from holdfast.core.values import DEPTH_MAX, canonical, checked, checked_forms, checked_json, decode, encode
 from holdfast.errors import BadValue, TooLarge
 
 EXAMPLES = settings().max_examples  # of the profile: more for `make mutants`
@@ -47,6 +47,22 @@ def test_what_is_kept_is_read_back_exactly(value: Any) -> None:
     kept = checked(value, what="args")
     assert exactly(kept) == exactly(value)
     assert exactly(decode(encode(kept, what="args"))) == exactly(kept)
+
+
+@settings(max_examples=6 * EXAMPLES)
+@given(st.dictionaries(texts, json_values(st.one_of(whole, floats)), max_size=5))
+def test_the_forms_of_arguments_are_those_that_are_made_one_by_one(value: dict[str, Any]) -> None:
+    kept, raw, sorted_raw = checked_forms(value, what="args")
+    assert exactly(kept) == exactly(checked(value, what="args"))
+    assert raw == encode(kept, what="args")
+    assert sorted_raw == canonical(kept)
+    assert checked_json(value, what="args") == (kept, raw)
+
+
+def test_forms_that_are_too_large_are_refused() -> None:
+    with pytest.raises(TooLarge, match="args has 15 bytes"):
+        checked_forms({"a": ["b", "c"]}, what="args", bytes_max=14)
+    checked_forms({"a": ["b", "c"]}, what="args", bytes_max=15)
 
 
 @settings(max_examples=6 * EXAMPLES)

@@ -136,9 +136,8 @@ def _window_ignored(replace: Replace) -> None:
 
 
 def _no_intent(replace: Replace) -> None:
-    async def begin(self: TaskWriter, entries: Sequence[NewRecord]) -> None:
-        for entry in entries:
-            self.defer(entry)
+    async def begin(self: TaskWriter, entry: NewRecord) -> None:
+        self.defer(entry)
 
     replace(TaskWriter, "begin", begin)
 

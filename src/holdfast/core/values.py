@@ -31,6 +31,7 @@ _FIXED = frozenset((str, int, float, bool, type(None)))
 _EXACT = _FIXED - {float}  # written by our encoder as RFC 8785 has them
 _SHAPE = bytes.maketrans(b"123456789.E", b"000000000ee")  # every digit is a 0, point and exponent an e
 _LONG_NUMBER = b"0" * 19
+_FLOAT = b"0e"
 _sorted_encode = msgspec.json.Encoder(order="sorted").encode
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -48,17 +49,40 @@ def checked(value: Any, *, what: str) -> Json:
     return _checked(value, what, 0)
 
 
-def checked_raw(value: dict[str, object], *, what: str) -> tuple[dict[str, object], bytes]:
-    """The same of an object, and its JSON. What comes back shares nothing with what went in."""
+def checked_json(value: Any, *, what: str) -> tuple[Json, bytes]:
+    """The same of any value, and its JSON. What comes back shares nothing with what went in. Raises TooLarge too."""
+    if _KIND(value) is dict:
+        items: dict[Any, Any] = value
+        found = None if _FIXED.issuperset(map(type, items.values())) else _read_back(items)
+        if found is not None:
+            return found[0], _within(found[1], what, PAYLOAD_BYTES_MAX)
+        kept = _checked_object(items, what, 0)
+    else:
+        kept = _checked(value, what, 0)
+    return kept, encode(kept, what=what)
+
+
+def checked_forms(
+    value: dict[str, object], *, what: str, bytes_max: int = PAYLOAD_BYTES_MAX
+) -> tuple[dict[str, object], bytes, bytes]:
+    """The same of an object, its JSON and its RFC 8785 bytes. What comes back shares nothing with what went in."""
     items: dict[Any, Any] = value
-    if not _FIXED.issuperset(map(type, items.values())) and (found := _read_back(items)) is not None:
-        return found
-    kept: Any = _checked_object(items, what, 0)
-    return kept, _encode(kept)
+    found = None if _FIXED.issuperset(map(type, items.values())) else _read_back(items)
+    if found is None:
+        kept: Any = _checked_object(items, what, 0)
+        raw, sorted_raw = _encode(kept), canonical(kept)
+    else:
+        kept, raw, shape = found
+        plain = raw.isascii() and _FLOAT not in shape  # as in `canonical`: the order of the keys changes neither
+        sorted_raw = _sorted_encode(kept) if plain else canonical(kept)
+    if len(sorted_raw) > bytes_max:
+        _within(sorted_raw, what, bytes_max)
+    return kept, raw, sorted_raw
 
 
-def _read_back(items: dict[object, object]) -> tuple[dict[str, object], bytes] | None:
-    """The nested value as it comes back from JSON, if that is as good as a walk through it; None where in doubt.
+def _read_back(items: dict[object, object]) -> tuple[dict[str, object], bytes, bytes] | None:
+    """The nested value as it comes back from JSON, if that is as good as a walk through it; None where in doubt. With
+    its JSON, and the shape of that (_SHAPE).
 
     Equal to what went in: JSON has changed nothing. `marshal` refuses subclasses of the plain types, which would be
     equal too. Whole numbers of more than 64 bits and too deep a nesting would come back as well."""
@@ -70,9 +94,10 @@ def _read_back(items: dict[object, object]) -> tuple[dict[str, object], bytes] |
     except (ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError):
         return None
     deep = len(raw) > 2 * DEPTH_MAX and raw.count(b"{") + raw.count(b"[") > DEPTH_MAX
-    if not same or deep or _LONG_NUMBER in raw.translate(_SHAPE):
+    shape = raw.translate(_SHAPE)
+    if not same or deep or _LONG_NUMBER in shape:
         return None
-    return back, raw
+    return back, raw, shape
 
 
 def encode(value: Json, *, what: str, bytes_max: int = PAYLOAD_BYTES_MAX) -> bytes:
@@ -130,7 +155,7 @@ def canonical(value: Any) -> bytes:
 
 def _may_hold_floats(raw: bytes) -> bool:
     """Whether a digit is followed by a point or an exponent; also in a text: then it is looked at more closely."""
-    return b"0e" in raw.translate(_SHAPE)
+    return _FLOAT in raw.translate(_SHAPE)
 
 
 def _checked(value: object, place: str, depth: int) -> Json:

@@ -37,9 +37,9 @@ def trace_of(error: BaseException) -> Trace:
     return Trace(_where(frames), text.encode(errors="replace").decode())
 
 
-def caller() -> tuple[str, int]:
-    """The file and line of the newest frame that is not Holdfast's own."""
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - `inspect.stack` reads every file of the stack
+def caller(above: int = 1) -> tuple[str, int]:
+    """The file and line of the newest frame that is not Holdfast's own. `above`: so many are, as the caller knows."""
+    frame = sys._getframe(above)  # pyright: ignore[reportPrivateUsage] - `inspect.stack` reads every file of the stack
     while frame.f_code.co_filename.startswith(_OURS) and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno

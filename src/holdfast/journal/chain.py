@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from hashlib import sha256
 
-_HEADER = struct.Struct(">QBHQQQhB")
+_pack_header = struct.Struct(">QBHQQQhBBBB").pack
 
 
 def first_link(task_id: bytes) -> bytes:
@@ -31,11 +31,11 @@ def next_link(
     fingerprint: bytes,
     body: bytes,
 ) -> bytes:
-    """The record's hash. Every variable field is preceded by its length."""
+    """The record's hash. The lengths of the variable fields are before them."""
     name = ordinal.encode()
-    sizes = bytes((len(name), len(effect_key), len(fingerprint)))
-    head = _HEADER.pack(seq, kind, what, epoch, at_ms, boot_ms, slot, quiet)
-    return sha256(b"".join((before, head, sizes, name, effect_key, fingerprint, body))).digest()
+    sizes = (len(name), len(effect_key), len(fingerprint))
+    head = _pack_header(seq, kind, what, epoch, at_ms, boot_ms, slot, quiet, *sizes)
+    return sha256(b"".join((before, head, name, effect_key, fingerprint, body))).digest()
 
 
 def place(task_id: bytes, seq: int, kind: int, ordinal: str, epoch: int) -> bytes:

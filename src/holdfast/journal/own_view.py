@@ -29,12 +29,13 @@ def fold_own(view: TaskView, entry: NewRecord, number: int, epoch: int, at_ms: i
     if epoch == view.epoch:
         if events is BEGIN and ordinal not in view.steps:
             body = entry.body
-            row, slot = apply_all(None, events, epoch, entry.quiet, body["letter"]), entry.slot
-            first = Attempt(epoch, number, at_ms, boot_ms, slot, fence_of(epoch, number))
-            view.steps[ordinal] = StepView(
-                ordinal, body["letter"], row, body["tool"], body, entry.effect_key, entry.fingerprint, (first,)
+            letter = body["letter"]
+            row = apply_all(None, events, epoch, entry.quiet, letter)
+            first = Attempt(epoch, number, at_ms, boot_ms, entry.slot, fence_of(epoch, number))
+            view.steps[ordinal] = step = StepView(
+                ordinal, letter, row, body["tool"], body, entry.effect_key, entry.fingerprint, (first,)
             )
-            view.steps[ordinal].planned_ms = at_ms
+            step.planned_ms = at_ms
             view.seq += 1
             return
         if events is SUCCESS:

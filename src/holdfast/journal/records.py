@@ -129,7 +129,7 @@ class Claim(NamedTuple):
     build: str = ""  # of a task that is pinned to it
 
 
-class Attempt(NamedTuple):
+class Attempt(msgspec.Struct, frozen=True, gc=False):
     epoch: int
     number: int
     at_ms: int
@@ -417,11 +417,12 @@ def _take_start(step: StepView, record: Record) -> None:
 
 
 def take_success(step: StepView, record: Record | NewRecord) -> None:
-    step.result = record.body.get("result")
-    step.note = record.body.get("note", "")
-    step.unkept = record.body.get("unkept", "")
-    step.by = record.body.get("by", "")
-    step.found = record.body.get("found", {})
+    body = record.body
+    step.result = body.get("result")
+    step.note = body.get("note", "")
+    step.unkept = body.get("unkept", "")
+    step.by = body.get("by", "")
+    step.found = body.get("found", {})
 
 
 def _take_failure(step: StepView, record: Record) -> None:

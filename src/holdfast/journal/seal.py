@@ -42,7 +42,7 @@ class DataKeySealer:
         self._aead = AESGCM(key)
 
     def seal(self, plain: bytes, place: bytes, nonce: bytes = b"") -> bytes:
-        """`nonce`: fresh ones that were drawn together, where many payloads are sealed at once (`new_nonces`)."""
+        """`nonce`: a fresh one of several that were drawn together, where many payloads are sealed at once."""
         nonce = nonce or os.urandom(NONCE_BYTES)
         return nonce + self._aead.encrypt(nonce, plain, place)
 
@@ -56,11 +56,23 @@ class DataKeySealer:
             ) from error
 
 
-def new_nonces(count: int) -> list[bytes]:
-    """As many as are used at once, by one call of the system. Keep none for later: a copy of this process, made by a
+class Nonces:
+    """Fresh nonces, several drawn by one call of the system. Keep none for later: a copy of this process, made by a
     fork, would use the same ones."""
-    drawn = os.urandom(NONCE_BYTES * count)
-    return [drawn[at : at + NONCE_BYTES] for at in range(0, len(drawn), NONCE_BYTES)]
+
+    __slots__ = ("_at", "_drawn", "_size")
+
+    def __init__(self, count: int) -> None:
+        self._size = NONCE_BYTES * count  # drawn at once
+        self._drawn = b""
+        self._at = 0
+
+    def next(self) -> bytes:
+        at = self._at
+        if at == len(self._drawn):
+            self._drawn, at = os.urandom(self._size), 0
+        self._at = at + NONCE_BYTES
+        return self._drawn[at : self._at]
 
 
 def _shown(place: bytes) -> str:

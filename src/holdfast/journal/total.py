@@ -28,12 +28,13 @@ from hashlib import blake2b
 BYTES = 16
 NONCE_BYTES = 8
 MODULUS = 1 << 8 * BYTES
+KNOWN_MAX = 4_096  # elements at hand; more tasks than this do not move at once
 
 
 class RunningTotal:
     """Makes, hides and shows the totals of one journal."""
 
-    __slots__ = ("_erased", "_mask", "_task")
+    __slots__ = ("_erased", "_known", "_mask", "_task")
 
     def __init__(self, k_effect: bytes, journal_id: str) -> None:
         # From the key that is never rotated: a total outlives every journal key.
@@ -42,12 +43,24 @@ class RunningTotal:
         self._task, self._erased, self._mask = (
             blake2b(key=key, digest_size=BYTES, person=person) for person in (b"task", b"erased", b"mask")
         )
+        self._known: dict[bytes, int] = {}  # elements of heads that were moved to
 
     def element(self, head: bytes, *, erased: bool = False) -> int:
         """What a task with this head adds to the total."""
         keyed = (self._erased if erased else self._task).copy()
         keyed.update(head)
         return int.from_bytes(keyed.digest(), "big")
+
+    def moved(self, before: bytes, after: bytes) -> int:
+        """What is added where a task's head moves on; `before` is empty where the task is new. An element is made once:
+        most heads that are moved from were moved to by this process."""
+        taken = self._known.pop(before, None) if before else 0
+        if taken is None:
+            taken = self.element(before)
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        self._known[after] = added = self.element(after)
+        return added - taken
 
     def of(self, tasks: Iterable[tuple[bytes, bool]]) -> int:
         """The total of tasks, each given by its head and whether it is erased."""

@@ -168,12 +168,8 @@ class SqliteJournal:
         # Not a coroutine of its own around the writer's: every step passes here.
         adds_only = change is None and not applied and not statements
         addition = tasks.Addition(hold, entries, change, applied, statements, self._wraps, adds_only)
-        return self._writer.write(
-            addition.write,
-            begins=begins,
-            adds_only=adds_only,
-            then=addition.move if change is None else functools.partial(self._end_hold, addition),
-        )
+        then = addition.move if change is None else functools.partial(self._end_hold, addition)
+        return self._writer.write(addition.write, begins=begins, adds_only=not statements, then=then)
 
     def _end_hold(self, addition: tasks.Addition, numbers: list[int]) -> None:
         addition.move(numbers)

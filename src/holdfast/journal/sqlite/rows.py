@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -26,6 +25,7 @@ _decode = msgspec.json.Decoder(Body).decode
 COLUMNS = "n, seq, prev, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, fingerprint, slot, quiet, body, hash"
 
 _LINKED = ", ".join(f"r.{column}" for column in COLUMNS.split(", "))
+ONE = f"SELECT {COLUMNS} FROM record WHERE n = ?"
 CHAIN = (
     f"WITH RECURSIVE back AS (SELECT {COLUMNS} FROM record WHERE n = ? UNION ALL "
     f"SELECT {_LINKED} FROM back JOIN record r ON r.n = back.prev) SELECT {COLUMNS} FROM back LIMIT ?"
@@ -35,8 +35,7 @@ CHAIN = (
 BAD_COLUMN = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
-@dataclass(slots=True, kw_only=True)
-class Tail:
+class Tail(msgspec.Struct, gc=False, eq=False):
     """The end of a task's chain while records are added to it."""
 
     seq: int
@@ -47,11 +46,11 @@ class Tail:
 def add_records(
     txn: Txn, tail: Tail, entries: Sequence[NewRecord], *, row: int, task_id: bytes, epoch: int, sealer: Sealer
 ) -> list[int]:
-    """Insert the entries behind the tail and move it along; returns their numbers."""
+    """Insert the entries behind the tail, with the commit at the latest, and move it along; returns their numbers."""
     before = tail.head if tail.last else b""
     rows = make_rows(txn, tail, entries, row=row, task_id=task_id, epoch=epoch, sealer=sealer)
     txn.add_rows(rows, before=before)
-    txn.write_out()
+    txn.write_part()
     return [made[0] for made in rows]
 
 
@@ -60,9 +59,9 @@ def make_rows(
 ) -> list[Row]:
     """The entries as rows behind the tail, which moves along; nothing is written yet."""
     rows: list[Row] = []
-    number, at_ms, boot_ms = txn.number, txn.at_ms, txn.boot_ms
+    number, at_ms, boot_ms, nonces = txn.number, txn.at_ms, txn.boot_ms, txn.nonces
     seq, head, last = tail.seq, tail.head, tail.last
-    if tail.seq + len(entries) >= RECORDS_MAX:
+    if seq + len(entries) >= RECORDS_MAX:
         raise InvariantViolated("limit", f"a task has at most {RECORDS_MAX:,} records")
     for entry in entries:
         seq, number, before = seq + 1, number + 1, last
@@ -71,11 +70,11 @@ def make_rows(
         plain = _encode(entry.body)
         if len(plain) >= PACK_MIN:
             plain = packed(plain)
-        body = sealer.seal(plain, place(task_id, seq, kind, ordinal, epoch), txn.nonce())
+        body = sealer.seal(plain, place(task_id, seq, kind, ordinal, epoch), nonces.next())
         # Positions, not names, in the order of the chain: every record passes here.
         head = next_link(head, seq, kind, what, epoch, at_ms, boot_ms, slot, quiet, ordinal, key, mark, body)
-        made = (number, row, seq, before, kind, what, ordinal, epoch, at_ms, boot_ms, key, mark, slot, quiet, body)
-        rows.append((*made, head, NO_TOTAL))
+        place_in = (number, row, seq, before, kind, what, ordinal, epoch, at_ms, boot_ms)
+        rows.append((*place_in, key, mark, slot, quiet, body, head, NO_TOTAL))
         last = number
     tail.seq, tail.head, tail.last = seq, head, last
     return rows
@@ -100,7 +99,8 @@ def unpack_events(what: int) -> tuple[Event, ...]:
 def read_view(db: Db, *, task_id: TaskId, seq: int, head: bytes, last: int, sealer: Sealer) -> TaskView:
     """Walk the chain back from its head, verify each link, fold it forward.
     Raises JournalDamaged at the first record that is missing, changed or out of place."""
-    rows = db.execute(CHAIN, (last, seq + 2)).fetchall()
+    # Most tasks are claimed first with one record: to find it, no walk is needed.
+    rows = (db.execute(CHAIN, (last, seq + 2)) if seq else db.execute(ONE, (last,))).fetchall()
     if rows and rows[-1][2]:
         raise JournalDamaged(f"task {task_id}: record number {rows[-1][2]} is missing")
     if len(rows) != seq + 1:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.host.sqlite import Db, Row
-from holdfast.journal.seal import new_nonces
+from holdfast.journal.seal import Nonces
 from holdfast.journal.sqlite.totals import store_total
 from holdfast.journal.total import RunningTotal
 
@@ -18,7 +18,8 @@ INSERT = (
     "INSERT INTO record (n, t, seq, prev, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, "
     "fingerprint, slot, quiet, body, hash, total) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-NONCES = 16  # drawn at once
+NONCES_MIN, NONCES_MAX = 4, 512  # drawn at once
+PART = 60  # records that are inserted together
 NO_TOTAL = b""  # of every record but the newest that is written at once
 NEWEST = "SELECT n, at_ms, boot_ms, total FROM record ORDER BY n DESC LIMIT 1"
 # One statement checks the hold and moves it: epoch, sequence and state are compared as it writes.
@@ -30,16 +31,16 @@ _HASH = -2  # the column of a row that is its hash
 
 
 class Txn:
-    """What an act needs to know about the transaction it runs in."""
+    """What an act needs to know about the transaction it runs in. `records`: about as many are expected."""
 
     __slots__ = (
         "_kept",
-        "_nonces",
         "_running",
         "at_ms",
         "boot_ms",
         "db",
         "moves",
+        "nonces",
         "number",
         "one_by_one",
         "rows",
@@ -58,10 +59,11 @@ class Txn:
         total: int,
         stored: bytes = b"",
         one_by_one: bool = False,
+        records: int = NONCES_MIN,
     ) -> None:
         self.db = db
         self._running = running
-        self._nonces: list[bytes] = []  # gone with the transaction
+        self.nonces = Nonces(min(max(records, NONCES_MIN), NONCES_MAX))  # gone with the transaction
         self.total: int = total  # of all tasks
         self._kept: int = total  # what is written of it
         self.stored: bytes = stored  # the written total, as it is in the file
@@ -72,12 +74,6 @@ class Txn:
         self.rows: list[Row] = []  # records of acts that only add: inserted together
         self.moves: list[Row] = []  # of the same acts: holds that are checked and moved together
 
-    def nonce(self) -> bytes:
-        """One that nothing else was sealed with."""
-        if not self._nonces:
-            self._nonces = new_nonces(NONCES)
-        return self._nonces.pop()
-
     def add_rows(self, rows: Sequence[Row], *, before: bytes) -> None:
         """Insert these records of one task, at the latest with the commit. Their numbers are one above
         the newest; a collision is a broken promise, not luck. `before`: the head that they follow,
@@ -85,9 +81,7 @@ class Txn:
         self.rows.extend(rows)
         if rows:
             self.number = rows[-1][0]
-            self.total += self._running.element(rows[-1][_HASH])
-            if before:
-                self.total -= self._running.element(before)
+            self.total += self._running.moved(before, rows[-1][_HASH])
 
     def erase(self, head: bytes) -> None:
         """Count a task as erased from now on."""
@@ -105,14 +99,26 @@ class Txn:
         self.db.execute(MOVE, values)
         return self.db.changes() == 1
 
-    def write_out(self) -> None:
-        """Write what was gathered. Raises StaleHold where not every move met its hold."""
+    def write_part(self) -> None:
+        """Write what was gathered, but for the newest record, where that is much: what is written soon after it was
+        made is at hand for the processor, and the collector does not meet it. Raises StaleHold."""
+        if len(self.rows) > PART:
+            self._move_all()
+            *rows, newest = self.rows
+            self.rows = [newest]
+            self.db.executemany(INSERT, rows)
+
+    def _move_all(self) -> None:
         if self.moves:
             moves, self.moves = self.moves, []
             before = self.db.total_changes()
             self.db.executemany(MOVE, moves)
             if self.db.total_changes() - before != len(moves):
                 raise StaleHold
+
+    def write_out(self) -> None:
+        """Write what was gathered. Raises StaleHold where not every move met its hold."""
+        self._move_all()
         if self.rows:
             rows, self.rows = self.rows, []
             *columns, newest, _ = rows[-1]

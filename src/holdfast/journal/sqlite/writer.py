@@ -60,7 +60,7 @@ def _nothing(_result: object) -> None:
 Act = Callable[[Txn], T]
 
 
-class _Op(msgspec.Struct, eq=False):
+class _Op(msgspec.Struct, eq=False, gc=False):  # no cycle outlives the wait for it
     act: Callable[[Txn], object]
     begins: bool
     adds_only: bool
@@ -99,6 +99,7 @@ class Writer:
         self._steady = SteadyTime(instance.clock)
         self._wal_pages = 0
         db.set_wal_hook(self._note_wal)
+        self._loop: asyncio.AbstractEventLoop | None = None  # asked for once: each time costs a system call
         self._queue: deque[_Op] = deque()
         self._scheduled = False
         self.committing = False
@@ -131,7 +132,7 @@ class Writer:
         if self.broken or self._full_since is not None:
             self._check_usable(begins=begins)
         op = _Op(act, begins, adds_only, time.monotonic())
-        loop = asyncio.get_running_loop()
+        loop = self._loop = self._loop or asyncio.get_running_loop()
         # A lone task waits for its commit anyway; only a very slow disk holds up the rest. What others ask for waits
         # for the end of the loop's turn: 500 submits of one turn share a commit.
         at_once = adds_only and self.lone and not (self._queue or self.committing or self._very_slow)
@@ -308,6 +309,7 @@ class Writer:
                 total=self._total,
                 stored=stored,
                 one_by_one=one_by_one or len(ops) == 1,
+                records=2 * len(ops),
             )
             refused = 0
             for op in ops:
@@ -326,6 +328,7 @@ class Writer:
                     refused += 1
                 except Exception as error:  # a defect in one act must not strand the others
                     raise _ActBroke(op, error) from error
+                txn.write_part()
             if refused == len(ops):
                 db.execute("ROLLBACK")
                 return False

@@ -21,7 +21,7 @@ EXACT_BELOW_S = 2.0
 STUCK_S = 5.0
 
 
-class Deadline(msgspec.Struct, eq=False):
+class Deadline(msgspec.Struct, eq=False, gc=False):  # no cycle outlives its attempt
     """One attempt and when it must end."""
 
     task: asyncio.Task[Any]
@@ -55,9 +55,6 @@ class Deadlines:
             self._loop = asyncio.get_running_loop()
         return self._loop
 
-    def time(self) -> float:
-        return self.loop.time()
-
     async def run(self, start: Callable[[], Awaitable[object]], timeout_s: float, *names: str) -> object:
         """What it gives, or TimeoutError once it was cancelled for being late and has ended. `names`, joined by a
         slash, say what it is where it is stuck."""
@@ -76,7 +73,7 @@ class Deadlines:
 
     def begin(self, timeout_s: float, names: tuple[str, ...]) -> Deadline:
         """The same without a coroutine of its own: give it to `end` in any case, and ask `is_late` at a cancel."""
-        loop = self.loop
+        loop = self._loop or self.loop
         task = asyncio.current_task(loop)
         if task is None:
             raise RuntimeError("a deadline needs a running asyncio task")

@@ -22,17 +22,18 @@ START_MARGIN_MS = 50  # a step begins only with this much lease left
 
 
 class SessionLease:
-    __slots__ = ("_clock", "_offset_ms", "lost", "session")
+    __slots__ = ("_clock", "_margin_ms", "_offset_ms", "lost", "session")
 
     def __init__(self, session: Session, clock: Clock) -> None:
         self.session = session
         self.lost = False
         self._clock = clock
+        self._margin_ms = min(START_MARGIN_MS, session.ttl_ms // 20)
         self._offset_ms = clock.wall_ms() - clock.boot_ms()
 
     def ok(self) -> bool:
         """Whether a step may begin."""
-        return not self.lost and self.left_ms() > min(START_MARGIN_MS, self.session.ttl_ms // 20)
+        return not self.lost and self.left_ms() > self._margin_ms
 
     @property
     def deadline_boot_ms(self) -> int:
@@ -46,8 +47,7 @@ class SessionLease:
         """Raise RunFenced where this process may not act any more. A machine that was paused as a whole still has its
         lease, but time passed for its key windows."""
         boot_ms, session = self._clock.boot_ms(), self.session
-        late = boot_ms >= session.deadline_boot_ms
-        if self.lost or late or self._jump_ms(boot_ms) > session.ttl_ms:
+        if self.lost or boot_ms >= session.deadline_boot_ms or self._jump_ms(boot_ms) > session.ttl_ms:
             self.lost = True
             raise RunFenced
 

@@ -16,18 +16,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from holdfast import errors
 from holdfast.core.clock import Clock
 from holdfast.core.effect import CLASSES
 from holdfast.core.rest import Stopping, Suspended
 from holdfast.core.step import Event
+from holdfast.core.values import decode
 from holdfast.core.waiting import Turn
 from holdfast.host.log import Log
 from holdfast.journal.bodies import EvidenceGiven
 from holdfast.journal.contract import Change, CommitOutcome, Hold, InboxItem, InboxKind, Journal, Statement
-from holdfast.journal.own_view import fold_own
+from holdfast.journal.own_view import SUCCESS, fold_own
 from holdfast.journal.records import NewRecord, StepView, TaskView
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 
@@ -118,20 +122,22 @@ class TaskWriter:
 
     # writing
 
-    def defer(self, entry: NewRecord, *, slot: int = -1) -> None:
+    def defer(self, entry: NewRecord, slot: int = -1) -> None:
         """Take the record into the view now and into the journal with the next commit."""
         if self.secrets.active:
             entry = self.secrets.entry(entry)
-        fold_own(self.view, entry, 0, self.hold.epoch, self._now_ms(), self.clock.boot_ms())
+        # When a success came on the boot clock, nobody asks.
+        boot_ms = 0 if entry.events is SUCCESS else self.clock.boot_ms()
+        fold_own(self.view, entry, 0, self.hold.epoch, self._now_ms(), boot_ms)
         self._pending.append(entry)
         if slot >= 0:
             self._slots.append(slot)
         self._flush_soon()
 
-    def begin(self, entries: Sequence[NewRecord]) -> Awaitable[None]:
-        """Write records on whose strength an effect will be sent. Raises JournalFull, JournalBusy: nothing was written,
-        nothing may be sent."""
-        return self._write(entries, begins=True)
+    def begin(self, entry: NewRecord) -> Awaitable[None]:
+        """Write the record on whose strength an effect will be sent. Raises JournalFull, JournalBusy: nothing was
+        written, nothing may be sent."""
+        return self._write((entry,), begins=True)
 
     async def write(
         self,
@@ -179,21 +185,29 @@ class TaskWriter:
             self._pending, self._slots = [], []
             taken = [*pending, *entries] if pending else entries
             hold, before = self.hold, self.hold.seq
-
-            def append() -> Awaitable[list[int]]:
-                if begins and change is None:  # every step passes here
-                    return self.journal.append(hold, taken, begins=True)
-                return self.journal.append(
-                    hold, taken, change=change, applied=applied, statements=statements, begins=begins
-                )
-
             try:
                 if self.fenced:
                     await self._leave_evidence(taken)
                     raise errors.RunFenced
                 try:
-                    numbers = await append() if taken or change is not None or applied else []
+                    if begins:  # every step passes here
+                        numbers = await self.journal.append(hold, taken, begins=True)
+                    elif taken or change is not None or applied:
+                        numbers = await self.journal.append(
+                            hold, taken, change=change, applied=applied, statements=statements
+                        )
+                    else:
+                        numbers = []
                 except (errors.LeaseLost, errors.CommitUnknown) as error:
+                    append = partial(
+                        self.journal.append,
+                        hold,
+                        taken,
+                        change=change,
+                        applied=applied,
+                        statements=statements,
+                        begins=begins,
+                    )
                     numbers = await self._append_again(error, taken, append)
             except asyncio.CancelledError:
                 if self.hold.seq == before:
@@ -209,9 +223,11 @@ class TaskWriter:
             self._turn.give()
 
     def _written(self, entries: Sequence[NewRecord], numbers: Sequence[int], slots: Sequence[int]) -> None:
-        self._fold(entries, numbers)
+        hold, at_ms, boot_ms = self.hold, self._now_ms(), self.clock.boot_ms()
+        for entry, number in zip(entries, numbers, strict=True):
+            fold_own(self.view, entry, number, hold.epoch, at_ms, boot_ms)
         for slot in slots:
-            self.hold.session.free_slot(slot)
+            hold.session.free_slot(slot)
 
     def _put_back(self, pending: list[NewRecord], slots: list[int]) -> None:
         if self.fenced:
@@ -257,17 +273,14 @@ class TaskWriter:
                 continue
             if entry.body.get("unkept"):
                 continue
-            body = EvidenceGiven("succeeded", entry.body.get("result"), "stale worker", self.hold.epoch).body()
+            result = entry.body.get("result")
+            seen = decode(bytes(result)) if isinstance(result, msgspec.Raw) else result
+            body = EvidenceGiven("succeeded", seen, "stale worker", self.hold.epoch).body()
             item = InboxItem(task_id=self.view.task_id, ordinal=entry.ordinal, kind=InboxKind.EVIDENCE, body=body)
             try:
                 await self.journal.drop(item)
             except errors.HoldfastError as error:
                 self.on_trouble(error)
-
-    def _fold(self, entries: Sequence[NewRecord], numbers: Sequence[int]) -> None:
-        at_ms, boot_ms = self._now_ms(), self.clock.boot_ms()
-        for entry, number in zip(entries, numbers, strict=True):
-            fold_own(self.view, entry, number, self.hold.epoch, at_ms, boot_ms)
 
     def _flush_soon(self) -> None:
         self._waited = False

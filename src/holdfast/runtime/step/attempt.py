@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.core.ports import Memory
-from holdfast.core.values import Json, checked, copied, encode
+from holdfast.core.values import Json, checked, checked_json, copied, encode
 from holdfast.core.waiting import is_closed_from_outside
 from holdfast.host.traces import WHERE_CHARS_MAX, Trace, cut_trace, trace_of
 from holdfast.journal.records import StepView
@@ -40,9 +40,10 @@ Args = dict[str, Any]  # Any: JSON values, checked before they are planned
 
 
 class Returned(msgspec.Struct):
-    result: Json
+    result: Json  # nobody else holds it
     unkept: str = ""  # why the value could not be kept; the effect did take place
     apply: Apply | None = None
+    raw: bytes = b""  # the result's JSON
 
 
 class RefusedBy(msgspec.Struct):
@@ -74,8 +75,7 @@ class Raised(msgspec.Struct):
 AttemptOutcome = Returned | RefusedBy | Unsent | Doubtful | Raised
 
 
-@dataclass(slots=True, eq=False)
-class Send:
+class Send(msgspec.Struct, eq=False, gc=False):
     """Whether an attempt's first byte may have left, and the slot that says so to others."""
 
     lease: SessionLease
@@ -114,11 +114,11 @@ class Caller:
     memory: Memory | None = None
 
     async def attempt(
-        self, tool: Tool[..., Any], step: StepView, args: Args, *, task_id: str, send: Send, folder: Path | None = None
+        self, tool: Tool[..., Any], step: StepView, args: Args, task_id: str, send: Send, folder: Path | None = None
     ) -> AttemptOutcome:
         """Call the tool once, with arguments that nobody else holds. Raises RunFenced before anything is sent where the
         lease is over."""
-        ends = self.deadlines.time() + tool.timeout_s
+        ends = self.deadlines.loop.time() + tool.timeout_s
         call = _call(tool, step, task_id, ends, send.mark)
         if folder is not None:
             call.give_scratch(folder)
@@ -250,15 +250,15 @@ def _returned(tool: Tool[..., Any], value: object, secrets: Secrets) -> AttemptO
         except errors.Misuse as error:
             return Raised("Misuse", error.message)
     try:
-        kept = checked(value, what=tool.result_title)
+        kept, raw = checked_json(value, what=tool.result_title)
         if secrets.active:
             kept = secrets.value(kept)
-        encode(kept, what=tool.result_title)
+            raw = encode(kept, what=tool.result_title)
     except (errors.BadValue, errors.TooLarge) as error:
         if tool.letter == "T":
             return Raised(type(error).__name__, error.message)
         return Returned(None, unkept=error.message)
-    return Returned(kept, apply=apply)
+    return Returned(kept, "", apply, raw)
 
 
 def _swapped(apply: Apply, secrets: Secrets) -> Apply:
@@ -339,6 +339,4 @@ def _call(
     count, key = len(step.attempts), step.effect_key
     fence = step.attempts[-1].fence if count else 0
     # Positions, not names: every call passes here.
-    made = Call(task_id, step.ordinal, key, fence, count, ends, mark, tool.effect, lookup=lookup)
-    made.sent_ago_s = sent_ago_s
-    return made
+    return Call(task_id, step.ordinal, key, fence, count, ends, mark, tool.effect, lookup, sent_ago_s)

@@ -67,9 +67,11 @@ class Sender:
     async def begin(self, entry: NewRecord, slot: int, *, allowed: Callable[[], bool] | None = None) -> bool:
         """Make the start durable. No space: wait here, nothing has been sent. False where it stopped being allowed
         before it was written."""
+        writer = self._writer
         try:
             while True:
-                self._writer.check_going()
+                if writer.signal is not None:
+                    raise writer.signal
                 if not self._lease.ok():
                     self._lease.check()
                     await asyncio.sleep(LEASE_RETRY_S)
@@ -78,13 +80,13 @@ class Sender:
                     self._lease.session.free_slot(slot)
                     return False
                 try:
-                    await self._writer.begin([entry])
+                    await writer.begin(entry)
                     return True
                 except (JournalFull, JournalBusy) as error:
-                    self._writer.on_trouble(error)
+                    writer.on_trouble(error)
                     await asyncio.sleep(FULL_RETRY_S * self._pace)
         except BaseException:  # a cancel too: a start that is recorded, and not sent, must say so
-            step = self._writer.step(entry.ordinal)
+            step = writer.step(entry.ordinal)
             if step is not None and self._is_mine(step):
                 await self._record_stop(step, Send(self._lease, slot))  # started, and not sent
             else:
@@ -95,14 +97,14 @@ class Sender:
         self, tool: Tool[..., Any], step: StepView, args: dict[str, Any], slot: int, *, own: bool = False
     ) -> None:
         """Call the tool and record what came of it. `own`: nobody else holds these arguments."""
-        send = Send(self._lease, slot)
-        self._writer.calls += 1
+        send, writer = Send(self._lease, slot), self._writer
+        writer.calls += 1
         try:
             try:
-                scratch, task_id = self._writer.scratch, self._writer.view.task_id
+                scratch = writer.scratch
                 folder = None if scratch is None else scratch.path
                 given: Any = args if own else copied(args)  # a tool that changes its own changes no repeat
-                outcome = await self._caller.attempt(tool, step, given, task_id=task_id, send=send, folder=folder)
+                outcome = await self._caller.attempt(tool, step, given, writer.view.task_id, send, folder)
             except asyncio.CancelledError:
                 # The worker is stopping or fenced, or the task's code broke the call off.
                 await self._record_stop(step, send)
@@ -112,7 +114,7 @@ class Sender:
             elif not self._deferred(tool, step, outcome, slot):
                 await self._record(tool, step, outcome, slot)
         finally:
-            self._writer.calls -= 1
+            writer.calls -= 1
 
     async def _record_with_files(
         self, scratch: Scratch, tool: Tool[..., Any], step: StepView, outcome: AttemptOutcome, slot: int
@@ -130,15 +132,20 @@ class Sender:
         """Leave a plain success to the next commit, where its class allows that."""
         if type(outcome) is not Returned or not tool.merges or not self._is_mine(step):
             return False
-        body: Body = {"result": outcome.result}
         if outcome.unkept:
-            body["unkept"] = outcome.unkept
+            body: Body = {"result": None, "unkept": outcome.unkept}
+        elif self._writer.secrets.active:
+            body = {"result": outcome.result}
+        else:
+            body = {"result": msgspec.Raw(outcome.raw)}  # what the code does with its result cannot change it
         if step.step is not self._may_succeed:  # rows that are equal are the same one, as long as they are kept at hand
             facts = self._facts(tool)
             check_allowed(next_step(step.step, Event.SUCCEED, facts, letter=step.letter), step.ordinal)
             self._may_succeed = step.step
         entry = NewRecord(kind=RecordKind.STEP, ordinal=step.ordinal, events=SUCCESS, body=body)
-        self._writer.defer(entry, slot=slot)
+        self._writer.defer(entry, slot)
+        if outcome.raw and not self._writer.secrets.active:
+            step.result = outcome.result
         return True
 
     async def unsend(self, tool: Tool[..., Any], step: StepView, slot: int, why: str) -> None:
@@ -159,8 +166,7 @@ class Sender:
     def _is_mine(self, step: StepView) -> bool:
         """Whether its newest attempt was started by this run and has no outcome yet."""
         row = step.step
-        mine = row is not None and row.epoch == self._writer.hold.epoch
-        return mine and step.state is StepState.STARTED
+        return row is not None and row.state is StepState.STARTED and row.epoch == self._writer.hold.epoch
 
     async def record(
         self,

@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
 from holdfast.core.clock import Clock
-from holdfast.core.effect import Keyed
-from holdfast.core.ids import EffectKeys
+from holdfast.core.ids import EffectKeys, fingerprint
 from holdfast.core.ordinal import retry_slot
 from holdfast.core.rest import BrokenOff, Diverged, Suspended
 from holdfast.core.step import Event, Facts, Step, StepState, next_step
-from holdfast.core.values import checked_raw, decode
+from holdfast.core.values import checked_forms, decode
 from holdfast.errors import Cancelled, InvariantViolated, JournalDamaged, JournalStopped, Misuse, ReadOnly, Signal
 from holdfast.journal.own_view import BEGIN, left_out
 from holdfast.journal.records import Body, NewRecord, RecordKind, StepView
@@ -43,6 +42,21 @@ if TYPE_CHECKING:
     from holdfast.runtime.step.plan import PlanItem
 
 _Asked = tuple[Tool[..., Any], str, object, Body | None]  # tool, ordinal, arguments, extra
+
+
+class Chain(Protocol):
+    """Steps of the task's code that follow one another."""
+
+    busy_with: str  # the ordinal of its open step
+
+    def end_by(self, error: BaseException) -> None: ...  # remember what ends it
+
+
+class Awaited(Protocol):
+    """Something that the task's code makes and has to await."""
+
+    @property
+    def what(self) -> str: ...  # how the code names it
 
 
 class Steps:
@@ -65,12 +79,13 @@ class Steps:
         self.plan: dict[int, PlanItem] = {}
         self.plan_changes = 0  # as far as this run has come
         self.changes: HeadChanges | None = None  # the policy for changed heads, of tasks
-        self.not_awaited: dict[object, tuple[str, str, int]] = {}  # calls by the code: what, file, line
+        self.not_awaited: dict[Awaited, tuple[str, int]] = {}  # what the code made, and at which file and line
         self._open_scratch = open_scratch
         self._loop = asyncio.get_running_loop()  # asked once: each time costs a system call
         self._left_out: dict[tuple[str, object], StepView] = {}
         self._broken_off: list[_Asked] = []
         self._keys = effect_keys
+        self._fingerprint_key = fingerprint_key
         self._new_facts = Facts(epoch=writer.hold.epoch, owner=True, previous_closed=True, quiet=True)
         self._may_plan: set[str] = set()  # letters of tools: it is the same for every new step of this run
         self._performing: dict[asyncio.Task[Any], None] = {}  # Any: the code's own tasks, in order
@@ -90,17 +105,22 @@ class Steps:
         where there is a gate, that is the gate's to say: it records the refusal."""
         return tool.check_args(args) if self.guard is None else {**tool.given, **args}
 
-    async def perform(self, tool: Tool[..., Any], ordinal: str, args: Args, *, extra: Body | None = None) -> object:
-        """The step's result, or what it failed with; Suspended where a person is needed."""
-        kept, raw = checked_raw(args, what=tool.args_title)
+    async def perform(
+        self, tool: Tool[..., Any], ordinal: str, args: Args, extra: Body | None = None, chain: Chain | None = None
+    ) -> object:
+        """The step's result, or what it failed with; Suspended where a person is needed. `chain`: what it is the next
+        step of; it is busy with it until then, and does not ask for it again."""
+        kept, raw, canonical = checked_forms(args, what=tool.args_title)
         task = asyncio.current_task(self._loop)
         if task is None:
             raise InvariantViolated("I10", f"step {ordinal} is performed outside a task")
         self._performing[task] = None
+        if chain is not None:
+            chain.busy_with = ordinal
         try:
             step = None
             if self.writer.scratch is None and ordinal not in self.writer.view.steps:
-                mark = self._reconciler.fingerprint(tool, kept)
+                mark = fingerprint(self._fingerprint_key, tool=tool.name, canonical_args=canonical)
                 step = await self._new(tool, ordinal, kept, extra, mark, raw)
             if step is None or step.state is StepState.FAILED:
                 # The arguments as they were: the tool may have changed those that it got.
@@ -113,18 +133,25 @@ class Steps:
                 # A timeout of the code's own: it may not continue after a call in doubt (I5).
                 self._broken_off.append((tool, ordinal, decode(raw), extra))
                 self.writer.end(Suspended(BrokenOff()))
+            if chain is not None:
+                chain.end_by(error)
             raise
         finally:
             self._performing.pop(task, None)
+            if chain is not None:
+                chain.busy_with = ""
+        if chain is not None and self._is_left_out(step, ordinal) and not (step.unkept or self.writer.secrets.active):
+            return step.result  # nobody else holds it
         return outcome_of(step)
 
-    def leave_out(self, ordinal: str) -> None:
+    def _is_left_out(self, step: StepView, ordinal: str) -> bool:
         """Keep no payload of a step that this run has just closed, where nothing can ask for one. In an agent's folder
         the hand-off does: it names the newest steps of every task that runs, as this view has them."""
         view = self.writer.view
-        step = view.steps[ordinal]
-        if self.memory is not None or self.guard is not None or view.restored_ms or step.ending is not Event.SUCCEED:
-            return
+        if step.ending is not Event.SUCCEED or self.memory is not None or self.guard is not None or view.restored_ms:
+            return False
+        if step.ordinal != ordinal:
+            return False  # a retry slot: few, and kept
         kind = (step.tool, step.body.get("window_ms"))
         same = self._left_out.get(kind)
         if same is None:
@@ -132,6 +159,7 @@ class Steps:
         if step.attempts[0].at_ms > same.attempts[0].at_ms:
             same.attempts = step.attempts
         view.steps[ordinal] = same
+        return True
 
     def scratch(self) -> Scratch:
         """The task's scratch folder; made, and empty, when it is first asked for in a run."""
@@ -224,13 +252,14 @@ class Steps:
     ) -> Awaitable[StepView]:
         """A step that the journal does not know; awaited, it comes to its end. `raw`: the JSON of the arguments, where
         nobody else holds them: the tool may then have them as they are."""
-        if (note := self.writer.view.notes.get(ordinal)) is not None:
+        writer = self.writer
+        if (note := writer.view.notes.get(ordinal)) is not None:
             raise Suspended(Diverged(f"step {ordinal}: the journal has {note.what}, the code now has {tool.name}"))
-        if self.writer.cancelled:
+        if writer.cancelled:
             raise Cancelled
         pins = None
-        if tool.secrets or self.writer.secrets.active:
-            pins = self.writer.secrets.pin(tool, ordinal, cast(Args, args))
+        if tool.secrets or writer.secrets.active:
+            pins = writer.secrets.pin(tool, ordinal, cast(Args, args))
             mark = pinned_fingerprint(mark, pins)
         if tool.needs_child:
             _ = tool.target  # a tool that no child can find is refused before it is planned
@@ -239,17 +268,17 @@ class Steps:
             body["plan"] = self.plan_changes
         if pins:
             body["secrets"] = pins
-        if isinstance(tool.effect, Keyed):
-            body["window_ms"] = int(tool.effect.window_s * 1000)
+        if tool.window_ms:
+            body["window_ms"] = tool.window_ms
         if extra:
             body.update(extra)
         if self.guard is not None and (events := self.guard.judge(tool, ordinal, body)):
             return self._open_slot(tool, ordinal, body, mark, *events)
-        if self.writer.view.restored_ms and not tool.effect.changes_nothing:
+        if writer.view.restored_ms and not tool.effect.changes_nothing:
             # Rule 7: this slot may have been used in the timeline that a restore has lost. A
             # Fenced or Idempotent one is simply sent again, but a refusal is then no proof while
             # the lost timeline's request may be under way: a refusal raises no fence.
-            body["lost_after_ms"] = self.writer.view.restored_ms
+            body["lost_after_ms"] = writer.view.restored_ms
             return self._open_slot(tool, ordinal, body, mark, Event.RESTORE)
         if tool.needs_approval:
             return self._open_slot(tool, ordinal, body, mark, Event.PLAN)
@@ -259,7 +288,7 @@ class Steps:
 
     async def _begin_new(self, tool: Tool[..., Any], ordinal: str, args: Any, body: Body, mark: bytes) -> StepView:
         """Plan and start in one commit, then call."""
-        key = self._key(ordinal)
+        key = self._keys.raw(self.writer.view.task_id, ordinal)
         if tool.letter not in self._may_plan:
             check_allowed(next_step(None, Event.PLAN, self._new_facts, letter=tool.letter), ordinal)
             self._may_plan.add(tool.letter)

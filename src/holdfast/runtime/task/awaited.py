@@ -26,8 +26,13 @@ class _HasSteps(Protocol):
 R = TypeVar("R", bound=_HasSteps)
 
 
-def note_made(steps: Steps, mark: object, what: str) -> None:
-    steps.not_awaited[mark] = (f"run.{what}", *caller())
+class Made:
+    """Something of the run that must be awaited."""
+
+    __slots__ = ("what",)
+
+    def __init__(self, what: str) -> None:
+        self.what = what
 
 
 def tracked(
@@ -37,8 +42,8 @@ def tracked(
 
     @functools.wraps(method)
     def made(run: R, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-        mark, steps = object(), run.steps
-        note_made(steps, mark, method.__name__)
+        mark, steps = Made(method.__name__), run.steps
+        steps.not_awaited[mark] = caller(2)
 
         async def begun() -> T:
             steps.not_awaited.pop(mark, None)
@@ -55,6 +60,6 @@ def check_awaited(steps: Steps) -> None:
     """Raises Misuse where something was made and never awaited."""
     if not steps.not_awaited:
         return
-    named = [f"{what} at {file}:{line}" for what, file, line in steps.not_awaited.values()]
+    named = [f"run.{made.what} at {file}:{line}" for made, (file, line) in steps.not_awaited.items()]
     more = f" and {len(named) - NAMED_MAX} more" if len(named) > NAMED_MAX else ""
     raise Misuse(f"never awaited, so never carried out: {', '.join(named[:NAMED_MAX])}{more}; write `await` before it")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 from typing import Any, assert_never, cast
 
 from holdfast import errors
@@ -205,7 +206,7 @@ def open_step(writer: TaskWriter) -> StepView | None:
     """A step that may have had an effect and is not closed; parked ones first."""
     found = [
         step
-        for step in writer.view.steps.values()
+        for step in _kept_steps(writer)
         if step.step is not None and not step.closed and (step.state is StepState.PARKED or step.step.maybe_sent > 0)
     ]
     found.sort(key=lambda step: step.state is not StepState.PARKED)
@@ -217,11 +218,16 @@ def keep_until_ms(writer: TaskWriter) -> int:
     return max(
         (
             step.attempts[0].at_ms + step.planned.window_ms
-            for step in writer.view.steps.values()
+            for step in _kept_steps(writer)
             if step.letter == Keyed.letter and step.attempts
         ),
         default=0,
     )
+
+
+def _kept_steps(writer: TaskWriter) -> Iterable[StepView]:
+    """The steps of the view, each once: those of one tool whose payload the run has left out are the same object."""
+    return dict.fromkeys(writer.view.steps.values())
 
 
 def waits_for_approval(writer: TaskWriter) -> Notice:

@@ -17,7 +17,7 @@ import hashlib
 import random
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast
@@ -28,6 +28,7 @@ from holdfast.core.rest import BrokenOff, Diverged, Parked, Sleep, Suspended, Wa
 from holdfast.core.values import canonical, checked
 from holdfast.core.waiting import is_closed_from_outside, wait_event
 from holdfast.errors import Cancelled, Misuse, RunFenced, Signal, StepOpen
+from holdfast.host.traces import caller
 from holdfast.journal.bodies import ApprovalGiven, PlanNote, QuestionNote
 from holdfast.journal.contract import InboxKind, Remark
 from holdfast.journal.records import REMARK, Body, NewRecord, Note, RecordKind
@@ -36,7 +37,7 @@ from holdfast.runtime.scratch.scratch import Scratch
 from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.step.facts import differences
 from holdfast.runtime.step.steps import Steps
-from holdfast.runtime.task.awaited import note_made, tracked
+from holdfast.runtime.task.awaited import tracked
 from holdfast.runtime.tool.tool import Tool, check_tool
 
 if TYPE_CHECKING:
@@ -66,35 +67,33 @@ class StepCall(Generic[T]):
         self.tool = tool
         self.args = args
         self.ordinal = ""  # known once it was awaited
-        note_made(run.steps, self, tool.name[1:] if tool.name[0] == "@" else f"call({tool.name})")
+        run.steps.not_awaited[self] = caller(3)
 
     def __repr__(self) -> str:  # what `asyncio.create_task` shows of it when it refuses it
         return f"<call of {self.tool.name}: await it, or give it to run.gather>"
 
+    @property
+    def what(self) -> str:
+        """How the code names it."""
+        return self.tool.name[1:] if self.tool.name[0] == "@" else f"call({self.tool.name})"
+
     def __await__(self) -> Generator[Any, None, T]:
         return self.perform(self._run).__await__()
 
-    async def perform(self, run: Run) -> T:
-        self._run.steps.not_awaited.pop(self, None)
+    def perform(self, run: Run) -> Coroutine[Any, Any, T]:
+        """What is awaited; `run` is that of the chain that awaits it."""
+        steps = run.steps
+        steps.not_awaited.pop(self, None)
         if self.ordinal:
             raise Misuse(f"step {self.ordinal} was already awaited", hint="keep its result in a variable")
+        extra: Body | None = None
         if self._compensates:
             run.check_free()
-            self.ordinal = self._compensates
-            extra: Body | None = {"compensates": parent(self._compensates)}
+            ordinal, extra = self._compensates, {"compensates": parent(self._compensates)}
         else:
-            self.ordinal, extra = run.take_ordinal(), None
-        # What `open_step` does, without an object of its own: every step passes here.
-        run.set_open(self.ordinal)
-        try:
-            result: Any = await run.steps.perform(self.tool, self.ordinal, self.args, extra=extra)
-        except BaseException as error:  # signals and cancels too end the chain; passed on
-            run.end_by(error)
-            raise
-        finally:
-            run.set_open("")
-        run.steps.leave_out(self.ordinal)
-        return result
+            ordinal = run.take_ordinal()
+        self.ordinal = ordinal
+        return cast("Coroutine[Any, Any, T]", steps.perform(self.tool, ordinal, self.args, extra, run))
 
 
 class Approval:
@@ -120,7 +119,7 @@ class Run:
         self._entropy = entropy
         self._prefix = prefix
         self._next = 0
-        self._open = ""
+        self.busy_with = ""  # the ordinal of the step that is open in this chain
         self._signal: BaseException | None = None
         self._compensations: dict[str, int] = {}
 
@@ -158,7 +157,8 @@ class Run:
         Raises, when awaited: Refused or ToolFailed if the step failed, StepSkipped if a person
         decided to skip it, GateRefused if the task's gate refused it.
         """
-        check_tool(tool)
+        if type(tool) is not Tool or not tool.has_contract:
+            check_tool(tool)
         return StepCall(self, tool, self.steps.taken(tool, args))
 
     def talk(self, *, system: str | Sequence[str] = ()) -> Talk:
@@ -379,20 +379,20 @@ class Run:
             raise self._signal
         if self._writer.ended:
             raise StepOpen("the task's code has ended: await each step in it")
-        if self._open:
-            raise StepOpen(f"step {self._open} is still open: await it first")
+        if self.busy_with:
+            raise StepOpen(f"step {self.busy_with} is still open: await it first")
 
     @contextmanager
     def open_step(self, ordinal: str) -> Generator[None]:
         """Marks this chain as busy with one step, so that a second one is refused (I5)."""
-        self._open = ordinal
+        self.busy_with = ordinal
         try:
             yield
         except BaseException as error:  # signals and cancels too end the chain; passed on
             self.end_by(error)
             raise
         finally:
-            self._open = ""
+            self.busy_with = ""
 
     async def _enter_gather(self, ordinal: str) -> None:
         files, scratch = self._writer.view.files, self._writer.scratch
@@ -450,9 +450,6 @@ class Run:
     def _diverged(self, why: str, detail: str = "") -> Suspended:
         self._signal = signal = Suspended(Diverged(why, detail))
         return signal
-
-    def set_open(self, ordinal: str) -> None:
-        self._open = ordinal
 
     def end_by(self, error: BaseException) -> None:
         """Remember what ends this chain, so that its code cannot continue."""

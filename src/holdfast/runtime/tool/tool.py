@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
-from holdfast.core.effect import Effect, Letter, Queryable, Unrepeatable, check_effect
+from holdfast.core.effect import Effect, Keyed, Letter, Queryable, Unrepeatable, check_effect
 from holdfast.core.ids import effect_key_from_bytes
 from holdfast.errors import Misuse, NotDurable
 from holdfast.journal.contract import Statement
@@ -36,6 +36,7 @@ T = TypeVar("T")
 ATTEMPTS_MAX = 5
 TIMEOUT_S = 60.0
 NAME_CHARS_MAX = 200
+FITTING_MAX = 100
 _NOTHING: dict[str, Any] = {}  # Any: never filled
 
 
@@ -70,7 +71,6 @@ class Call:
         ends: float,
         mark: Callable[[], None],
         effect: Effect,
-        *,
         lookup: bool = False,
         sent_ago_s: float | None = None,
     ) -> None:
@@ -257,6 +257,10 @@ class Tool(Generic[P, T]):
         # Whether what it starts in this process is watched: it may run on after the attempt (started.py).
         self.watched = not (self.blocking or effect.repeatable or http_only)
         self.finder: Finder | None = None
+        self.has_contract = not isinstance(effect, Queryable)  # that one needs its lookup too
+        # Whether it runs in a process of its own, because it must be possible to end it.
+        self.needs_child = self.blocking and not effect.repeatable
+        self.window_ms = int(effect.window_s * 1000) if isinstance(effect, Keyed) else 0
         self._target: Target | None = None
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", name)
@@ -269,6 +273,7 @@ class Tool(Generic[P, T]):
         self.args_title = f"arguments of {name}"
         self.result_title = f"result of {name}"
         self._needed = frozenset(self._required)
+        self._fitting: set[tuple[str, ...]] = set()  # names of arguments, in their order, that were taken before
         self.version = _version(function, name, effect)
         self.secrets = secrets
         for what, chosen in (("secrets", secrets), ("given", given)):
@@ -285,7 +290,7 @@ class Tool(Generic[P, T]):
         """Register the lookup. Holdfast calls it when the step is quiet, to ask whether the effect happened."""
         if not inspect.iscoroutinefunction(finder):
             raise Misuse(f"{self.name}.find: a lookup must be an `async def`")
-        self.finder = finder
+        self.finder, self.has_contract = finder, True
         return finder
 
     def check_args(self, args: dict[str, Any]) -> dict[str, Any]:  # Any: the caller's, unchecked
@@ -293,8 +298,15 @@ class Tool(Generic[P, T]):
 
         Returns them with those that the tool itself gives.
         """
+        names = tuple(args)
+        if names in self._fitting:
+            return args
         if args.keys() <= self._names and self._needed <= args.keys():
-            return {**args, **self.given} if self.given else args
+            if self.given:
+                return {**args, **self.given}
+            if len(self._fitting) < FITTING_MAX:
+                self._fitting.add(names)
+            return args
         fixed = [name for name in args if name in self.given]
         if fixed:
             raise Misuse(f"{self.name}: do not pass {fixed[0]!r}: the tool sets it itself")
@@ -339,11 +351,6 @@ class Tool(Generic[P, T]):
             if name not in required:
                 raise Misuse(f"{self.name}: parameters: list {name!r} under `required`; the function requires it")
         return schema
-
-    @property
-    def needs_child(self) -> bool:
-        """Whether it runs in a process of its own, because it must be possible to end it."""
-        return self.blocking and not self.effect.repeatable
 
     @property
     def target(self) -> Target:
@@ -460,7 +467,7 @@ def check_tool(tool: object) -> None:
 
 def check_registered(tool: Tool[..., Any]) -> None:
     """Refuse a contract that cannot be kept, before the first call."""
-    if isinstance(tool.effect, Queryable) and tool.finder is None:
+    if not tool.has_contract:
         raise Misuse(
             f"{tool.name} is Queryable but has no lookup",
             hint=f"add `@{tool.__name__}.find` with a function that asks the downstream",

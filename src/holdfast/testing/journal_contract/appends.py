@@ -124,6 +124,23 @@ class Appends:
         await worker.rest(hold, TaskState.SUCCEEDED)
         assert shown(await journal.read_task(hold.task_id))["steps"]["1"] == before
 
+    async def test_of_many_appends_at_once_the_stale_one_alone_is_refused(self, world: World) -> None:
+        """More of them than a journal writes at a time; one ends its task meanwhile."""
+        worker = await world.process()
+        holds = [(await worker.start_task()).hold for _ in range(70)]
+        *others, ending, stale = holds
+        stale.epoch -= 1
+        appends = [worker.journal.append(hold, [noted("n1"), noted("n2")]) for hold in (*others, stale)]
+        ended = worker.journal.append(ending, [noted("n1"), finished()], change=Change(state=TaskState.SUCCEEDED))
+        *written, refused, last = await asyncio.gather(*appends, ended, return_exceptions=True)
+        assert isinstance(refused, LeaseLost)
+        numbers = [number for one in (*written, last) if isinstance(one, list) for number in one]
+        assert len(set(numbers)) == 2 * 69
+        for hold in holds:
+            view = await worker.journal.read_task(hold.task_id)
+            assert list(view.notes) == {stale: [], ending: ["n1"]}.get(hold, ["n1", "n2"])
+        await worker.journal.check_total()
+
     async def test_a_stale_epoch_writes_nothing_at_all(self, world: World) -> None:
         zombie, owner = await world.process(), await world.process(ttl_ms=10 * TTL_MS)
         claimed = await zombie.start_task()

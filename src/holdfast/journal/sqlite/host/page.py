@@ -149,7 +149,8 @@ class SessionPage:
 
     def free_slot(self, slot: int) -> None:
         """Give the slot back once the attempt's outcome, or its doubt, is durable."""
-        self._check_taken(slot)
+        if slot not in self._taken:
+            self._check_taken(slot)
         self._taken.remove(slot)
         self._free.append(slot)
 

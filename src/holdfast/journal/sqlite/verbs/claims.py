@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec import UNSET
@@ -102,13 +102,11 @@ class Candidate:
     data_key: bytes
     view: TaskView | None = None
     sealer: DataKeySealer | None = None
+    task_id: TaskId = field(init=False)
 
     def __post_init__(self) -> None:
         self.state = TaskState(self.state)
-
-    @property
-    def task_id(self) -> TaskId:
-        return task_id_from_bytes(self.raw)
+        self.task_id = task_id_from_bytes(self.raw)
 
     def load(self, db: Db, wraps: KeyWraps) -> None:
         """Read and verify the whole chain. Raises JournalDamaged."""

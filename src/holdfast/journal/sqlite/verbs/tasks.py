@@ -138,7 +138,7 @@ def _suspicion(txn: Txn) -> list[NewRecord]:
 HELD = "SELECT epoch, seq, state FROM task WHERE t = ?"
 
 
-class Addition(msgspec.Struct, eq=False):
+class Addition(msgspec.Struct, eq=False, gc=False):
     """Records to be appended under a hold, and what changes with them."""
 
     hold: Hold
@@ -155,7 +155,7 @@ class Addition(msgspec.Struct, eq=False):
         hold, db = self.hold, txn.db
         if hold.sealer is None:
             raise InvariantViolated("sealed", "a hold of this journal has a sealer")
-        tail = self.tail = Tail(seq=hold.seq, head=hold.head, last=hold.last)
+        tail = self.tail = Tail(hold.seq, hold.head, hold.last)
         raw = task_id_bytes(hold.task_id)
         rows = make_rows(txn, tail, self.entries, row=hold.row, task_id=raw, epoch=hold.epoch, sealer=hold.sealer)
         if self.statements:
@@ -163,8 +163,10 @@ class Addition(msgspec.Struct, eq=False):
             apply_statements(db, self.statements)
         progress = remarked = False
         for entry in self.entries:
-            progress = progress or _closes(entry.events)
-            remarked = remarked or entry.kind is RecordKind.REMARK
+            if entry.kind is RecordKind.STEP:
+                progress = progress or _closes(entry.events)
+            elif entry.kind is RecordKind.REMARK:
+                remarked = True
         place = (tail.seq, tail.head, tail.last, txn.at_ms, progress, hold.row, hold.epoch, hold.seq)
         if not txn.move(place, at_once=not self.adds_only):
             _check_held(txn, hold)
