@@ -151,7 +151,7 @@ async def _one_changed(root: Path, files: int) -> tuple[float, World]:
     spent: list[float] = []
     for number in range(MANY_TIMES + 1):
         (world.home.folder / "memory" / "000" / "7.md").write_bytes(b"another %d\n" % number)
-        time.sleep(0.1)
+        await asyncio.sleep(0.1)
         began = _spent()
         report = await backups.now(check=False)
         spent.append(_spent() - began)
@@ -163,7 +163,7 @@ async def _one_changed(root: Path, files: int) -> tuple[float, World]:
 async def _borg_alone(world: World, root: Path) -> float:
     """`borg create` over a folder with the same files, none changed, with Borg's cache warm."""
     shutil.copytree(world.home.folder / "memory", root / "bare")
-    time.sleep(0.1)
+    await asyncio.sleep(0.1)
     engine = (await world.backups()).places.engine.fresh(root / "base")
     repository = Repository(name="bare", address=str(root / "repository"), passphrase=SecretBytes(b"bare"))
     await engine.init(repository)
