@@ -161,13 +161,6 @@ async def test_damage_of_two_places_is_joined(both_damaged: World) -> None:
     assert tree_of(world.home.folder) == before
 
 
-async def test_a_damaged_file_comes_from_an_older_snapshot_in_which_it_was_the_same(world: World) -> None:
-    damage(world.repository(1), random.Random(7))
-    report = await restore_to(world.root / "new", await means_of(world))
-    assert (report.seq, report.place, report.behind) == (2, "place-1", None)
-    assert contents(world.root / "new" / "memory") == contents(world.home.days)
-
-
 async def test_a_place_that_goes_away_while_files_are_joined_leads_to_no_older_snapshot(
     both_damaged: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
