@@ -1,8 +1,8 @@
 """Which snapshot of which place is tried, in which order, and what a failure means for the next.
 
 Newest first, and each in every place that holds it. Damage leads on: to the next place with the
-same snapshot, to all of them together, then to the next older one. What may pass by itself does not lead to an older one: a
-place that does not answer now may hold the newest state, and it is for a person to give that up.
+same snapshot, to all of them together, then to the next older one. What may pass by itself does not lead to
+an older one: a place that does not answer now may hold the newest state, and it is for a person to give that up.
 Nor does a failure of our own disk: an older snapshot would fail too, or fit by being smaller.
 """
 
