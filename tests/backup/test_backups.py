@@ -350,13 +350,14 @@ async def test_a_folder_that_lost_its_chain_goes_on_with_it(world: World) -> Non
     assert report.snapshot.seq == 3
 
 
-async def test_a_damaged_place_is_passed_by_and_told(world: World) -> None:
+async def test_a_damaged_file_comes_from_an_older_snapshot_in_which_it_was_the_same(world: World) -> None:
+    """Of snapshot 2 in the one place that has it; place 2 has the file in snapshot 1."""
     damage(world.repository(1), random.Random(3))
     (world.root / "open").mkdir(mode=0o755)
     report = await restore_to(world.root / "open" / "new", await means_of(world))
-    assert (report.place, report.seq) == ("place-2", 1)
-    assert [one.place for one in report.passed] == ["place-1", "place-1"]
-    assert report.behind is not None
+    assert (report.place, report.seq, report.behind) == ("place-1", 2, None)
+    assert [one.place for one in report.passed] == ["place-1"]
+    assert tree_of(world.root / "open" / "new") == tree_of(world.home.folder)
 
 
 async def test_preparation_that_fails_leaves_the_target_as_it_was(world: World) -> None:

@@ -14,6 +14,7 @@ from holdfast.backup.backups import ring_of
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.engine import Amount
 from holdfast.backup.restore.restore_choice import Failures, Wish
+from holdfast.backup.restore.restore_files import Gathering
 from holdfast.backup.restore.restore_home import Means, restore_to
 from holdfast.errors import BackupDamaged, DiskFull, PlaceUnreachable, RepositoryDamaged, SnapshotNotFound
 from holdfast.identity.files.own_log import read_own_log
@@ -138,13 +139,63 @@ async def test_a_newest_snapshot_that_is_damaged_in_one_place_comes_from_the_oth
     assert wholes[-1].bytes >= wholes[-1].bytes_all > 0
 
 
+@pytest.fixture
+async def both_damaged(world: World) -> World:
+    """Each place has the newest snapshot, and in each another file of it is damaged."""
+    assert (await (await world.backups()).now(check=False)).good
+    for number, seed in ((1, 7), (2, 8)):
+        damage(world.repository(number), random.Random(seed))
+    return world
+
+
+async def test_damage_of_two_places_is_joined(both_damaged: World) -> None:
+    world = both_damaged
+    means, heard = await listening(world)
+    before = tree_of(world.home.folder)
+    shutil.rmtree(world.home.folder)
+    report = await restore_to(world.home.folder, means)
+    assert (report.seq, report.behind) == (3, None)
+    assert [one.place for one in report.passed] == ["place-1", "place-2"]
+    assert report.passed[0].message != report.passed[1].message
+    assert heard.said[-1] == "snapshot 3 was joined from undamaged files of several places or snapshots"
+    assert tree_of(world.home.folder) == before
+
+
+async def test_a_place_that_goes_away_while_files_are_joined_leads_to_no_older_snapshot(
+    both_damaged: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gone(*_: object) -> None:
+        raise PlaceUnreachable("no answer")
+
+    monkeypatch.setattr(Gathering, "take", gone)
+    with pytest.raises(PlaceUnreachable, match="no answer") as caught:
+        await restore_to(both_damaged.root / "new", await means_of(both_damaged))
+    assert "run the command again" in caught.value.hint
+    assert not (both_damaged.root / "new").exists()
+
+
 async def test_an_older_one_is_taken_only_with_a_warning_that_says_what_is_lost(world: World) -> None:
-    damage(world.repository(1), random.Random(7))
+    (world.home.folder / "image.bin").write_bytes(os.urandom(16 * 4096))
+    await world.work()
+    assert (await (await world.backups()).now(["place-1"], check=False)).good
+    assert damage_newest(world.repository(1), at_least=4_000) >= 16
     means, heard = await listening(world)
     report = await restore_to(world.root / "new", means)
-    assert (report.seq, report.place) == (1, "place-2")
+    assert (report.seq, report.place) == (2, "place-1")
     (warning,) = [text for text in heard.said if text.startswith("WARNING")]
-    assert re.search(r"snapshot 2 .* 1 of .* s and \d+ records of the journal are lost", warning)
+    assert re.search(r"snapshot 3 .* 2 of .* s and \d+ records of the journal are lost", warning)
+
+
+async def test_two_lists_that_are_damaged_lead_to_the_repair_of_a_copy(world: World) -> None:
+    for number in (1, 2):
+        for path in (world.repository(number) / "data").rglob("*"):
+            if path.is_file():
+                path.write_bytes(path.read_bytes()[:-40] + bytes(40))
+        for path in world.repository(number).glob("index.*"):
+            path.unlink()
+    with pytest.raises(SnapshotNotFound) as caught:
+        await restore_to(world.root / "new", await means_of(world))
+    assert "holdfast explain restore-with-borg" in caught.value.hint
 
 
 def test_what_may_pass_by_itself_leads_to_no_older_snapshot(template: World) -> None:

@@ -467,6 +467,66 @@ def test_an_unchanged_file_is_neither_copied_nor_hashed_again(agent: Path, tmp_p
     assert (entries(made.folder), contents(made.folder)) == fresh(agent, tmp_path)
 
 
+def test_the_work_for_unchanged_files_is_a_look_at_each(
+    agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 40 files one was changed: one is opened to be judged, and once more to be copied."""
+    for number in range(40):
+        (agent / "memory" / f"{number}.txt").write_text("x")
+    time.sleep(0.1)
+    again(agent, tmp_path / "s")
+    (agent / "memory" / "7.txt").write_text("y")
+    time.sleep(0.1)
+    opened: list[str] = []
+    real = os.open
+
+    def counted(path: str, flags: int, *more: Any, **named: Any) -> int:
+        if not flags & os.O_DIRECTORY and str(path).endswith((".txt", ".md", ".sh")):
+            opened.append(os.path.basename(path))
+        return real(path, flags, *more, **named)
+
+    monkeypatch.setattr(os, "open", counted)
+    made, read = again(agent, tmp_path / "s")
+    monkeypatch.undo()
+    assert read == {"memory/7.txt"}
+    assert set(opened) == {"7.txt"}
+    assert (entries(made.folder), contents(made.folder)) == fresh(agent, tmp_path)
+
+
+@pytest.mark.parametrize("head", [b"SQLite format 3\0", b"-----BEGIN PRIVATE KEY-----"])
+def test_a_known_file_that_changes_its_nature_is_judged_again(agent: Path, tmp_path: Path, head: bytes) -> None:
+    time.sleep(0.1)
+    again(agent, tmp_path / "s")
+    (agent / "MEMORY.md").unlink()
+    if head.startswith(b"SQLite"):
+        live(agent / "MEMORY.md").close()
+    else:
+        (agent / "MEMORY.md").write_bytes(head)
+    made, _ = again(agent, tmp_path / "s")
+    assert (entries(made.folder), contents(made.folder)) == fresh(agent, tmp_path)
+    found = entries(made.folder).get("MEMORY.md")
+    assert (found and found.kind) == (EntryKind.DATABASE if head.startswith(b"SQLite") else None)
+
+
+@pytest.mark.parametrize("stray", ["other/file", "state/other", "state/memory/other", "state/link", "no folder"])
+def test_a_kept_folder_with_anything_else_in_it_is_made_again(agent: Path, tmp_path: Path, stray: str) -> None:
+    """The manifest would not name it, and every later restore would be refused."""
+    time.sleep(0.1)
+    _, first = again(agent, tmp_path / "s")
+    path = tmp_path / "s" / stray
+    if stray == "no folder":
+        (tmp_path / "s" / "state" / "empty").rmdir()
+    elif stray == "state/link":
+        path.symlink_to("MEMORY.md")
+    else:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("x")
+    made, read = again(agent, tmp_path / "s")
+    assert read == first
+    assert set(os.listdir(made.folder)) == {"MANIFEST.json", "state"}
+    assert (entries(made.folder), contents(made.folder)) == fresh(agent, tmp_path)
+
+
 def test_whatever_happens_to_the_folder_the_snapshot_is_that_of_a_first_time(agent: Path, tmp_path: Path) -> None:
     time.sleep(0.1)
     again(agent, tmp_path / "s")

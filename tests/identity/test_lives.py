@@ -24,7 +24,7 @@ from holdfast.errors import (
     NotNow,
     VaultMissing,
 )
-from holdfast.identity.acts.make_agent import open_by
+from holdfast.identity.acts.make_agent import make_agent, open_by
 from holdfast.identity.files.own_log import find_pending
 from holdfast.identity.files.public_file import read_identity
 from holdfast.identity.journal_keys.keyfile import load_or_create
@@ -79,6 +79,39 @@ def test_a_new_agent_is_whole_and_private(world: World) -> None:
         world.make()
     assert len(world.words) == 1
     assert speaks(world) == log
+
+
+def test_an_init_that_is_given_up_at_the_words_leaves_nothing(world: World) -> None:
+    def gives_up(_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = sorted(world.root.rglob("*"))
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(make_agent(world.plan(), show=gives_up, entropy=ENTROPY, port=SODIUM))
+    assert sorted(world.root.rglob("*")) == before
+    world.make()
+    speaks(world)
+
+
+@pytest.mark.parametrize("where", ["w1", "home"])
+@pytest.mark.parametrize("harm", ["below a file", "a file", "open to others", "damaged"])
+def test_what_can_be_refused_is_refused_before_the_words(world: World, where: str, harm: str) -> None:
+    """Nobody copies 24 words by hand and learns then that a folder cannot be used."""
+    folder = world.folder if where == "home" else world.witnesses[0].folder
+    match harm:
+        case "below a file":
+            (world.root / "file").touch(0o600)
+            world.home_name, world.names = ("file/x", world.names) if where == "home" else ("home", ("file/x",))
+        case "a file":
+            folder.touch(0o600)
+        case "open to others":
+            folder.mkdir(mode=0o755)
+        case _:
+            folder.mkdir(mode=0o700)
+            (folder / ("keys.json" if where == "home" else "witness.seed")).touch(0o600)
+    with pytest.raises((holdfast.HoldfastError, OSError)):
+        world.make()
+    assert world.words == []
 
 
 async def test_a_journal_that_was_there_goes_on_with_its_keys(tmp_path: Path) -> None:

@@ -140,6 +140,22 @@ def ensure_private_folder(path: Path) -> None:
     check_private_folder(path)
 
 
+def check_can_be_made(path: Path) -> None:
+    """Refuse a folder that `ensure_private_folder` would refuse, as far as that shows before anything is made."""
+    at = path
+    while not os.path.lexists(at):
+        at = at.parent
+    try:
+        if at == path:
+            check_private_folder(path)
+        elif not at.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        elif not os.access(at, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise explained(error, path) from error
+
+
 def open_private(path: Path, flags: int) -> int:
     """Open a file of ours and return the descriptor; what was opened is what was checked.
     With O_CREAT a new file is 0600 whatever the umask. Raises FileNotFoundError and

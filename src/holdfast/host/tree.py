@@ -178,18 +178,18 @@ def may_hide_a_change(mark: FileMark, *, began_ns: int, ended_ns: int) -> bool:
 
 
 def seen(path: str, status: os.stat_result) -> FoundFile:
-    kind = next((kind for test, kind in _KINDS if test(status.st_mode)), FileKind.DEVICE)
+    kind = _KINDS.get(stat.S_IFMT(status.st_mode), FileKind.DEVICE)
     mark = FileMark(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     return FoundFile(path, kind, mark, bool(status.st_mode & stat.S_IXUSR), status.st_nlink)
 
 
-_KINDS = (
-    (stat.S_ISREG, FileKind.FILE),
-    (stat.S_ISDIR, FileKind.FOLDER),
-    (stat.S_ISLNK, FileKind.LINK),
-    (stat.S_ISFIFO, FileKind.PIPE),
-    (stat.S_ISSOCK, FileKind.SOCKET),
-)
+_KINDS = {
+    stat.S_IFREG: FileKind.FILE,
+    stat.S_IFDIR: FileKind.FOLDER,
+    stat.S_IFLNK: FileKind.LINK,
+    stat.S_IFIFO: FileKind.PIPE,
+    stat.S_IFSOCK: FileKind.SOCKET,
+}
 
 
 T = TypeVar("T")

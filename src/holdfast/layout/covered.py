@@ -4,7 +4,8 @@ Looks and changes nothing. No symbolic link is followed: each name is opened rel
 descriptor of the folder that holds it, so whoever swaps a folder for a link on the way leads us
 nowhere. A link is covered as a link; what it points to is not, and that is said. Nothing is opened
 that could wait (pipes, devices), and of a file only its first bytes are read: enough to know a
-database of SQLite, which must be taken by SQLite's own backup, and a private key.
+database of SQLite, which must be taken by SQLite's own backup, and a private key. A caller that looked
+before says which files it knows by their marks: those have not changed, and are not opened again.
 
 A file that this process has open is never opened again: the close of *any* descriptor of a file
 drops every POSIX lock that the process holds on it, and SQLite's locks are of that kind. Its first
@@ -18,13 +19,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.errors import TooLarge
-from holdfast.host.tree import DEPTH_FOLLOWED, FileKind, FoundFile, open_folder, seen
+from holdfast.host.tree import DEPTH_FOLLOWED, FileKind, FileMark, FoundFile, open_folder, seen
 from holdfast.layout.covering import (
     CACHE_TAG,
     HEAD_BYTES,
@@ -55,6 +57,11 @@ class FolderEntry(NamedTuple):
     size: int = 0
     left_out: LeftOut | None = None
     remark: str = ""  # of a covered one: what a person should know
+    known: bool = False  # a file that the caller knows by its mark
+
+
+IsKnown = Callable[[str, FileMark], bool]
+_BY_NAME = attrgetter("name")
 
 
 def covered_files(folder: Path, rules: CoveringRules | None = None) -> Iterator[tuple[str, CoveredKind]]:
@@ -65,13 +72,18 @@ def covered_files(folder: Path, rules: CoveringRules | None = None) -> Iterator[
             yield entry.path, entry.kind
 
 
-def look(folder: Path, rules: CoveringRules | None = None) -> Iterator[FolderEntry]:
-    """Everything below the folder, what is left out with its reason. Raises TooLarge."""
+def look(
+    folder: Path, rules: CoveringRules | None = None, *, is_known: IsKnown = lambda path, mark: False
+) -> Iterator[FolderEntry]:
+    """Everything below the folder, what is left out with its reason. Raises TooLarge.
+    A file `is_known` where it had this mark when it was found to be a plain file: its first bytes are the same."""
     rules = rules or CoveringRules()
     root = os.path.abspath(folder)
     fd = open_folder(root)
     try:
-        walk = _Walk(root, os.fstat(fd).st_dev, rules, _open_here())
+        inside = root + os.sep
+        apart = frozenset(one.removeprefix(inside) for one in rules.apart if one.startswith(inside))
+        walk = _Walk(root, os.fstat(fd).st_dev, rules, apart, _open_here(), is_known)
         for count, entry in enumerate(walk.entries(fd, "", 1), 1):
             if count > rules.entries_max:
                 raise TooLarge(
@@ -90,19 +102,22 @@ class _Walk:
     _root: str
     _device: int
     _rules: CoveringRules
+    _apart: frozenset[str]  # of the rules, relative
     _ours: dict[tuple[int, int], int]
+    _is_known: IsKnown
 
     def entries(self, at: int, above: str, depth: int) -> Iterator[FolderEntry]:
-        with os.scandir(at) as entries:
-            names = sorted(entry.name for entry in entries)
-        there = frozenset(names)
-        for name in names:
+        with os.scandir(at) as listing:
+            entries = sorted(listing, key=_BY_NAME)
+        there = frozenset(map(_BY_NAME, entries))
+        for entry in entries:
+            name = entry.name
             path = above + name
-            if not _is_text(path):
+            if not _is_text(name):
                 yield _out(ascii(path)[1:-1], Reason.UNKEEPABLE, "its name is not UTF-8")
                 continue
             try:
-                found = seen(path, os.stat(name, dir_fd=at, follow_symlinks=False))
+                found = seen(path, entry.stat(follow_symlinks=False))
             except FileNotFoundError:
                 continue  # gone since: it is not part of what is there
             judged = self._judge(path, folder=found.kind is FileKind.FOLDER)
@@ -124,7 +139,7 @@ class _Walk:
 
     def _judge(self, path: str, *, folder: bool) -> LeftOut | None:
         judged = judge_name(path, folder=folder, own=self._rules.own)
-        if judged is None and os.path.join(self._root, path) in self._rules.apart:
+        if judged is None and path in self._apart:
             judged = LeftOut(reason=Reason.SECRET, text="kept apart: a vault, place or witness")
         if judged is None and not folder and self._rules.seal and may_hold_keys(path):
             judged = KEYS_IN_SETTINGS
@@ -176,8 +191,9 @@ class _Walk:
         owner = find_database(name)
         if owner is not None and owner in there and self._head(at, owner).startswith(SQLITE_HEAD):
             return _out(path, Reason.MADE_AGAIN, f"taken with {owner}", size=size)
+        known = self._is_known(path, found.mark)
         try:
-            head = self._read_head(at, name)
+            head = b"" if known else self._read_head(at, name)
         except OSError as error:
             return _out(path, Reason.UNREADABLE, f"cannot be read: {error.strerror}", size=size)
         judged = judge_head(head)
@@ -188,7 +204,7 @@ class _Walk:
             return _out(path, Reason.LARGE, text, size=size)
         kind = CoveredKind.DATABASE if head.startswith(SQLITE_HEAD) else CoveredKind.FILE
         remark = f"{KEYS_IN_SETTINGS.text}; `holdfast adopt --seal-secrets` seals them" if may_hold_keys(path) else ""
-        return FolderEntry(path, kind, size, remark=remark)
+        return FolderEntry(path, kind, size, remark=remark, known=known)
 
     def _head(self, at: int, name: str) -> bytes:
         try:
@@ -251,6 +267,8 @@ def _out(path: str, reason: Reason, text: str, *, size: int = 0) -> FolderEntry:
 
 
 def _is_text(name: str) -> bool:
+    if name.isascii():
+        return True
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -10,10 +10,11 @@ The known parts only tell a person what was found: nothing is read differently b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from fnmatch import fnmatchcase
+from fnmatch import translate
 
 FILE_BYTES_MAX = 4 << 30
 ENTRIES_MAX = 1_000_000
@@ -72,18 +73,23 @@ _OWN: dict[str, LeftOut] = {
 }
 _CUT_OFF = "what a write that was cut off left behind"
 _NO_LOSS = frozenset((_CUT_OFF, SEALED_NOTE, *(one.text for one in _OWN.values())))
+
+
+def _any_of(patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(map(translate, patterns.split())))
+
+
 # By name, in any folder.
-_SECRET_NAMES_TEXT = """
+_SECRET_NAMES = _any_of("""
     .env .env.* *.env *.pem *.key *.p12 *.pfx *.jks *.keystore *.kdbx id_rsa id_dsa id_ecdsa id_ecdsa_sk id_ed25519
     id_ed25519_sk .netrc .pgpass .git-credentials .npmrc .pypirc .credentials.json credentials.json
     auth-profiles.json secrets.json secrets.yaml secrets.yml secrets.toml service-account*.json
-"""
-_SECRET_NAMES = tuple(_SECRET_NAMES_TEXT.split())
+""")
 # Settings that an agent needs and that may hold keys: sealed if anything is, else covered with a remark.
 KEYS_IN_SETTINGS = LeftOut(reason=Reason.SECRET, text="settings that may hold keys in the clear", sealable=True)
 _SETTINGS_WITH_KEYS = ("openclaw.json",)
 _SECRET_FOLDERS = (".ssh", ".gnupg", ".aws")
-_NOT_SECRET = ("*.example", "*.sample", "*.template", "*.pub", "*.dist")
+_NOT_SECRET = _any_of("*.example *.sample *.template *.pub *.dist")
 _CACHE_FOLDERS_TEXT = """
     node_modules __pycache__ .venv venv .cache .pytest_cache .mypy_cache .ruff_cache .tox .nox .gradle .next .turbo
     .parcel-cache
@@ -113,7 +119,7 @@ def judge_name(path: str, *, folder: bool, own: str = "") -> LeftOut | None:
     if name.startswith(".") and name.endswith(".new") and name.count(".") >= 3:
         return LeftOut(reason=Reason.MADE_AGAIN, text=_CUT_OFF)
     low = name.lower()
-    if _matches(low, _SECRET_NAMES) and not _matches(low, _NOT_SECRET):
+    if _SECRET_NAMES.match(low) and not _NOT_SECRET.match(low):
         return LeftOut(reason=Reason.SECRET, text="an unencrypted secret, by its name", sealable=True)
     return None
 
@@ -137,11 +143,9 @@ def may_hold_keys(path: str) -> bool:
 
 def find_database(name: str) -> str | None:
     """The database that the file of this name would belong to: `a.db-wal` to `a.db`."""
+    if not name.endswith(_SQLITE_BESIDE):
+        return None
     return next((name.removesuffix(end) for end in _SQLITE_BESIDE if name.endswith(end)), None)
-
-
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 # Of the folder itself, by name; the way agents of several frameworks are laid out.

@@ -100,8 +100,17 @@ def read_snapshot(
     return found
 
 
-def read_manifest(stream: Readable, head: Signed[Head], work: Path) -> tuple[ManifestEntry, ...]:
-    """The entries of this head's manifest, out of an archive stream of HEAD and manifest alone.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What a manifest says."""
+
+    about: SnapshotAbout
+    entries: tuple[ManifestEntry, ...]
+    notes: tuple[SnapshotNote, ...]
+
+
+def read_manifest(stream: Readable, head: Signed[Head], work: Path) -> Contents:
+    """This head's manifest, out of an archive stream of HEAD and manifest alone.
     Raises ArchiveRefused, BackupDamaged: nothing of it counts."""
     with ContainedWriter(work) as contained:
         came = _extract(stream, head.record, contained)
@@ -116,7 +125,7 @@ def read_manifest(stream: Readable, head: Signed[Head], work: Path) -> tuple[Man
     if manifest.digest != head.record.manifest:
         raise BackupDamaged("the manifest does not match the head: the digests differ")
     _check_about(manifest, head.record)
-    return entries
+    return Contents(about=manifest.about, entries=entries, notes=manifest.notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,7 +146,7 @@ class Borg:
 
     def __init__(self, program: Path, *, base: Path, version: Version = (), progress: Progress = SILENT) -> None:
         self.program = program
-        self.base = base
+        self.base = base.absolute()  # Borg works in another folder
         self.version = version
         self.progress = progress
         self._unanswered: dict[tuple[str, str], tuple[float, PlaceUnreachable]] = {}

@@ -1,8 +1,8 @@
 """Which snapshot of which place is tried, in which order, and what a failure means for the next.
 
 Newest first, and each in every place that holds it. Damage leads on: to the next place with the
-same snapshot, then to the next older one. What may pass by itself does not lead to an older one: a
-place that does not answer now may hold the newest state, and it is for a person to give that up.
+same snapshot, to all of them together, then to the next older one. What may pass by itself does not lead to
+an older one: a place that does not answer now may hold the newest state, and it is for a person to give that up.
 Nor does a failure of our own disk: an older snapshot would fail too, or fit by being smaller.
 """
 
@@ -22,6 +22,7 @@ from holdfast.errors import (
     HoldfastError,
     JournalFull,
     ReadOnly,
+    RepositoryDamaged,
     RepositoryReplaced,
     Retryable,
     SnapshotNotFound,
@@ -93,7 +94,8 @@ def none_to_restore(found: Overview, wish: Wish) -> SnapshotNotFound:
     if troubles:
         return SnapshotNotFound(
             f"Holdfast cannot restore a snapshot from any place ({'; '.join(troubles)})",
-            hint=_exchanged(found) or "fix the errors reported for these places, or name another one with --place",
+            hint=_exchanged(found)
+            or _repair(found) + "fix the errors reported for these places, or name another one with --place",
         )
     return SnapshotNotFound(
         "no place has a snapshot that this agent signed",
@@ -110,6 +112,12 @@ def _exchanged(found: Overview) -> str:
         if isinstance(one.error, RepositoryReplaced) and one.error.found_id in owners
     ]
     return f"{'; '.join(wrong)}: move the folder `repository` back to its own place" if wrong else ""
+
+
+def _repair(found: Overview) -> str:
+    if not any(isinstance(one.error, RepositoryDamaged) for one in found.places):
+        return ""
+    return "repair a copy of a damaged place, `holdfast explain restore-with-borg` shows how; or "
 
 
 def moment(unix_s: int) -> str:

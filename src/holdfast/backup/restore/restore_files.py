@@ -1,8 +1,9 @@
-"""Single files out of a snapshot, without the rest of it, from places that may be damaged elsewhere.
+"""Files out of a snapshot one by one, from places that may be damaged elsewhere: single files, or all of them.
 
 A file that is damaged in every place that holds the snapshot may be whole, with the same bytes, in an
 older one; otherwise it is reported and left out, and the others are restored. An older state is taken
-only if no wanted file is whole, and reported.
+only if no wanted file is whole, and reported. A snapshot that no single place has undamaged is joined in
+the same way, if each of its files is whole somewhere.
 
 Only what is wanted is read: first HEAD and manifest, which the signed head vouches for, then the
 files themselves, each compared with its line of the manifest. Chunks of other files are not
@@ -31,6 +32,8 @@ from holdfast.backup.archive.manifest import NAME, EntryKind, ManifestEntry
 from holdfast.backup.archive.reader import (
     HEAD_NAME,
     STATE,
+    Contents,
+    Snapshot,
     SomeFiles,
     find_mtime_ns,
     leads_inside,
@@ -61,14 +64,13 @@ from holdfast.identity.vault.ring import Escrow
 BATCH_FILES_MAX = 400  # of one run of the engine: its arguments are bounded
 BATCH_BYTES_MAX = 60_000
 RUNS_MAX = 1_000  # at one place; with more damage than that the rest is not looked for there
+JOIN_RUNS_MAX = 100  # the same, beyond one for each batch: an older snapshot is better than a day of searching
 
 # What says that something here is damaged, and nothing about the next file or place.
 DAMAGE = (RepositoryDamaged, BackupDamaged, ArchiveRefused, SnapshotIncomplete, BackupFailed, SnapshotNotFound)
 
 
-async def fetch_manifest(
-    engine: BackupEngine, repository: Repository, head: Signed[Head], work: Path
-) -> tuple[ManifestEntry, ...]:
+async def fetch_manifest(engine: BackupEngine, repository: Repository, head: Signed[Head], work: Path) -> Contents:
     """The manifest of this head out of a place, by way of the empty folder `work`."""
     paths = (HEAD_NAME, NAME)
     try:
@@ -81,8 +83,9 @@ async def fetch_manifest(
 class Gathering:
     """Wanted entries of one snapshot, collected from one place after another in `work/whole`."""
 
-    def __init__(self, work: Path, wanted: Sequence[ManifestEntry]) -> None:
+    def __init__(self, work: Path, wanted: Sequence[ManifestEntry], *, runs_max: int = RUNS_MAX) -> None:
         self._work = work
+        self._runs_max = runs_max
         self._wanted = {one.path: one for one in wanted if one.is_content}
         self._others = [one for one in wanted if not one.is_content]
         self._runs = 0
@@ -110,7 +113,7 @@ class Gathering:
         todo = _batches(entries)
         while todo:
             batch = todo.pop()
-            if self._runs >= RUNS_MAX:
+            if self._runs >= self._runs_max:
                 self.damaged |= dict.fromkeys((one.path for one in batch), "not looked for")
                 continue
             got = await self._run(engine, repository, head, batch)
@@ -221,7 +224,8 @@ class FoundFiles:
 
     chosen: RestoreCandidate
     place: Place
-    entries: tuple[ManifestEntry, ...]
+    manifest: Contents
+    entries: tuple[ManifestEntry, ...]  # those of the manifest that are wanted
     damaged: tuple[DamagedFile, ...] = ()
     folder: Path | None = None  # where the whole files are
 
@@ -243,7 +247,7 @@ class FileRestore:
     escrow: Escrow
     work: Path
     failures: Failures
-    wanted: Sequence[str]
+    wanted: Sequence[str]  # none: all of them
 
     async def plan(self, made: Sequence[RestoreCandidate]) -> FoundFiles:
         """What would be restored, by the manifest alone."""
@@ -267,17 +271,35 @@ class FileRestore:
             self.failures.check_older(one.head.record)
         raise self.failures.last()
 
+    async def join(self, one: RestoreCandidate, older: Sequence[RestoreCandidate]) -> tuple[Place, Snapshot] | None:
+        """The whole snapshot, each file from where it is whole; None where one file is damaged everywhere.
+        Raises what may pass by itself."""
+        found = await self._selected(one)
+        gathered = None if found is None else await self._gathered(found, older)
+        if gathered is None or gathered.damaged or gathered.folder is None:
+            self.failures.check_older(one.head.record)
+            return None
+        return gathered.place, Snapshot(
+            state=gathered.folder,
+            about=gathered.manifest.about,
+            files=one.head.record.files,
+            bytes=one.head.record.bytes,
+            notes=gathered.manifest.notes,
+            links=tuple(entry for entry in gathered.entries if entry.kind is EntryKind.LINK),
+        )
+
     async def _selected(self, one: RestoreCandidate) -> FoundFiles | None:
         for place in one.places:
             try:
-                entries = await self._manifest(one, place)
+                found = await self._manifest(one, place)
             except HoldfastError as error:
                 self.failures.add(one.head.record, place.name, error)
                 continue
-            return FoundFiles(chosen=one, place=place, entries=select(entries, self.wanted, one.head.record))
+            entries = select(found.entries, self.wanted, one.head.record) if self.wanted else found.entries
+            return FoundFiles(chosen=one, place=place, manifest=found, entries=entries)
         return None
 
-    async def _manifest(self, one: RestoreCandidate, place: Place) -> tuple[ManifestEntry, ...]:
+    async def _manifest(self, one: RestoreCandidate, place: Place) -> Contents:
         work = self.work / "manifest"
         await asyncio.to_thread(remove_tree, work)
         ensure_private_folder(work)
@@ -285,7 +307,8 @@ class FileRestore:
 
     async def _gathered(self, found: FoundFiles, older: Sequence[RestoreCandidate]) -> FoundFiles:
         await asyncio.to_thread(remove_tree, self.work / "files")
-        gathering = Gathering(self.work / "files", found.entries)
+        runs_max = RUNS_MAX if self.wanted else JOIN_RUNS_MAX + len(found.entries) // BATCH_FILES_MAX
+        gathering = Gathering(self.work / "files", found.entries, runs_max=runs_max)
         rest = [place for place in found.chosen.places if place != found.place]
         why: dict[str, str] = {}
         for place in (found.place, *rest):
@@ -313,7 +336,7 @@ class FileRestore:
             if not gathering.missing:
                 return
             with contextlib.suppress(*DAMAGE, Retryable):
-                same = gathering.same_in(await self._manifest(one, place))
+                same = gathering.same_in((await self._manifest(one, place)).entries)
                 await gathering.take(self.engine, repository_of(place, self.escrow), one.head, same)
 
 

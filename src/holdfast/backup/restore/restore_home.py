@@ -8,9 +8,9 @@ identity); and only then it takes the place of the target in one act (folder_swa
 is kept under another name. A kill anywhere leaves the target as it was or as it was restored, never a
 mixture; the next run finishes or removes what is left beside it.
 
-Where a place turns out to be damaged the next one that holds the same snapshot is taken, then an
-older snapshot, and the report says so, as it happens and at the end (restore_choice.py). Single
-files are fetched without the rest (restore_files.py).
+Where a place turns out to be damaged the next one that holds the same snapshot is taken; then the snapshot is
+joined, each file from a place that has it whole (restore_files.py); then an older snapshot is taken, and the
+report says so, as it happens and at the end (restore_choice.py). Single files are fetched without the rest.
 
 What a snapshot never holds is taken over from the old folder, where there is one: this host's
 `instance/`, with its high-water mark of the journal, and the pointer to the vault.
@@ -210,7 +210,7 @@ class _Restore:
     async def _fetched(self, made: Sequence[RestoreCandidate]) -> tuple[RestoreCandidate, Place, Snapshot, float]:
         """The first that is what its head says, with a usable journal."""
         say = self._means.engine.progress.say
-        for one in made:
+        for number, one in enumerate(made):
             for place in one.places:
                 try:
                     snapshot, check_s = await self._tried(one, place)
@@ -222,6 +222,10 @@ class _Restore:
                     say(_loss(made[0].head.record, one.head.record))
                 return one, place, snapshot, check_s
             self._failures.check_older(one.head.record)
+            joined = await self._joined(one, made[number + 1 :])
+            if joined is not None:
+                place, snapshot, check_s = joined
+                return one, place, snapshot, check_s
         error = self._failures.last()
         error.hint += "; to restore single undamaged files: `holdfast recover --file PATH --to FOLDER`"
         raise error
@@ -232,12 +236,35 @@ class _Restore:
         ensure_private_folder(work)
         repository = repository_of(place, self._means.escrow)
         snapshot = await fetch(self._fresh(), repository, one.head, work, durable=True)
+        return snapshot, await self._checked(snapshot)
+
+    async def _checked(self, snapshot: Snapshot) -> float:
         began = time.monotonic()
         await asyncio.to_thread(check_snapshot, snapshot, self._means.keys, self._means.checks)
-        return snapshot, time.monotonic() - began
+        return time.monotonic() - began
 
-    def _file_restore(self) -> FileRestore:
-        return FileRestore(self._fresh(), self._means.escrow, self._work, self._failures, self._wish.files)
+    async def _joined(
+        self, one: RestoreCandidate, older: Sequence[RestoreCandidate]
+    ) -> tuple[Place, Snapshot, float] | None:
+        """The snapshot that no place has whole, from all of them together; None where that is not possible."""
+        head, say = one.head.record, self._means.engine.progress.say
+        say(f"no place has an undamaged snapshot {head.seq}: looking for each of its files in all places")
+        await asyncio.to_thread(remove_tree, self._work / "tree")
+        found = await self._file_restore(Failures()).join(one, older)
+        if found is None:
+            return None
+        place, snapshot = found
+        try:
+            check_s = await self._checked(snapshot)
+        except HoldfastError as error:
+            self._failures.add(head, place.name, error)
+            return None
+        say(f"snapshot {head.seq} was joined from undamaged files of several places or snapshots")
+        return place, snapshot, check_s
+
+    def _file_restore(self, failures: Failures | None = None) -> FileRestore:
+        failures = failures or self._failures
+        return FileRestore(self._fresh(), self._means.escrow, self._work, failures, self._wish.files)
 
     async def _run_files(self, found: Overview, made: Sequence[RestoreCandidate], *, look_s: float) -> RestoreReport:
         began = time.monotonic()

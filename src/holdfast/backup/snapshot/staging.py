@@ -57,7 +57,7 @@ from holdfast.backup.archive.manifest import (
 )
 from holdfast.backup.archive.reader import STATE
 from holdfast.backup.snapshot.databases import copy_database, copy_journal, read_mark, sequence_of
-from holdfast.backup.snapshot.kept import KeptFile, KeptStaging, find_mark, keep, mark_of, take_kept, trim
+from holdfast.backup.snapshot.kept import KeptFile, KeptStaging, keep, mark_of, take_kept, trim
 from holdfast.backup.snapshot.sealed import read_secrets, seal_files
 from holdfast.core.journal_address import JournalAddress
 from holdfast.errors import SnapshotFailed
@@ -73,6 +73,7 @@ from holdfast.layout.covered import CoveringRules, FolderEntry, look
 from holdfast.layout.covering import SEALED, SEALED_NOTE, CoveredKind
 
 TRIES = 5  # to copy a file that changes
+TELL_EVERY = 256  # unchanged files
 PIECE_BYTES = 1 << 20
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -216,7 +217,7 @@ class _Stage:
     def _walk(self, writer: ManifestWriter, journal: ManifestEntry | None) -> None:
         above: list[str] = []  # folders that are left out for their depth
         wanted = journal is not None
-        entries = list(look(self._subject.folder, self._subject.rules))
+        entries = list(look(self._subject.folder, self._subject.rules, is_known=self._kept.has))
         kinds = (CoveredKind.FILE, CoveredKind.FOLDER)
         files, folders = ({one.path for one in entries if one.kind is kind} for kind in kinds)
         gone = trim(self._kept, self._staging / STATE, files=files, folders=folders)
@@ -236,7 +237,7 @@ class _Stage:
             if one.kind is None:
                 writer.note(one.path, "left out" if one.left_out is None else f"left out: {one.left_out.text}")
                 continue
-            if one.path.startswith(tuple(above)):
+            if above and one.path.startswith(tuple(above)):
                 continue
             if why := _find_unkeepable(one.path):
                 writer.note(one.path, f"left out: {why}")
@@ -244,7 +245,7 @@ class _Stage:
                 continue
             if one.remark:
                 writer.note(one.path, one.remark)
-            entry = made.get(one.path) or self._copy(one.path, one.kind, writer)
+            entry = made.get(one.path) or self._unchanged(one, writer) or self._copy(one.path, one.kind, writer)
             if entry is None:
                 self._forget(one.path)
                 continue  # gone since
@@ -256,7 +257,8 @@ class _Stage:
             writer.add(entry)
             wanted = wanted and entry is not journal
             self._files, self._bytes = writer.files, writer.bytes
-            self._tell(0)
+            if not one.known or writer.entries % TELL_EVERY == 0:
+                self._tell(0)
         if wanted:
             raise SnapshotFailed(f"the journal in {self._subject.folder} was removed while Holdfast made the snapshot")
         for path, mtime_us in reversed(self._folders):
@@ -330,8 +332,9 @@ class _Stage:
         return mode | 0o700
 
     def _file(self, path: str, writer: ManifestWriter) -> ManifestEntry | None:
-        if (same := self._unchanged(path)) is not None:
-            return self._without_odd_bits(same, writer)
+        if self._kept.files.pop(path, None) is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(self._staging / STATE / path)
         with self._opened_above(path) as (above, name):
             tried = self._tried(above, name, path, fresh=True)
             for attempt in range(1, TRIES):
@@ -350,32 +353,28 @@ class _Stage:
         self._leave(path, tried)
         return self._without_odd_bits(tried.entry, writer)
 
-    def _unchanged(self, path: str) -> ManifestEntry | None:
-        """The entry of a file whose copy of the last run is good; a copy that is not is removed.
-        Marks have device and inode: whatever way leads to them, it is the same file."""
-        kept = self._kept.files.get(path)
-        if kept is None:
+    def _unchanged(self, one: FolderEntry, writer: ManifestWriter) -> ManifestEntry | None:
+        """The entry of a file that had the mark of before when it was looked at, after the barrier.
+        Its copy is good (`take_kept`). A mark has the time of status, so the mode is that of before too."""
+        if not one.known:
             return None
-        copy = f"{self._staging}/{STATE}/{path}"
-        status = os.lstat(f"{self._subject.folder}/{path}")
-        same = (mark_of(status), stat.S_IMODE(status.st_mode)) == (kept.source, kept.mode)
-        if not same or find_mark(copy) != kept.copy:
-            with suppress(FileNotFoundError):
-                os.unlink(copy)
-            return None
-        self.left.files[path] = kept
-        changed_us = mtime_us_of(status.st_mtime_ns)
-        return ManifestEntry(
-            kind=EntryKind.FILE, mode=kept.mode, mtime_us=changed_us, path=path, sha256=kept.sha256, size=status.st_size
+        kept = self.left.files[one.path] = self._kept.files[one.path]
+        entry = ManifestEntry(
+            kind=EntryKind.FILE,
+            mode=kept.mode,
+            mtime_us=mtime_us_of(kept.source.changed_ns),
+            path=one.path,
+            sha256=kept.sha256,
+            size=kept.source.size,
         )
+        return self._without_odd_bits(entry, writer)
 
     def _leave(self, path: str, tried: _Try) -> None:
         if not tried.at_rest:
             self.left.others.append(path)
             return
-        copy = find_mark(f"{self._staging}/{STATE}/{path}")
-        if copy is not None:
-            self.left.files[path] = KeptFile(tried.mark, copy, tried.entry.mode, tried.entry.sha256)
+        copy = mark_of(os.lstat(self._staging / STATE / path))
+        self.left.files[path] = KeptFile(tried.mark, copy, tried.entry.mode, tried.entry.sha256)
 
     def _tried(self, above: int, name: str, path: str, *, fresh: bool) -> _Try | None:
         """One try; None where it is no file."""

@@ -17,8 +17,9 @@ def add_parser(commands: Commands) -> None:
         backups.
 
         Holdfast restores the newest snapshot that any place knows of, and compares every byte with what the agent
-        signed. If it is damaged in one place, Holdfast uses another place. If it is damaged everywhere, Holdfast
-        uses the newest good one and reports what is lost. The id does not change. Holders of the old keys are
+        signed. If it is damaged in one place, Holdfast uses another place. If no place has all of it undamaged,
+        Holdfast takes each file from where it is undamaged. If a file is damaged everywhere, Holdfast uses the newest
+        good snapshot and reports what is lost. The id does not change. Holders of the old keys are
         locked out. Every open task is then in doubt: Holdfast looks up, by effect key, what the task may have done
         after the snapshot, or parks it for a person. It repeats nothing on a guess. If the folder exists, Holdfast
         keeps the old one next to it. If a run is interrupted, run the same command again to finish it.

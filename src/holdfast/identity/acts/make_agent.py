@@ -2,9 +2,9 @@
 
 What is made, in this order, and what a kill between two lines leaves:
 
+    the words are shown     and confirmed: they are worth nothing until the vault is there
     home, holdfast.toml     a folder that says where the vault will be; no agent yet
     witness folders         keys of witnesses that have seen nothing
-    the words are shown     and confirmed: they are worth nothing until the vault is there
     vaults, built aside     removed by the next run
     kel.jsonl               the inception, signed by keys that no one else has seen
     identity.json           with a head that is not final: the mark of an unfinished set-up
@@ -15,7 +15,8 @@ What is made, in this order, and what a kill between two lines leaves:
 
 Before the moment a run starts over, with new words, and says that words shown before are worth
 nothing. After it a run goes on where the other stopped, and shows no words: they were confirmed.
-Nothing is sent to a witness before the moment.
+Nothing is sent to a witness before the moment. Who gives up while the words are shown leaves nothing behind,
+so everything that can be refused is refused before them.
 """
 
 from __future__ import annotations
@@ -30,24 +31,32 @@ from pathlib import Path
 
 from holdfast.core.clock import Entropy
 from holdfast.errors import AgentExists, BadInput, KeysReplaced, LogMissing, VaultLocked, VaultMissing
-from holdfast.host.private_files import check_place, ensure_private_folder, remove_durably, write_atomically
+from holdfast.host.private_files import (
+    check_can_be_made,
+    check_place,
+    ensure_private_folder,
+    remove_durably,
+    write_atomically,
+)
 from holdfast.identity.acts.log_act import ActResult, LogSession
 from holdfast.identity.files.own_log import LOG, RECEIPTS, find_own_log
 from holdfast.identity.files.public_file import ImportedKey, identity_of, read_identity, write_identity
 from holdfast.identity.journal_keys.keyfile import is_pointer, read
-from holdfast.identity.journal_keys.vault_keys import point_keys, read_keys
+from holdfast.identity.journal_keys.vault_keys import JournalKeys, point_keys, read_keys
 from holdfast.identity.log import drafts
 from holdfast.identity.log.log import accept
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.phrase import Phrase, new_phrase
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import key_bytes, key_text
+from holdfast.identity.records.records import Commitments
 from holdfast.identity.records.signed import Refusal
 from holdfast.identity.vault.import_key import Imported
 from holdfast.identity.vault.keyset import KeySet, create_vaults, get_op
 from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import Vault, exists, open_vault
 from holdfast.identity.witness.open_witnesses import OpenWitnesses, open_witnesses
+from holdfast.identity.witness.witness_folder import SEED
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.engine_settings import Settings
 from holdfast.layout.settings import IdentitySettings, read_agent_settings, write_identity_settings
@@ -123,18 +132,18 @@ async def make_agent(
     is there; nothing was changed), VaultExists, VaultMissing, VaultLocked, BadSettings, NotFinal, KeysWrong."""
     check_name(plan.name)
     check_plan(plan)
+    went_on = exists(plan.vault)
+    begun = None if went_on else _begin(plan, show=show, entropy=entropy, port=port)
     ensure_private_folder(plan.folder)
     # A journal that was here before the name keeps its ids: a new id for an old request would repeat its effects.
     scope = Settings().scope if os.path.lexists(plan.folder / "keys.json") else ""
     write_identity_settings(plan.folder / "holdfast.toml", name=plan.name, identity=plan.settings(), scope=scope)
     home = load_home(plan.folder)
     reached = open_witnesses(plan.witnesses, port=port, make=True)
-    went_on = exists(plan.vault)
-    if went_on:
+    if begun is None:
         vault = open_by(plan.vault, plan.keys)
     else:
-        _refuse_used(home, port)
-        vault = _create(plan, home, reached, show=show, entropy=entropy, port=port)
+        vault = _create(plan, home, reached, begun, entropy=entropy, port=port)
     with vault:
         return MadeAgent(home=home, done=await _finish(home, vault, reached, port), went_on=went_on)
 
@@ -143,6 +152,8 @@ def check_plan(plan: AgentPlan) -> None:
     """What can be refused before anything is made, or anybody is asked for a passphrase."""
     for path in (plan.folder, plan.vault, plan.second):
         check_place(path)
+    for path in (plan.folder, *folders_of(plan.witnesses)):
+        check_can_be_made(path)
     check_separate(plan.folder, plan.vault, plan.second, *folders_of(plan.witnesses))
     keys = (*plan.keys, *plan.second_keys)
     check_unlock_files(plan.folder, [Path(key.source) for key in keys if key.kind == "file"])
@@ -168,37 +179,47 @@ def find_whole(folder: Path) -> bool:
     return final and os.path.lexists(keys) and is_pointer(read(keys))
 
 
-def _refuse_used(home: AgentHome, port: Signatures) -> None:
+def _refuse_used(plan: AgentPlan, port: Signatures) -> None:
     """Files of an agent whose vault is not there are its last trace, unless it never lived."""
-    log = find_own_log(home.folder, port)
+    log = find_own_log(plan.folder, port)
     if log is not None and (len(list(log.entries())) > 1 or log.head.receipts):
         raise VaultMissing(
-            f"{home.folder} has the key log of {log.id}, but there is no vault in {home.vault}",
+            f"{plan.folder} has the key log of {log.id}, but there is no vault in {plan.vault}",
             hint="mount the vault; if it is lost, run `holdfast identity recover`",
         )
 
 
-def _create(
-    plan: AgentPlan,
-    home: AgentHome,
-    reached: OpenWitnesses,
-    *,
-    show: Callable[[Phrase], None],
-    entropy: Entropy,
-    port: Signatures,
-) -> Vault:
-    ring = read_keys(home.keys_file) if os.path.lexists(home.keys_file) else None
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """What is there before anything is written."""
+
+    recovery: Commitments  # of the words
+    recipient: str  # of the words: what is sealed for it, only they open
+    ring: JournalKeys | None  # of a journal that was here before the agent
+
+
+def _begin(plan: AgentPlan, *, show: Callable[[Phrase], None], entropy: Entropy, port: Signatures) -> _Begun:
+    """Everything that can be refused, then the words."""
+    _refuse_used(plan, port)
+    open_witnesses([one for one in plan.witnesses if os.path.lexists(one.folder / SEED)], port=port, make=True)
+    keys = plan.folder / "keys.json"
+    ring = read_keys(keys) if os.path.lexists(keys) else None
     with new_phrase(entropy) as phrase:
         show(phrase)
         with PaperKeys(phrase) as paper, paper.recovery(1) as recovery:
-            rec, recipient = drafts.committed((recovery.public,)), paper.recipient
+            return _Begun(drafts.committed((recovery.public,)), paper.recipient, ring)
+
+
+def _create(
+    plan: AgentPlan, home: AgentHome, reached: OpenWitnesses, begun: _Begun, *, entropy: Entropy, port: Signatures
+) -> Vault:
 
     def ready(made: KeySet) -> None:
         current = made.current()
         nxt = drafts.committed((key_text(current.next),))
         nonce = base64.urlsafe_b64encode(entropy.bytes(NONCE_BYTES)).decode().rstrip("=")
         with made.get_op(current.op) as op:
-            inception = drafts.inception(op=(op,), nxt=nxt, rec=rec, wit=reached.keys(), nonce=nonce)
+            inception = drafts.inception(op=(op,), nxt=nxt, rec=begun.recovery, wit=reached.keys(), nonce=nonce)
         log = accept(None, inception, port=port)
         if isinstance(log, Refusal):
             raise BadInput(f"the key log cannot start with these keys and witnesses: {log.message}")
@@ -211,11 +232,11 @@ def _create(
     vault, second = create_vaults(
         plan.vault,
         plan.second,
-        escrow=recipient,
+        escrow=begun.recipient,
         keys=plan.keys,
         second_keys=plan.second_keys,
         entropy=entropy,
-        ring=ring,
+        ring=begun.ring,
         op=plan.imported and plan.imported.key,
         places=[home.folder],
         ready=ready,
