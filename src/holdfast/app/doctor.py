@@ -358,7 +358,7 @@ async def examine_backups(folder: Path) -> AsyncIterator[Finding]:
     for finding in _second_copies(home, places):
         yield finding
     for level, text, fix in rescue_findings(home, places):
-        yield Finding(check="rescue keys", level=Level(level), text=text, mend=fix)
+        yield Finding(check="rescue", level=Level(level), text=text, mend=fix)
     for names in shared_domains(places).values():
         yield note("backups", f"{', '.join(names)} share a failure domain: one failure can destroy all of them")
 

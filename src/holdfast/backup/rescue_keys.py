@@ -124,7 +124,7 @@ async def revoke_rescue_key(backups: Backups, entry: RescueEntry) -> tuple[Renew
     """Close every place that can be reached to this key. What is left, the same call does later."""
     places, revoked = backups.places, _marked(backups.places, entry)
     if revoked != entry:
-        places.change_escrow(lambda escrow: with_entry(escrow, revoked))
+        places.change_escrow(lambda escrow: with_entry(escrow, revoked), despite_away=True)
     await places.refresh_companions()
     failed: dict[str, Renewal] = {}
     drafts: list[Place] = []

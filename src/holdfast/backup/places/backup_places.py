@@ -356,7 +356,11 @@ class BackupPlaces:
         repeat: what a run that was killed has made is found again."""
         listing = await self._opened_or_made(draft)
         draft = msgspec.structs.replace(draft, repository_id=listing.repository_id)
-        await self._keep_key(draft)
+        key = await self.engine.export_key(self.repository(draft))
+        self.change_escrow(
+            lambda escrow: _with_own(replace(escrow, others={**escrow.others, key_name(draft): key}), draft),
+            despite_away=bool(draft.older),
+        )
         return draft
 
     async def _opened_or_made(self, place: Place) -> Listing:
@@ -388,19 +392,16 @@ class BackupPlaces:
             write_atomically(place.own / ABOUT, about(place))
         return await self.engine.list_archives(repository)
 
-    async def _keep_key(self, place: Place) -> None:
-        key = await self.engine.export_key(self.repository(place))
-        self.change_escrow(
-            lambda escrow: _with_own(replace(escrow, others={**escrow.others, key_name(place): key}), place)
-        )
-
-    def change_escrow(self, decide: Callable[[Escrow], Escrow]) -> None:
-        """As ring.change, with a copy in the vault's second place where it holds one."""
+    def change_escrow(self, decide: Callable[[Escrow], Escrow], *, despite_away: bool = False) -> None:
+        """As ring.change, with a copy in the vault's second place where it holds one. `despite_away`: places that are
+        not mounted get their copy later; a stolen key must be revoked also while a disk is in a drawer."""
         second = self.home.second
         also = [second] if second is not None and (second / f"{ESCROW}.age").is_file() else []
         with self.vault.turn():
             try:
-                store(self.vault, decide(read_escrow(self.vault)), also=also)
+                changed = decide(read_escrow(self.vault))
+                away = [one for one in changed.places if despite_away and not os.path.isdir(one)]
+                store(self.vault, changed, also=also, but=away)
             except FileNotFoundError as error:
                 raise PlaceMissing(
                     f"{error.filename} is missing. Holdfast changes the vault's keys only if it can also "

@@ -26,6 +26,7 @@ import apsw
 
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ports import KeyRing
+from holdfast.core.reading_ring import ReadingRing, refuse
 from holdfast.errors import (
     HoldfastError,
     JournalBusy,
@@ -112,7 +113,7 @@ def _open(
     wraps = KeyWraps(keys)
     try:
         db = connect(path, sync=sync)
-        check_keys(db, keys)
+        check_keys(db, keys, reading=True)
         with stop_on_error(folder):
             _migrate(db, wraps)
         check_schema(db)
@@ -406,7 +407,10 @@ def check_schema(db: Db) -> None:
             raise JournalDamaged(f"the journal's table or index {name} was changed: its definition is not Holdfast's")
 
 
-def check_keys(db: Db, keys: KeyRing) -> None:
+def check_keys(db: Db, keys: KeyRing, *, reading: bool = False) -> None:
+    """The ring is this journal's. Raises KeysWrong; RescuedCopy: a rescue key's may only open it for reading."""
+    if isinstance(keys, ReadingRing) and not reading:
+        refuse()
     if get_meta(db, "key_check") != key_check(keys):
         raise KeysWrong("the keys do not belong to this journal")
 
