@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 import holdfast
+from holdfast.backup.places.backup_places import open_places
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.reading_ring import ReadingRing
 from holdfast.errors import RescuedCopy, SecretsDamaged, VaultLocked
@@ -22,7 +23,7 @@ from holdfast.identity.journal_keys.keyfile import KeyFile, load_or_create
 from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.identity.records.encodings import key_digest, key_text
 from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
-from holdfast.identity.vault.age import AgeIdentity, open_sealed
+from holdfast.identity.vault.age import AgeIdentity, open_sealed, seal
 from holdfast.identity.vault.rescue import RESCUE, open_rescue, read_key_file
 from holdfast.identity.vault.ring import read_escrow
 from holdfast.identity.vault.vault import open_vault
@@ -288,3 +289,23 @@ def test_a_key_of_another_kind_is_refused(case: Case, tmp_path: Path) -> None:
         said = case.run("rescue", "add", str(folder / "key"), "--name", "n", home=case.world.home.folder)
         assert "keep the key apart" in said[2]
     assert not (tmp_path / "to").exists()
+
+
+async def test_who_may_read_is_decided_in_the_vault(case: Case) -> None:
+    """A tool that runs as the agent may write its folder: no key of its own comes into rescue.age by that. And the file
+    is sealed again only where something changed, or every place would be written with each backup."""
+    home, there = case.world.home, case.world.place() / "ada" / RESCUE
+    before, kept = there.read_bytes(), home.instance / "backup" / RESCUE
+    with AgeIdentity.new(SystemEntropy()) as thief:
+        register = json.loads(home.rescue_file.read_text())
+        home.rescue_file.write_text(json.dumps(register).replace(register["keys"][0]["recipient"], thief.recipient))
+        places = await open_places(home)
+        assert await places.refresh_companions() == {}
+        assert there.read_bytes() == before
+        kept.write_bytes(seal(b"{}", [thief.recipient, places.vault.identity.recipient]))
+        assert await places.refresh_companions() == {}
+        with pytest.raises(VaultLocked):
+            open_sealed(there.read_bytes(), thief)
+    assert json.loads(home.rescue_file.read_text()) == register
+    with read_key_file(case.key) as key:
+        open_rescue([there.read_bytes()], key)

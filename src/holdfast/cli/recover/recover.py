@@ -27,7 +27,7 @@ def add_parser(commands: Commands) -> None:
 
         With --keep-keys, the vault at --vault was not lost, and no keys change.
 
-        With --rescue-key and --to, no words are needed and nobody is evicted: Holdfast unpacks a copy whose files and
+        With --rescue-key and --to, you need no words, and no keys change: Holdfast unpacks a copy whose files and
         journal you can read. A rescue key signs nothing, and no worker runs in such a copy.
 
         An agent whose journal was in PostgreSQL gets it back as a file in its folder; no database is needed. With
