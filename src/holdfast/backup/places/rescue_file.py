@@ -39,7 +39,8 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        return f"every snapshot at place {self.place}, new ones too" if self.newer else f"the old repository {self.repository}"
+        whole = f"every snapshot at place {self.place}, new ones too"
+        return whole if self.newer else f"the old repository {self.repository}"
 
 
 def kept_rescue(home: AgentHome, vault: Vault, escrow: Escrow, places: Sequence[Place]) -> bytes | None:
