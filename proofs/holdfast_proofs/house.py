@@ -70,7 +70,7 @@ WHY = {
     "contracts": "each far end's own words for outcomes are said in full",
     "demo": "the judge of the demo is part of it",
     "app": "declarations and what workers serve are checked here; all who wait share one look",
-    "backup": "published recoveries, copies in a cloud, sealed secrets, the kept staging folder and rescue keys moved in",
+    "backup": "published recoveries, cloud copies, sealed secrets, the kept staging folder and rescue keys moved in",
     "cli": "todo, explain, completion and tables that fit 80 columns moved in",
     "journal": "the journal in PostgreSQL moved in",
     "layout": "which files of an adopted agent are secret is decided here",
