@@ -21,6 +21,7 @@ The old repository stays, with its snapshots, until a person asks for its remova
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,7 +38,7 @@ from holdfast.backup.places.rescue_file import opened_by
 from holdfast.backup.record import own_heads
 from holdfast.backup.report import NowReport
 from holdfast.core.clock import SystemClock, SystemEntropy
-from holdfast.errors import BadInput, HoldfastError, PlaceMissing, RescueKeyNotFound
+from holdfast.errors import BadInput, BadPlace, HoldfastError, PlaceMissing, RescueKeyNotFound
 from holdfast.host.folder_swap import remove_tree
 from holdfast.host.private_files import sync_folder
 from holdfast.identity.files.public_file import read_identity
@@ -72,14 +73,19 @@ class Renewal(msgspec.Struct, frozen=True, kw_only=True):
 async def add_rescue_key(places: BackupPlaces, file: Path, *, name: str) -> tuple[RescueEntry, dict[str, Exception]]:
     """A new rescue key in this file, or the one that a killed run left there; and what places raised that could not be
     written. Raises BadInput: the name or the file is taken, or the file would be in a backup or beside it."""
-    check_place_name(name)
+    try:
+        check_place_name(name)
+    except BadPlace as error:
+        raise BadInput(f"{name!r} is not a valid name for a rescue key", hint=error.hint) from None
+    real = Path(os.path.realpath(file))
     for what, folder in _covered(places):
-        if folder == file or folder in file.parents:
+        if Path(os.path.realpath(folder)) in (real, *real.parents):
             raise BadInput(f"{file} is in {what} {folder}", hint="keep the key apart from what it opens")
     known = next((one for one in entries_of(read_escrow(places.vault)) if one.name == name), None)
     agent = parse_agent_id(read_identity(places.home.identity_file).id)
     if known is not None and (known.revoked_ms or not file.exists()):
-        raise BadInput(f"this agent already had a rescue key {name!r}", hint="give another --name")
+        was = "was revoked" if known.revoked_ms else "exists already, in another file"
+        raise BadInput(f"the rescue key {name!r} {was}", hint="give another --name")
     with make_key_file(file, agent=agent, name=name, entropy=SystemEntropy()) as key:
         entry = RescueEntry(name=name, recipient=key.identity.recipient, added_ms=SystemClock().wall_ms())
         if known is not None and known.recipient != entry.recipient:
