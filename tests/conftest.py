@@ -33,6 +33,7 @@ _SHARED = (
     "tests/packaging/test_wheel.py",
     "tests/recover/test_recover_agent.py",
     "tests/recover/test_recover_target.py",
+    "tests/rescue/test_rescue_key.py",
     "tests/soak/",
 )
 

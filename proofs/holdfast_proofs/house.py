@@ -61,6 +61,7 @@ AIMS = {
 WHY = {
     "errors": "each class explains itself: the page of errors is made from the docstrings",
     "core": "typed rests and the list of notices moved in",
+    "identity": "rescue keys moved in",
     "runtime": "renamed public names keep their old ones until 0.2",
     "memory": "a line that an editor and the agent write at once is merged here, and that takes its room",
     "testing": "the contract suite of journals that several hosts share moved in",
@@ -69,7 +70,7 @@ WHY = {
     "contracts": "each far end's own words for outcomes are said in full",
     "demo": "the judge of the demo is part of it",
     "app": "declarations and what workers serve are checked here; all who wait share one look",
-    "backup": "published recoveries, copies in a cloud, sealed secrets and the kept staging folder moved in",
+    "backup": "published recoveries, cloud copies, sealed secrets, the kept staging folder and rescue keys moved in",
     "cli": "todo, explain, completion and tables that fit 80 columns moved in",
     "journal": "the journal in PostgreSQL moved in",
     "layout": "which files of an adopted agent are secret is decided here",

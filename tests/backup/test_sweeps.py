@@ -27,6 +27,8 @@ def test_killed_anywhere_nothing_half_counts(tmp_path: Path) -> None:
             "backup",
             "--act",
             "recover",
+            "--act",
+            "revoke",
             "--report",
             str(tmp_path / "report"),
         ],

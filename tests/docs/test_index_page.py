@@ -54,6 +54,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "how-to/make-an-agent",
         "how-to/adopt-an-agent",
         "how-to/back-up",
+        "how-to/rescue-key",
         "how-to/print-the-sheet",
         "how-to/keys",
         "how-to/move-an-agent",

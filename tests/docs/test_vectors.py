@@ -25,9 +25,8 @@ from holdfast.core.ordinal import parse_ordinal
 from holdfast.core.values import canonical, checked
 from holdfast.identity.journal_keys.keyfile import KeyFile, parse
 from holdfast.journal.chain import first_link, next_link, place
-from holdfast.journal.seal import KeyWraps
+from holdfast.journal.seal import KeyWraps, key_check
 from holdfast.journal.sqlite.host.page_reader import blank, parsed
-from holdfast.journal.sqlite.opening.open import key_check
 
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 

@@ -148,6 +148,7 @@ READING = (
     "journal check",
     "backup schedule",
     "backup due",
+    "rescue list",
 )
 
 
@@ -198,6 +199,7 @@ def test_every_command_finds_an_adopted_agent(
     assert not (one.elsewhere / "journal.db").exists()
     one.run("place", "add", "disk", str(one.place), way="--home")
     one.run("place", "check", "disk", way="HOLDFAST_HOME")
+    one.run("rescue", "add", str(one.apart / "rescue"), way="--home")
     one.run("backup", "now")
     for command in READING:
         for way in WAYS:
@@ -205,6 +207,12 @@ def test_every_command_finds_an_adopted_agent(
     one.run("journal", "copy", "--to", str(home / "new.db"), "--dry-run", way="--home")
     one.run("backup", "verify", way="HOLDFAST_HOME")
     one.run("backup", "prune", "--dry-run", way="--home")
+    copy = tmp_path / "copy"
+    given = ("--rescue-key", str(one.apart / "rescue"), "--to", str(copy))
+    assert main(["recover", "--place", str(one.place), *given]) == 0
+    assert main(["task", "list", "--home", str(copy)]) == 0
+    assert main(["backup", "now", "--home", str(copy)]) == 4
+    one.run("rescue", "revoke", "rescue", "--yes", way="HOLDFAST_HOME")
     one.run("place", "fix-key", "disk")
     one.run("place", "break-lock", "disk", "--yes", way="--home")
     one.run("place", "move", "disk", str(one.place), way="HOLDFAST_HOME")

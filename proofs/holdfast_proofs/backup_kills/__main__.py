@@ -43,7 +43,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 PROOF = Proof(
     name="backup_kills",
-    purpose="Kill backups, test restores, restores, prunes, first runs and recoveries at every call.",
+    purpose="Kill backups, test restores, restores, prunes, first runs, recoveries and revocations at every call.",
     add_options=_options,
     run=_run,
 )

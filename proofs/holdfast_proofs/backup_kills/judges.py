@@ -14,11 +14,15 @@ was but for the list of places, the old repository too; run again, the new one h
 that restores.
 After a kill of a *recover* on a bare machine: there is no folder yet, or the whole state without
 keys, which nothing can run, or the agent; run again it is the agent: same id, one key set.
+After a kill of a *revoke* of a rescue key: a bare machine finds a snapshot that restores, the next
+backup is good, and no snapshot counts as missing; run again, the key opens nothing that is new.
 """
 
 from __future__ import annotations
 
 from holdfast.backup.chain.heads import HeadFile
+from holdfast.backup.places.rescue_file import opened_by
+from holdfast.backup.rescue_keys import get_entry
 from holdfast.backup.restore.restore_home import Wish, restore_to
 from holdfast.core.clock import SystemClock
 from holdfast.identity.acts.make_agent import find_whole
@@ -26,7 +30,8 @@ from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.speaker.open_speaker import VaultSpeaker
 from holdfast.identity.vault.vault import open_vault
-from holdfast_proofs.backup_kills.stage import Stage, files_of, first, older, prune, recover, same, that
+from holdfast.recovery.survey import Evidence, survey_evidence
+from holdfast_proofs.backup_kills.stage import KEY, Stage, files_of, first, older, prune, recover, revoke, same, that
 from holdfast_proofs.backup_lab.trees import Tree, tree_of
 
 AGAIN_EACH = 8  # the act again after a kill is dear: every so many trials is enough
@@ -46,6 +51,7 @@ CHANGED = frozenset(
     )
 )
 NAMES_PLACES = ("escrow.age", "places.json")
+NAMES_KEYS = (*NAMES_PLACES, "rescue.json")
 
 
 async def judge_backup(stage: Stage, number: int) -> None:
@@ -147,3 +153,30 @@ async def judge_recover(stage: Stage, number: int) -> None:
     for path, digest in stage.old.items():
         if path not in CHANGED:
             that(restored.get(path) == digest, f"{path} is not as it was backed up")
+
+
+async def judge_revoke(stage: Stage, number: int) -> None:
+    world, places = stage.world, stage.backups.places
+    now = tree_of(world.home.folder)
+    told = {path: now.get(path, "") for path in NAMES_KEYS if path in stage.old}
+    same(now, stage.old | told, "the agent's folder was changed")
+    evidence = Evidence(places=(str(world.place()),), words=world.words)
+    engine = stage.means.engine.fresh(world.root / "bare")
+    survey = await survey_evidence(evidence, world.root / "nowhere", engine=engine, port=Sodium())
+    that(survey.chosen is not None, "a bare machine finds no snapshot")
+    if number % AGAIN_OFTEN:
+        return
+    restored = await restore_to(world.root / "restored", survey.means(Sodium()))
+    that(restored.done and not restored.passed, f"what a bare machine finds does not restore: {restored.passed}")
+    if number % AGAIN_EACH == 0:
+        again = await stage.backups.now()
+        that(again.good, f"the next backup: {again.places[0].message}")
+    await revoke(stage)  # as the person does whose command was cut short
+    (place,) = places.read()
+    entry = get_entry(places, KEY)
+    that(not [one for one in opened_by(entry, [place]) if one.newer], "the key opens what is new")
+    report = await stage.backups.verify()
+    that(report.good, report.places[0].message)
+    that(not (await stage.backups.look()).chain.forks, "the chain has a fork")
+    that(not places.states.of(place.name).missing, "snapshots count as missing")
+    that([one.suffix for one in place.older] == [""], f"older repositories: {place.older}")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from holdfast.backup.backups import Backups, ring_of
 from holdfast.backup.chain.heads import HeadFile
+from holdfast.backup.places.backup_places import open_places
+from holdfast.backup.rescue_keys import add_rescue_key, get_entry, revoke_rescue_key
 from holdfast.backup.restore.restore_home import Means, Wish, restore_to
 from holdfast.backup.upkeep.prune import prune as prune_places
 from holdfast.core.clock import SystemClock, SystemEntropy
@@ -22,6 +24,7 @@ from holdfast.recovery.survey import Evidence, survey_evidence
 from holdfast_proofs.backup_lab.trees import Tree, tree_of
 from holdfast_proofs.backup_lab.world import World, add_places
 
+KEY = "rescue-key"
 LATER = timedelta(days=3650)  # when nothing is kept by its age
 
 
@@ -102,6 +105,15 @@ async def recover(stage: Stage) -> None:
     await recover_agent(
         survey, evidence, target, clock=SystemClock(), entropy=SystemEntropy(), port=port, tell=lambda _: None
     )
+
+
+async def add_key(world: World) -> None:
+    await add_rescue_key(await open_places(world.home), world.root / KEY, name=KEY)
+
+
+async def revoke(stage: Stage) -> None:
+    done = await revoke_rescue_key(stage.backups, get_entry(stage.backups.places, KEY))
+    that(all(one.done for one in done), f"not revoked: {done}")
 
 
 def older(stage: Stage) -> str:

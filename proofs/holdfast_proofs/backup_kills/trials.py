@@ -40,6 +40,7 @@ DOINGS: dict[str, tuple[Act, Judge]] = {
     "prune": (acts.prune, judges.judge_prune),
     "first": (acts.first, judges.judge_first),
     "recover": (acts.recover, judges.judge_recover),
+    "revoke": (acts.revoke, judges.judge_revoke),
 }
 ACTS = tuple(DOINGS)
 
@@ -170,6 +171,7 @@ async def _prepared(root: Path) -> World:
     await world.work(2)
     await backups.now(check=False)
     await backups.verify()
+    await acts.add_key(world)
     return world
 
 

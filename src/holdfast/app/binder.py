@@ -21,6 +21,7 @@ from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.core.journal_address import JournalAddress
 from holdfast.core.notices import Notices, quarantined_notice, second_instance_notice
 from holdfast.core.ports import KeyRing, Memory
+from holdfast.core.reading_ring import ReadingRing
 from holdfast.core.served import ServingRing
 from holdfast.errors import AgentElsewhere, AgentQuarantined, BadSettings, HoldfastError, KeysMissing, NotAJournal
 from holdfast.host.log import Log
@@ -30,6 +31,7 @@ from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal
 from holdfast.layout.agent_home import BY_JOURNAL, find_home, load_home, peek_home
 from holdfast.layout.moved import check_not_moved
+from holdfast.layout.rescued import check_not_rescued
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 
 if TYPE_CHECKING:
@@ -51,7 +53,9 @@ _HINTS = {
 
 
 def open_secrets(address: JournalAddress, *, keys: KeyRing, clock: Clock, entropy: Entropy) -> Secrets:
-    """The secrets of the journal at this address, for the runtime."""
+    """The secrets of the journal at this address, for the runtime; none in a copy that is only read."""
+    if isinstance(keys, ReadingRing):
+        return NO_SECRETS
     return Secrets(SecretFile(address.folder, keys=keys, clock=clock, entropy=entropy))
 
 
@@ -131,7 +135,8 @@ async def open_journal(
         keys=keys, clock=clock, entropy=entropy, create=create, allow_network_fs=network_fs, synchronous=synchronous
     )
     try:
-        serve_journal(address, journal.journal_id, keys, entropy)
+        if not isinstance(keys, ReadingRing):
+            serve_journal(address, journal.journal_id, keys, entropy)
         await asyncio.sleep(0)
         if not moving:
             check_not_moved(address.instance)  # again, now that a move would find it in use
@@ -147,8 +152,9 @@ async def acting(
 ) -> AsyncGenerator[AgentLease | None]:
     """The agent's lease, held, while the block runs; None if the folder has no arbiter, or the journal is the arbiter.
     Raises AgentElsewhere or AgentQuarantined after two lease times without it, unless it is patient; BadSettings where
-    the journal cannot be the arbiter."""
+    the journal cannot be the arbiter; RescuedCopy."""
     check_not_moved(address.instance)
+    check_not_rescued(address.folder)
     home = peek_home(address.folder)
     if home is not None and home.by_journal and not journal_at(address).hosts:
         raise BadSettings(

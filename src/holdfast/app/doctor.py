@@ -28,10 +28,12 @@ from holdfast.backup.places.companion_files import log_in_companions, read_folde
 from holdfast.backup.places.place_state import PlaceState
 from holdfast.backup.places.places import Place, check_there, read_places, shared_domains
 from holdfast.backup.places.published import check_not_replaced
+from holdfast.backup.places.rescue_file import rescue_findings
 from holdfast.backup.upkeep.due import find_trouble
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.journal_address import JournalAddress
 from holdfast.core.notices import CLOCK_HINT, clock_off_text, counted
+from holdfast.core.reading_ring import ReadingRing
 from holdfast.core.version import find_version
 from holdfast.errors import EXIT_JOURNAL, EngineMissing, HoldfastError, JournalDamaged, KeysReplaced
 from holdfast.identity.acts.log_act import LogSession, refresh
@@ -184,7 +186,9 @@ def _no_journal(address: JournalAddress) -> Finding:
 
 
 def _keys(folder: Path) -> Finding:
-    load_or_create(folder / KEYS, journal_exists=True, entropy=SystemEntropy())
+    keys = load_or_create(folder / KEYS, journal_exists=True, entropy=SystemEntropy())
+    if isinstance(keys, ReadingRing):
+        return note("keys", "this folder was restored with a rescue key: Holdfast only reads it")
     kept = "in the vault" if is_pointer((folder / KEYS).read_bytes()) else f"in {KEYS}; keep a copy elsewhere"
     return ok("keys", kept)
 
@@ -193,6 +197,8 @@ def _secrets(folder: Path) -> Finding:
     entropy = SystemEntropy()
     try:
         keys = load_or_create(folder / KEYS, journal_exists=True, entropy=entropy)
+        if isinstance(keys, ReadingRing):
+            return ok("secrets", "a rescue key does not open them")
         store = SecretFile(folder, keys=keys, clock=SystemClock(), entropy=entropy)
     except HoldfastError as error:
         return _failed(error)  # the journal itself may be fine: check it too
@@ -365,6 +371,8 @@ async def examine_backups(folder: Path) -> AsyncIterator[Finding]:
         )
     for finding in _second_copies(home, places):
         yield finding
+    for level, text, fix in rescue_findings(home, places):
+        yield Finding(check="rescue", level=Level(level), text=text, mend=fix)
     for names in shared_domains(places).values():
         yield note("backups", f"{', '.join(names)} share a failure domain: one failure can destroy all of them")
 

@@ -90,10 +90,8 @@ class Holdfast:
         self.settings = settings
         self.tasks = _by_name(tasks, TaskType, "task")
         self.tools = _by_name(tools, Tool, "tool")
-        self._k_effect = keys.k_effect
         self._task_salt = task_salt  # empty for the first journal of a key ring
         self._scopes = tuple(scopes) or (settings.scope,)  # of new task ids, then those to look for; `request_scopes`
-        self._fingerprint_key = ids.fingerprint_key(keys.k_effect)
         self._keys = keys
         self.secrets = secrets
         self._clock = clock
@@ -141,7 +139,7 @@ class Holdfast:
             name=name,
             args=kept,
             args_fingerprint=ids.fingerprint(
-                self._fingerprint_key, tool=f"task {name}", canonical_args=canonical(kept)
+                ids.fingerprint_key(self._keys.k_effect), tool=f"task {name}", canonical_args=canonical(kept)
             ),
             request_id=request_id,
         )
@@ -156,7 +154,9 @@ class Holdfast:
         """The id of a new task, then the ids that the same request may have in this journal already."""
         if not request_id:
             return [ids.task_id_from_bytes(self._entropy.bytes(16))]
-        make = partial(ids.task_id_for_request, self._k_effect, name=name, request_id=request_id, salt=self._task_salt)
+        make = partial(
+            ids.task_id_for_request, self._keys.k_effect, name=name, request_id=request_id, salt=self._task_salt
+        )
         return [make(agent=scope) for scope in self._scopes]
 
     # facts and decisions
@@ -355,7 +355,9 @@ class Holdfast:
             also=tuple(also),
             name=SCOPE_NAME,
             args={"scope": name},
-            args_fingerprint=ids.fingerprint(self._fingerprint_key, tool=SCOPE_NAME, canonical_args=name.encode()),
+            args_fingerprint=ids.fingerprint(
+                ids.fingerprint_key(self._keys.k_effect), tool=SCOPE_NAME, canonical_args=name.encode()
+            ),
             request_id=name,
         )
         return (await self.journal.submit(submission)).task_id

@@ -97,23 +97,34 @@ class Backups:
         What happens in a place is in the report and in its state, and stops no other place. Raises BackupBusy: another
         process is at it; SnapshotFailed: the folder could not be staged, or a newer incarnation has backups."""
         async with self._alone():
-            check_not_moved(self.home.instance)
-            chosen = self._chosen(only)
-            began = time.monotonic()
-            beside = await self._companions()
-            await self._check_not_replaced(beside)
-            chain, older = await self._chain_to_continue(beside)
-            staged, head = await self._snapshot(chain, older)
-            staged_s = time.monotonic() - began
-            named = [one.record.archive for one in (*chain.heads, head)]
-            results = await self._to_places(chosen, staged, head, named, check=check)
-            return NowReport(
-                snapshot=MadeSnapshot(**head_fields(head.record), notes=staged.notes),
-                staging_s=round(staged_s, 3),
-                places=tuple(results),
-                seconds=round(time.monotonic() - began, 3),
-                warnings=(*(() if older is None else (older,)), *_forks(chain)),
-            )
+            return await self._now(lambda: self._chosen(only), check=check)
+
+    async def into_new(self, drafts: Sequence[Place], switch: Callable[[NowReport], Awaitable[None]]) -> NowReport:
+        """A snapshot in the repositories that these places are to have next, restored for a test. `switch` takes over
+        those that have it, before any other process makes a backup. Raises as `now`."""
+        async with self._alone():
+            report = await self._now(lambda: tuple(drafts), check=True)
+            await switch(report)
+            return report
+
+    async def _now(self, choose: Callable[[], tuple[Place, ...]], *, check: bool) -> NowReport:
+        check_not_moved(self.home.instance)
+        chosen = choose()
+        began = time.monotonic()
+        beside = await self._companions()
+        await self._check_not_replaced(beside)
+        chain, older = await self._chain_to_continue(beside)
+        staged, head = await self._snapshot(chain, older)
+        staged_s = time.monotonic() - began
+        named = [one.record.archive for one in (*chain.heads, head)]
+        results = await self._to_places(chosen, staged, head, named, check=check)
+        return NowReport(
+            snapshot=MadeSnapshot(**head_fields(head.record), notes=staged.notes),
+            staging_s=round(staged_s, 3),
+            places=tuple(results),
+            seconds=round(time.monotonic() - began, 3),
+            warnings=(*(() if older is None else (older,)), *_forks(chain)),
+        )
 
     async def _check_not_replaced(self, beside: Mapping[str, dict[str, bytes]]) -> None:
         """Raises KeysReplaced where a place or a witness knows that somebody else speaks for the agent. One is enough

@@ -73,6 +73,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "place": Entry("holdfast.cli.backup.places", "places for backups: add, list, check, remove"),
         "backup": Entry("holdfast.cli.backup.backup", "snapshots: make, list, test"),
         "recover": Entry("holdfast.cli.recover.recover", "restore an agent from its recovery sheet and one backup"),
+        "rescue": Entry("holdfast.cli.backup.rescue", "keys that read backups without a person: add, list, revoke"),
         "journal": Entry("holdfast.cli.journal.journal", "where tasks are kept: show, move to PostgreSQL, check"),
         "migrate": Entry("holdfast.cli.recover.migrate", "move an agent to another host: export, import"),
     },
@@ -122,6 +123,15 @@ def home_of(args: argparse.Namespace) -> AgentHome:
     from holdfast.layout.agent_home import home_folder, load_home
 
     return load_home(home_folder(args.home))
+
+
+def acting_home(args: argparse.Namespace) -> AgentHome:
+    """The same for what acts as the agent. Raises RescuedCopy where the folder was restored with a rescue key."""
+    from holdfast.layout.rescued import check_not_rescued
+
+    home = home_of(args)
+    check_not_rescued(home.folder)
+    return home
 
 
 class New(NamedTuple):

@@ -51,6 +51,18 @@ class MovedAway(Conflict):
     default_hint = "start the agent on the other host; `holdfast migrate cancel` undoes a move"
 
 
+class RescuedCopy(Conflict):
+    """This folder was restored with a rescue key. It holds the files and a journal that can be read, and nothing that
+    signs, sends or changes anything: no worker runs here, and nothing is submitted, decided, published or backed up.
+    See docs/how-to/rescue-key.md."""
+
+    code = "rescued-copy"
+    default_hint = (
+        "look at the copy with `holdfast task list` and `holdfast handoff`; to run the agent again, use its recovery "
+        "words: `holdfast recover --place ADDRESS --home FOLDER`"
+    )
+
+
 class MoveRefused(Conflict):
     """A package cannot be imported here, or a move cannot be cancelled. The package was imported before, belongs to
     another agent, is older than this folder or is not a package; or the agent is an adopted one, or its journal is on a

@@ -21,11 +21,12 @@
          |   |                       BadSecret, SecretInInput, StateHeldElsewhere, BadPlace, BadPhrase, BadShare,
          |   |                       BadSheet, BadKeyFile, ScratchRefused, ScratchTooLarge, ScratchChanging
          |   +- NotFound             TaskNotFound, StepNotFound, ApprovalNotFound, BlobNotFound, SecretNotFound,
-         |   |                       PlaceNotFound, SnapshotNotFound, NotAnAgent, NoHandoff, LogMissing, ResultErased
+         |   |                       PlaceNotFound, SnapshotNotFound, NotAnAgent, NoHandoff, LogMissing, ResultErased,
+         |   |                       RescueKeyNotFound
          |   +- Conflict             RequestConflict, MessageConflict, LeaseLost, ScopeBusy, NotNow, NotSettleable,
          |   |                       SecretInUse, AgentExists, VaultExists, MovedAway, MoveRefused, KeysReplaced,
-         |   |                       SignerRefused, AgentQuarantined, PlaceTaken, RepositoryMoved, SnapshotExists,
-         |   |                       SnapshotsMissing, PruneRefused
+         |   |                       SignerRefused, AgentQuarantined, RescuedCopy, PlaceTaken, RepositoryMoved,
+         |   |                       SnapshotExists, SnapshotsMissing, PruneRefused
          |   +- StateUnusable        JournalDamaged, JournalNewer, JournalOlderCopy, RowsPutBack, JournalStopped,
          |   |                       JournalGone, NotAJournal, KeysMissing, KeysWrong, HighWaterDamaged, SecretsDamaged,
          |   |                       WitnessDamaged, LogDamaged, InstanceDamaged, ArbiterDamaged, VaultMissing,

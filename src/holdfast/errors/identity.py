@@ -154,6 +154,13 @@ class BadKeyFile(BadUsage):
     )
 
 
+class RescueKeyNotFound(NotFound):
+    """The agent has no rescue key of that name."""
+
+    code = "rescue-key-not-found"
+    default_hint = "`holdfast rescue list` shows the rescue keys of this agent"
+
+
 class VaultMissing(StateUnusable):
     """`keys.json` says that the keys are in a vault, and there is no vault at that path. If it is lost for good, the
     escrow file beside a backup and the recovery sheet open the same keys."""

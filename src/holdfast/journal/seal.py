@@ -13,6 +13,7 @@ anyway: a seal keeps out no one who can choose a part of a payload and watch the
 
 from __future__ import annotations
 
+import hmac
 import os
 import zlib
 
@@ -21,7 +22,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from holdfast.core.ids import fingerprint_key
 from holdfast.core.ports import KeyRing
+from holdfast.core.reading_ring import ReadingRing
 from holdfast.errors import JournalDamaged
 from holdfast.journal.total import RunningTotal
 
@@ -30,6 +33,7 @@ KEY_BYTES = 32
 PACK_MIN = 1_024
 PACK_MAX = 16 * 1024
 WORTH = 0.9  # of its size, at most
+WRAP, PAYLOAD = b"holdfast/wrap/1", b"holdfast/journal-payload/1"  # what is derived from a journal key
 _LEVEL = 1  # nine tenths of the saving for half of the time
 
 
@@ -103,20 +107,49 @@ class KeyWraps:
 
     def payload(self, key_id: int) -> DataKeySealer:
         """Seals what belongs to no single task: blobs and notices."""
-        return self._sealer(key_id, b"holdfast/journal-payload/1")
+        return self._sealer(key_id, PAYLOAD)
 
     def running_total(self, journal_id: str) -> RunningTotal:
-        return RunningTotal(self._keys.k_effect, journal_id)
+        """Of a copy that is only read the total cannot be checked: it is another one, and nothing compares it."""
+        return RunningTotal(b"" if self.reads_only else self._keys.k_effect, journal_id)
+
+    @property
+    def reads_only(self) -> bool:
+        """Whether these keys are a rescue key's: then nothing is written, and the running total says nothing."""
+        return isinstance(self._keys, ReadingRing)
 
     def _wrap(self, key_id: int) -> DataKeySealer:
-        return self._sealer(key_id, b"holdfast/wrap/1")
+        return self._sealer(key_id, WRAP)
 
     def _sealer(self, key_id: int, info: bytes) -> DataKeySealer:
         sealer = self._derived.get((key_id, info))
         if sealer is None:
-            derived = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info)
-            sealer = self._derived[key_id, info] = DataKeySealer(derived.derive(self._keys.journal_key(key_id)))
+            keys = self._keys
+            reads = isinstance(keys, ReadingRing)
+            key = keys.sealing_key(key_id, info) if reads else derived(keys.journal_key(key_id), info)
+            sealer = self._derived[key_id, info] = DataKeySealer(key)
         return sealer
+
+
+def derived(journal_key: bytes, info: bytes) -> bytes:
+    """The key that seals for one use: WRAP or PAYLOAD."""
+    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(journal_key)
+
+
+def key_check(keys: KeyRing) -> bytes:
+    """Tells this journal's ring from another without revealing anything of it."""
+    if isinstance(keys, ReadingRing):
+        return keys.key_check
+    return key_check_of(keys.k_effect)
+
+
+def key_check_of(k_effect: bytes) -> bytes:
+    return hmac.digest(k_effect, b"holdfast/key-check/1", "sha256")[:8]
+
+
+def blob_key(keys: KeyRing) -> bytes:
+    """What digests of blobs are keyed with."""
+    return keys.digest_key if isinstance(keys, ReadingRing) else fingerprint_key(keys.k_effect)
 
 
 def _wrap_place(task_id: bytes) -> bytes:

@@ -51,6 +51,7 @@ class AgentHome:
     heartbeat_file = _Inside("HEARTBEAT.md")
     handoff_file = _Inside("handoff.md")
     places_file = _Inside("places.json")  # where backups go: names and addresses, no secrets
+    rescue_file = _Inside("rescue.json")  # which rescue keys there are, to look at
     heads_file = _Inside("heads.jsonl")  # the chain of signed backup heads
 
     @property

@@ -28,6 +28,7 @@ from holdfast.journal.admin import ALONE_WAIT_S, JournalAdmin
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import peek_home
 from holdfast.layout.moved import check_not_moved
+from holdfast.layout.rescued import check_not_rescued
 from holdfast.layout.settings import NAME, write_identity_settings, write_journal_url
 
 
@@ -65,6 +66,7 @@ async def copy_journal(
             hint=f"give a url, or the path of a new file in {source.folder}",
         )
     check_not_moved(source.instance)
+    check_not_rescued(source.folder)
     origin, goal, clock = journal_at(source), journal_at(target), clock or SystemClock()
     if not origin.exists():
         raise NotAJournal(f"there is no journal at {source}")

@@ -50,6 +50,7 @@ from holdfast.identity.acts.make_agent import find_whole, open_by
 from holdfast.identity.acts.recover_identity import AGAIN_HINT, recover_identity
 from holdfast.identity.acts.recover_identity import RecoveryOrder as IdentityOrder
 from holdfast.identity.files.own_log import find_pending
+from holdfast.identity.journal_keys.keyfile import read as read_keys
 from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.identity.journal_keys.vault_keys import point_keys
 from holdfast.identity.log.log_state import KeyLog
@@ -67,6 +68,7 @@ from holdfast.journal.admin import Restored as Rewound
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome, home_in, load_home
 from holdfast.layout.journal_location import journal_in
+from holdfast.layout.rescued import is_rescued
 from holdfast.layout.settings import NAME as SETTINGS
 from holdfast.layout.settings import write_identity_settings, write_journal_url
 from holdfast.layout.witness_address import WitnessAddress, parse_witness_address
@@ -369,7 +371,7 @@ class _Restoring:
         with self.survey.escrow.secrets_identity() as identity:
             self.unsealed = put_back(folder, identity)
         folder = home_in(folder)
-        if not self.keep_keys:
+        if not self.keep_keys or _is_rescued(folder / KEYS):
             # Of the folder that was there: the agent is whole again only with its new keys.
             remove_durably(folder / KEYS)
         journal = folder / JOURNAL
@@ -382,6 +384,10 @@ class _Restoring:
         incarnation = None if self.rewound is None else self.rewound.incarnation
         mark = RestoredMark(heads=heads, restored_ms=self.clock.wall_ms(), incarnation=incarnation)
         write_mark(folder / INSTANCE, mark)
+
+
+def _is_rescued(keys: Path) -> bool:
+    return keys.is_file() and is_rescued(read_keys(keys))
 
 
 def _on_server(target: RecoveryTarget) -> JournalAddress:

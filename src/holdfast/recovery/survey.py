@@ -1,8 +1,9 @@
 """What a person still has of an agent, and what can be known from it before anything is changed.
 
-From words, shares or an open vault, and the addresses of places: the log from every source, the
-escrow, the heads of all places, and from these the newest snapshot that anybody is known to have
-made. Nothing is written; recover_agent.py acts on it.
+From words, shares, an open vault or a rescue key, and the addresses of places: the log from every
+source, the escrow, the heads of all places, and from these the newest snapshot that anybody is known
+to have made. Nothing is written; recover_agent.py acts on it. A rescue key gives no escrow, only
+passphrases and what reads a journal: rescued_copy.py makes a copy to look at.
 """
 
 from __future__ import annotations
@@ -18,19 +19,21 @@ from holdfast.backup.chain.heads import HEADS, HeadFile, Held, parse_copy
 from holdfast.backup.chain.sources import HOME, Listed, Overview, overview, with_inner_heads
 from holdfast.backup.engine import BackupEngine
 from holdfast.backup.places.companion_files import FoundPlace, FoundPlaces, find_sources, read_companions
-from holdfast.backup.places.places import Place, read_places, repository_of
+from holdfast.backup.places.places import Passphrases, Place, read_places, repository_of
 from holdfast.backup.restore.restore_home import Means
+from holdfast.core.reading_ring import refuse
 from holdfast.errors import BadInput, HoldfastError, LogMissing, VaultLocked
 from holdfast.identity.acts.paper_acts import check_paper, find_phrase, matches
 from holdfast.identity.files.own_log import read_logs
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.records.ed25519 import Signatures
-from holdfast.identity.records.encodings import key_bytes
+from holdfast.identity.records.encodings import AgentId, key_bytes
 from holdfast.identity.records.records import Inception, id_of, parse_record
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.statements import Head
 from holdfast.identity.vault.keyset import get_op
+from holdfast.identity.vault.rescue import Rescue, RescueKey, open_rescue
 from holdfast.identity.vault.ring import Escrow, open_escrow, read_escrow
 from holdfast.identity.vault.vault import Vault
 from holdfast.identity.witness.open_witnesses import open_witnesses
@@ -43,13 +46,14 @@ LOOKED = "the look before"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a person still has. Paper, or an open vault."""
+    """What a person still has. Paper, an open vault, or a rescue key."""
 
     places: tuple[str, ...]  # addresses
     words: str = field(default="", repr=False)
     shares: tuple[str, ...] = field(default=(), repr=False)
     passphrase: str = field(default="", repr=False)  # of the sheet
     vault: Vault | None = None
+    rescue: RescueKey | None = None
     copies: tuple[LogCopy, ...] = ()  # of the log: from the card, from a file
     witnesses: tuple[WitnessAddress, ...] = ()
     agent: str = ""  # its name, where a place holds several
@@ -64,7 +68,8 @@ class Survey:
     name: str  # of the agent, as the places say it; "" if none does
     log: KeyLog
     change: str  # what was wrong with the words
-    escrow: Escrow = field(repr=False)
+    key_used: str  # words, shares, vault, or rescue key
+    opened: Escrow | Rescue = field(repr=False)
     escrow_raw: bytes | None = field(repr=False)
     overview: Overview
     places: tuple[Place, ...]
@@ -74,13 +79,19 @@ class Survey:
     engine: BackupEngine
     at: int | None = None
 
+    @property
+    def escrow(self) -> Escrow:
+        """Raises RescuedCopy: a rescue key has none."""
+        return refuse() if isinstance(self.opened, Rescue) else self.opened
+
     def means(self, port: Signatures) -> Means:
+        opened = self.opened
         return Means(
             engine=self.engine,
             places=self.places,
-            escrow=self.escrow,
+            escrow=opened,
             log=self.log,
-            keys=ring_of(self.escrow),
+            keys=opened.keys.ring() if isinstance(opened, Rescue) else ring_of(opened),
             port=port,
             # The heads that were read out of archives are not read again.
             others={LOOKED: Held(heads=self.overview.chain.heads)},
@@ -121,9 +132,13 @@ async def survey_evidence(
         )
     with ExitStack() as stack:
         if evidence.vault is not None:
-            log, change = _log_of_vault(evidence.vault, [one.log for one in logs]), ""
+            log, change, used = _log_of_vault(evidence.vault, [one.log for one in logs]), "", "vault"
             escrow, raw = read_escrow(evidence.vault), None
+        elif evidence.rescue is not None:
+            log, change, used = _log_of_id(evidence.rescue.agent, [one.log for one in logs]), "", "rescue key"
+            escrow, raw = open_rescue([one.rescue for one in sources.found if one.rescue], evidence.rescue), None
         else:
+            used = "shares" if evidence.shares else "words"
             phrase, change = find_phrase(
                 [one.log for one in logs], words=evidence.words, shares=evidence.shares, passphrase=evidence.passphrase
             )
@@ -144,7 +159,8 @@ async def survey_evidence(
         name=next((one.agent for one in own if one.agent), ""),
         log=log,
         change=change,
-        escrow=escrow,
+        key_used=used,
+        opened=escrow,
         escrow_raw=raw,
         overview=seen,
         failed=failed,
@@ -195,6 +211,17 @@ def _open_escrow(sources: FoundPlaces, log: KeyLog, paper: PaperKeys) -> tuple[E
     return escrow, raw
 
 
+def _log_of_id(agent: AgentId, logs: Sequence[KeyLog]) -> KeyLog:
+    """The log of the agent that the rescue key's own file names: what a place says of it is not believed."""
+    found = next((one for one in logs if one.id == agent), None)
+    if found is None:
+        raise LogMissing(
+            f"none of the places has the key log of {agent}, the agent of this rescue key",
+            hint="give a place of that agent, or a witness with --witness DIR",
+        )
+    return found
+
+
 def _log_of_vault(vault: Vault, logs: Sequence[KeyLog]) -> KeyLog:
     """The log whose operational key this vault holds."""
     for log in logs:
@@ -224,7 +251,7 @@ def _agent_of(source: FoundPlace) -> str | None:
     return None
 
 
-async def _listed(engine: BackupEngine, source: FoundPlace, escrow: Escrow) -> Listed:
+async def _listed(engine: BackupEngine, source: FoundPlace, escrow: Passphrases) -> Listed:
     known = parse_copy(source.files.get(HEADS))
     try:
         listing = await engine.list_archives(repository_of(source.place, escrow), rescue=True)

@@ -29,14 +29,13 @@ from holdfast.backup.chain.chain import Chain, Fork, Lag, behind, is_rival_head,
 from holdfast.backup.chain.heads import HEADS, HeadFile, Held, parse_copy
 from holdfast.backup.engine import SHORT_S, BackupEngine, Repository
 from holdfast.backup.places.companion_files import read_companions
-from holdfast.backup.places.places import Place, check_there, repository_of
+from holdfast.backup.places.places import Passphrases, Place, check_there, repository_of
 from holdfast.errors import ArchiveRefused, BackupDamaged, HoldfastError, PlaceUnreachable, Retryable
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.statements import Head, find_fault_in_head, parse_head
-from holdfast.identity.vault.ring import Escrow
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.witness_address import folders_of
 
@@ -80,7 +79,7 @@ class Overview:
     findings: tuple[str, ...]  # of the other sources, and forks
 
 
-async def look_at(engine: BackupEngine, place: Place, escrow: Escrow) -> Listed:
+async def look_at(engine: BackupEngine, place: Place, escrow: Passphrases) -> Listed:
     """A place's archives and the heads beside it. Never raises for what is wrong there."""
     try:
         await asyncio.to_thread(check_there, place)
@@ -96,7 +95,7 @@ async def look_at(engine: BackupEngine, place: Place, escrow: Escrow) -> Listed:
     return Listed(place=place, known=known, archives=frozenset(one.name for one in listing.archives))
 
 
-async def look_around(engine: BackupEngine, places: Sequence[Place], escrow: Escrow) -> list[Listed]:
+async def look_around(engine: BackupEngine, places: Sequence[Place], escrow: Passphrases) -> list[Listed]:
     return list(await asyncio.gather(*(look_at(engine, place, escrow) for place in places)))
 
 
@@ -181,7 +180,7 @@ async def survey(
     listed: Sequence[Listed],
     others: Mapping[str, Held],
     log: KeyLog,
-    escrow: Escrow,
+    escrow: Passphrases,
     *,
     port: Signatures,
 ) -> Overview:
@@ -195,7 +194,7 @@ async def with_inner_heads(
     listed: Sequence[Listed],
     others: Mapping[str, Held],
     log: KeyLog,
-    escrow: Escrow,
+    escrow: Passphrases,
     *,
     port: Signatures,
 ) -> list[Listed]:
@@ -208,7 +207,7 @@ async def with_inner_heads(
 
 
 async def _completed(
-    engine: BackupEngine, one: Listed, named: frozenset[str], log: KeyLog, escrow: Escrow, port: Signatures
+    engine: BackupEngine, one: Listed, named: frozenset[str], log: KeyLog, escrow: Passphrases, port: Signatures
 ) -> Listed:
     lost = (f"{HEADS} is missing from the companion files",) if one.known.absent else ()
     if one.error is not None or not one.archives:

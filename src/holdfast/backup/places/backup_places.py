@@ -30,13 +30,13 @@ from holdfast.backup.places.places import (
     FILE_BYTES_MAX,
     KEYS,
     PLACES_MAX,
-    REPOSITORY,
     Place,
     PlaceAbout,
     about,
     check_there,
     find_place_id,
     get_place,
+    is_suffix,
     mark_place,
     read_places,
     repository_of,
@@ -44,6 +44,7 @@ from holdfast.backup.places.places import (
     write_places,
 )
 from holdfast.backup.places.published import check_not_replaced, old_claims
+from holdfast.backup.places.rescue_file import kept_rescue
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.errors import (
     BadPlace,
@@ -66,12 +67,14 @@ from holdfast.host.private_files import (
 from holdfast.identity.files.own_log import LOG, RECEIPTS, find_own_log, find_pending
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.vault.rescue import RESCUE
 from holdfast.identity.vault.ring import ESCROW, Escrow, read_escrow, store, with_place
 from holdfast.identity.vault.vault import Vault, open_vault, terminal_prompt
 from holdfast.identity.witness.witness import copy_of as lines_of
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.moved import check_not_moved
+from holdfast.layout.rescued import check_not_rescued
 from holdfast.layout.witness_address import folders_of
 
 THIS_MACHINE = "this machine"
@@ -138,9 +141,7 @@ class BackupPlaces:
             place = await self._brought(place)
         if any(one.repository == place.repository for one in places):
             raise BadPlace(f"{request.address} is already a place of this agent")
-        listing = await self._opened_or_made(place)
-        place = msgspec.structs.replace(place, repository_id=listing.repository_id)
-        await self._keep_key(place)
+        place = await self.begin_repository(place)
         write_places(self.home.places_file, [*places, place])
         await self.refresh_companions()
         return place
@@ -152,7 +153,7 @@ class BackupPlaces:
         except PlaceMissing:
             return place
         place_id = find_place_id(place.root) or place.place_id
-        return msgspec.structs.replace(place, place_id=place_id, epoch=self._epoch(place))
+        return self._with_epoch(msgspec.structs.replace(place, place_id=place_id))
 
     def remove(self, name: str) -> Place:
         """Forget the place. Its files stay, and so does its key in the vault."""
@@ -160,7 +161,7 @@ class BackupPlaces:
         places = self.read()
         place = get_place(places, name)
         write_places(self.home.places_file, [one for one in places if one.name != name])
-        self._change_escrow(lambda escrow: _without_place(escrow, str(place.own)))
+        self.change_escrow(lambda escrow: _without_place(escrow, str(place.own)))
         self.states.forget(name)
         return place
 
@@ -184,7 +185,7 @@ class BackupPlaces:
         repository.check_id(listing.repository_id)
         if new.kind is PlaceKind.FOLDER and find_place_id(Path(new.address)) is None:
             mark_place(Path(new.address), new.place_id)
-        self._change_escrow(lambda escrow: _with_own(_without_place(escrow, str(old.own)), new))
+        self.change_escrow(lambda escrow: _with_own(_without_place(escrow, str(old.own)), new))
         write_places(self.home.places_file, [new if one == old else one for one in places])
         await self.refresh_companions()
         return new
@@ -204,7 +205,7 @@ class BackupPlaces:
     def mark(self, name: str) -> None:
         """Write the sentinel again: a person says that this is the place."""
         place = self.get(name)
-        if place.kind is PlaceKind.SSH or not (place.own / REPOSITORY).is_dir():
+        if place.kind is PlaceKind.SSH or not Path(place.repository).is_dir():
             raise PlaceMissing(f"place {name}: Holdfast found no repository of this agent there")
         mark_place(place.root, place.place_id)
 
@@ -289,6 +290,9 @@ class BackupPlaces:
         ):
             if path.is_file():
                 found[name] = path.read_bytes()
+        rescue = kept_rescue(self.home, self.vault, escrow, places)
+        if rescue is not None:
+            found[RESCUE] = rescue
         for other in places:
             key = escrow.others.get(key_name(other))
             if other.name != place.name and key is not None:
@@ -320,8 +324,7 @@ class BackupPlaces:
             remote_program=request.remote_program,
             companion=request.companion,
         )
-        draft = with_folder(draft, self.home.folder)
-        return msgspec.structs.replace(draft, epoch=self._epoch(draft))
+        return self._with_epoch(with_folder(draft, self.home.folder))
 
     def _check_apart(self, root: Path) -> None:
         """A place in the agent's folder would be in its own backups; beside keys it would be lost with them.
@@ -337,23 +340,29 @@ class BackupPlaces:
                     hint="give a folder on another disk, or on another machine",
                 )
 
-    def _epoch(self, draft: Place) -> int:
-        """One above all that were used under this name, unless the repository says its own."""
+    def _with_epoch(self, draft: Place) -> Place:
+        """With one above all epochs that were used under this name, unless the repository says its own."""
         if draft.kind is not PlaceKind.SSH:
             try:
                 raw = read_plain(draft.own / ABOUT, FILE_BYTES_MAX)
                 found = msgspec.json.decode(raw, type=PlaceAbout)
-                if found.place == draft.name and found.epoch >= 1:
-                    return found.epoch
+                if found.place == draft.name and found.epoch >= 1 and is_suffix(found.suffix):
+                    return msgspec.structs.replace(draft, epoch=found.epoch, suffix=found.suffix)
             except (OSError, SymlinkRefused, WrongKind, msgspec.DecodeError, UnicodeError, RecursionError):
                 pass
-        start = f"{_KEY}/{draft.name}/"
-        used = [
-            int(name.removeprefix(start))
-            for name in read_escrow(self.vault).others
-            if name.startswith(start) and name.removeprefix(start).isdecimal()
-        ]
-        return max(used, default=0) + 1
+        return msgspec.structs.replace(draft, epoch=last_epoch(read_escrow(self.vault), draft.name) + 1)
+
+    async def begin_repository(self, draft: Place) -> Place:
+        """The repository that this place is to have next, with its key in the vault. Nothing uses it yet. Safe to
+        repeat: what a run that was killed has made is found again."""
+        listing = await self._opened_or_made(draft)
+        draft = msgspec.structs.replace(draft, repository_id=listing.repository_id)
+        key = await self.engine.export_key(self.repository(draft))
+        self.change_escrow(
+            lambda escrow: _with_own(replace(escrow, others={**escrow.others, key_name(draft): key}), draft),
+            despite_away=bool(draft.older),
+        )
+        return draft
 
     async def _opened_or_made(self, place: Place) -> Listing:
         if place.kind is not PlaceKind.SSH:
@@ -378,25 +387,22 @@ class BackupPlaces:
             except RepositoryDamaged:
                 if not _is_unfinished(place):
                     raise
-                shutil.rmtree(place.own / REPOSITORY)
+                shutil.rmtree(place.repository)
                 await self.engine.init(repository)
-        if place.kind is not PlaceKind.SSH:
+        if place.kind is not PlaceKind.SSH and not place.older:  # a later repository is named once it holds a snapshot
             write_atomically(place.own / ABOUT, about(place))
         return await self.engine.list_archives(repository)
 
-    async def _keep_key(self, place: Place) -> None:
-        key = await self.engine.export_key(self.repository(place))
-        self._change_escrow(
-            lambda escrow: _with_own(replace(escrow, others={**escrow.others, key_name(place): key}), place)
-        )
-
-    def _change_escrow(self, decide: Callable[[Escrow], Escrow]) -> None:
-        """As ring.change, with a copy in the vault's second place where it holds one."""
+    def change_escrow(self, decide: Callable[[Escrow], Escrow], *, despite_away: bool = False) -> None:
+        """As ring.change, with a copy in the vault's second place where it holds one. `despite_away`: places that are
+        not mounted get their copy later; a stolen key must be revoked also while a disk is in a drawer."""
         second = self.home.second
         also = [second] if second is not None and (second / f"{ESCROW}.age").is_file() else []
         with self.vault.turn():
             try:
-                store(self.vault, decide(read_escrow(self.vault)), also=also)
+                changed = decide(read_escrow(self.vault))
+                away = [one for one in changed.places if despite_away and not os.path.isdir(one)]
+                store(self.vault, changed, also=also, but=away)
             except FileNotFoundError as error:
                 raise PlaceMissing(
                     f"{error.filename} is missing. Holdfast changes the vault's keys only if it can also "
@@ -412,7 +418,8 @@ async def open_places(
     home: AgentHome, *, ask: Callable[[], str] | None = None, vault: Vault | None = None, progress: Progress = SILENT
 ) -> BackupPlaces:
     """The agent's places, for changing and running them.
-    Raises EngineMissing, EngineTooOld, VaultMissing, VaultLocked."""
+    Raises EngineMissing, EngineTooOld, VaultMissing, VaultLocked, RescuedCopy."""
+    check_not_rescued(home.folder)
     if vault is None:
         if home.vault is None:
             raise VaultMissing(
@@ -430,6 +437,13 @@ def states_of(home: AgentHome) -> PlaceStates:
 
 def key_name(place: Place) -> str:
     return f"{_KEY}/{place.name}/{place.epoch}"
+
+
+def last_epoch(escrow: Escrow, place: str) -> int:
+    """The highest key epoch that was used under this name; 0 where none was."""
+    start = f"{_KEY}/{place}/"
+    used = (name.removeprefix(start) for name in escrow.others if name.startswith(start))
+    return max((int(one) for one in used if one.isdecimal()), default=0)
 
 
 def _joined(there: bytes, ours: bytes) -> bytes:
@@ -457,9 +471,9 @@ def _folder(address: Address) -> Path:
 
 def _is_unfinished(place: Place) -> bool:
     """Whether a kill ended the making of this repository: nothing was ever stored in it."""
-    if place.kind is PlaceKind.SSH or (place.own / ABOUT).exists():
+    if place.kind is PlaceKind.SSH or ((place.own / ABOUT).exists() and not place.older):
         return False
-    files = (place.own / REPOSITORY / "data").rglob("*")
+    files = (Path(place.repository) / "data").rglob("*")
     return sum(one.lstat().st_size for one in files if not one.is_dir()) <= EMPTY_BYTES_MAX
 
 

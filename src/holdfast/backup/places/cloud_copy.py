@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.backup.places.address import PlaceKind
-from holdfast.backup.places.places import REPOSITORY, SENTINEL, Place, find_place_id, mark_place
+from holdfast.backup.places.places import REPOSITORY, SENTINEL, Place, find_place_id, is_repository, mark_place
 from holdfast.errors import (
     BackupFailed,
     BackupInterrupted,
@@ -87,10 +87,10 @@ class CloudCopy:
 
     async def push(self) -> None:
         """The remote is as the folder is. Durable on return, as far as the remote keeps its word."""
-        await self._run("sync", str(self.own), self.far, "--exclude", f"/{REPOSITORY}/lock.*/**")
+        await self._run("sync", str(self.own), self.far, "--exclude", f"/{REPOSITORY}*/lock.*/**")
 
     async def push_companions(self) -> None:
-        await self._run("copy", str(self.own), self.far, "--exclude", f"/{REPOSITORY}/**", limit_s=SHORT_S)
+        await self._run("copy", str(self.own), self.far, "--exclude", f"/{REPOSITORY}*/**", limit_s=SHORT_S)
         await self._run("copyto", str(self.root / SENTINEL), f"{self.remote}/{SENTINEL}", limit_s=SHORT_S)
 
     async def fetch(self) -> None:
@@ -113,13 +113,13 @@ class CloudCopy:
     async def fetch_companions(self, folder: Path) -> None:
         """What lies beside the repository at the remote, into this folder; nothing where there is no copy yet."""
         with contextlib.suppress(PlaceMissing):
-            await self._run("copy", self.far, str(folder), "--exclude", f"/{REPOSITORY}/**", limit_s=SHORT_S)
+            await self._run("copy", self.far, str(folder), "--exclude", f"/{REPOSITORY}*/**", limit_s=SHORT_S)
 
     async def compare(self, *, deep: bool) -> None:
         """Raises RepositoryDamaged where a file at the remote is not the file here: by its hash as the remote knows it,
         or with `deep` byte by byte."""
         how = ["--download"] if deep else []
-        await self._run("check", str(self.own), self.far, "--one-way", *how, "--exclude", f"/{REPOSITORY}/lock.*/**")
+        await self._run("check", str(self.own), self.far, "--one-way", *how, "--exclude", f"/{REPOSITORY}*/lock.*/**")
 
     async def list_agents(self) -> list[str]:
         """The agents that have a folder at the remote."""
@@ -183,10 +183,11 @@ async def bring(place: Place) -> None:
 
 async def fetch_all(address: str, folder: Path, *, agent: str = "") -> Path:
     """What the remote at this address has, of all agents or this one, as a place in this folder."""
-    remote = _remote(address).removesuffix(f"/{REPOSITORY}")
+    remote, _, last = _remote(address).rpartition("/")
+    remote = remote if is_repository(last) else _remote(address)
     copies = CloudCopy(name=address, remote=remote, agent="", root=folder / hashlib.sha256(remote.encode()).hexdigest())
     agents = await copies.list_agents()
-    if REPOSITORY in agents:  # the address names the agent's own folder
+    if any(map(is_repository, agents)):  # the address names the agent's own folder
         parent, _, last = remote.rpartition("/")
         copies, agents = replace(copies, remote=parent), [last]
     for one in agents:

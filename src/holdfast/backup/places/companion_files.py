@@ -2,6 +2,7 @@
 
     place.json           the place's name and key epoch, to derive the passphrase
     escrow.age           the vault's keys, which the paper opens
+    rescue.age           what a rescue key may read, where there is one (identity/vault/rescue.py)
     heads.jsonl          the chain of signed heads
     kel.jsonl            the agent's key log, by which heads are judged, and receipts.jsonl for it
     keys/PLACE.key       the key blocks of the other places, each sealed by its own passphrase
@@ -47,10 +48,11 @@ from holdfast.backup.places.places import (
     CLOUD,
     COMPANION_SUFFIX,
     KEYS,
-    REPOSITORY,
     Place,
     PlaceAbout,
     find_place_id,
+    is_repository,
+    is_suffix,
     place_error,
 )
 from holdfast.errors import (
@@ -65,6 +67,7 @@ from holdfast.errors import (
 from holdfast.host.private_files import ensure_private_folder, read_plain, write_atomically
 from holdfast.identity.files.own_log import LOG, RECEIPTS
 from holdfast.identity.records.secret_bytes import SecretBytes
+from holdfast.identity.vault.rescue import RESCUE
 from holdfast.identity.witness.observe import records_of
 from holdfast.identity.witness.witness import LogCopy
 
@@ -251,6 +254,10 @@ class FoundPlace:
         return self.files.get("escrow.age")
 
     @property
+    def rescue(self) -> bytes | None:
+        return self.files.get(RESCUE)
+
+    @property
     def log(self) -> LogCopy:
         return log_in_companions(self.files)
 
@@ -340,8 +347,9 @@ async def _found(engine: BackupEngine, bare: Place, *, where: str) -> FoundPlace
         check_place_name(about.place)
     except (msgspec.DecodeError, UnicodeError, RecursionError, HoldfastError):
         raise PlaceMissing(f"{where}: {ABOUT} is missing or cannot be read") from None
-    epoch, known = max(about.epoch, 1), about.repository_id
-    place = msgspec.structs.replace(bare, name=about.place, epoch=epoch, repository_id=known)
+    epoch, suffix = max(about.epoch, 1), about.suffix if is_suffix(about.suffix) else ""
+    known = about.repository_id
+    place = msgspec.structs.replace(bare, name=about.place, epoch=epoch, repository_id=known, suffix=suffix)
     last = bare.address.rsplit("/", 1)[-1] if bare.kind is PlaceKind.SSH else bare.agent
     agent = next((one for one in (about.agent, last) if _AGENT.fullmatch(one)), "")
     return FoundPlace(place=place, files=files, agent=agent)
@@ -350,7 +358,7 @@ async def _found(engine: BackupEngine, bare: Place, *, where: str) -> FoundPlace
 def _agent_folders(root: Path, agent: str) -> list[Path]:
     if not root.is_dir():
         raise PlaceMissing(f"there is no folder {root}", hint="mount the disk, or correct the path")
-    for folder in (root, root.parent) if root.name == REPOSITORY else (root,):
+    for folder in (root, root.parent) if is_repository(root.name) else (root,):
         if (folder / ABOUT).is_file():
             return [folder]
     names = sorted(os.listdir(root))[: 10 * AGENTS_MAX]

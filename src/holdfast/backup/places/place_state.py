@@ -31,6 +31,7 @@ class PlaceState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     snapshots: tuple[str, ...] = ()  # all that were made here and not removed by us, oldest first
     verified_ms: int = 0
     verified: str = ""  # the newest snapshot that was restored for a test
+    verify_s: float = 0.0  # how long that took
     notified: str = msgspec.field(default="", name="told")  # the last trouble in a notice; "": all is well
     companions: str = msgspec.field(default="", name="beside")  # digest of the companion files
     pruned: tuple[str, ...] = ()  # removed by us, oldest first
@@ -95,6 +96,6 @@ def missing_text(state: PlaceState) -> str:
     )
 
 
-def verified(state: PlaceState, *, now_ms: int, snapshot: str) -> PlaceState:
+def verified(state: PlaceState, *, now_ms: int, snapshot: str, took_s: float = 0.0) -> PlaceState:
     """After a test restore that was compared with the signed manifest."""
-    return msgspec.structs.replace(state, verified_ms=now_ms, verified=snapshot)
+    return msgspec.structs.replace(state, verified_ms=now_ms, verified=snapshot, verify_s=took_s)

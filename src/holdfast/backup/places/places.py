@@ -4,10 +4,10 @@ A place holds one repository of this agent, with a key of its own, and companion
 machine needs besides the paper (escrow.age, the heads, the key blocks of the other places).
 
     folder      ROOT/holdfast-place.json      the sentinel: which place this is
-                ROOT/AGENT/repository/        the engine's
+                ROOT/AGENT/repository/        the engine's; a later one is repository-EPOCH
                 ROOT/AGENT/place.json         the place's name and key epoch
-                ROOT/AGENT/escrow.age, heads.jsonl, keys/PLACE.key
-    ssh         ADDRESS                       the engine's
+                ROOT/AGENT/escrow.age, rescue.age, heads.jsonl, keys/PLACE.key
+    ssh         ADDRESS                       the engine's; a later one is ADDRESS-EPOCH
                 ADDRESS-beside                a second repository for the companion files
     rclone      as a folder, in the agent's instance folder; rclone copies it to REMOTE:PATH
 
@@ -22,8 +22,10 @@ line names; adding it again takes it over, because the vault's passphrase opens 
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -40,7 +42,7 @@ from holdfast.errors import (
     RepositoryDamaged,
 )
 from holdfast.host.private_files import read_plain, read_private, write_atomically
-from holdfast.identity.vault.ring import Escrow
+from holdfast.identity.records.secret_bytes import SecretBytes
 
 SENTINEL = "holdfast-place.json"
 ABOUT = "place.json"
@@ -52,6 +54,30 @@ PLACES_MAX = 16
 FILE_BYTES_MAX = 256 * 1024
 FORMAT = 1
 TEXT_CHARS_MAX = 200
+_SUFFIX = re.compile(r"(?:-[0-9]{1,9})?")
+
+
+def is_suffix(text: str) -> bool:
+    """What may follow the name of a repository: nothing, or `-` and its key epoch."""
+    return _SUFFIX.fullmatch(text) is not None
+
+
+def is_repository(name: str) -> bool:
+    """Whether a folder of this name holds a repository."""
+    return name.startswith(REPOSITORY) and is_suffix(name.removeprefix(REPOSITORY))
+
+
+class Passphrases(Protocol):
+    """What opens repositories: an escrow, or what a rescue key gives."""
+
+    def backup_passphrase(self, place: str, *, epoch: int = 1) -> SecretBytes: ...
+
+
+class OlderRepository(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A repository that the place used before: it keeps its snapshots until a person removes it."""
+
+    epoch: int
+    suffix: str
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -70,6 +96,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     rsh: str = ""
     remote_program: str = msgspec.field(default="", name="remote_borg")
     companion: str = msgspec.field(default="", name="beside")  # its companion repository, if not ADDRESS-beside
+    suffix: str = ""  # of a later repository: what follows the name that the first one had
+    older: tuple[OlderRepository, ...] = ()  # those before it that may still be there
     local: str = ""  # of one that rclone copies: its folder here, which follows from the agent's; never stored
 
     @property
@@ -84,7 +112,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def repository(self) -> str:
-        return self.address if self.kind is PlaceKind.SSH else str(self.own / REPOSITORY)
+        return self.repository_of(self.suffix)
+
+    def repository_of(self, suffix: str) -> str:
+        return self.address + suffix if self.kind is PlaceKind.SSH else str(self.own / f"{REPOSITORY}{suffix}")
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,7 +128,7 @@ class _Sentinel(msgspec.Struct, frozen=True, kw_only=True):
     place_id: str
 
 
-class PlaceAbout(msgspec.Struct, frozen=True, kw_only=True):
+class PlaceAbout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """ROOT/AGENT/place.json: what a bare machine must know to derive the passphrase."""
 
     format: int
@@ -105,6 +136,7 @@ class PlaceAbout(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     repository_id: str
     agent: str = ""  # its name; the folder may have been copied under another one
+    suffix: str = ""  # of the repository's name
 
 
 def read_places(path: Path) -> tuple[Place, ...]:
@@ -149,8 +181,8 @@ def get_place(places: Sequence[Place], name: str) -> Place:
     return found
 
 
-def repository_of(place: Place, escrow: Escrow) -> Repository:
-    """The place's repository with what opens it."""
+def repository_of(place: Place, escrow: Passphrases) -> Repository:
+    """The place's repository with what opens it. Raises PassphraseRefused where a rescue key does not."""
     return Repository(
         name=place.name,
         address=place.repository,
@@ -208,7 +240,12 @@ def mark_place(root: Path, place_id: str) -> None:
 
 def about(place: Place) -> bytes:
     fields = PlaceAbout(
-        format=FORMAT, place=place.name, epoch=place.epoch, repository_id=place.repository_id, agent=place.agent
+        format=FORMAT,
+        place=place.name,
+        epoch=place.epoch,
+        repository_id=place.repository_id,
+        agent=place.agent,
+        suffix=place.suffix,
     )
     return msgspec.json.format(msgspec.json.encode(fields)) + b"\n"
 
@@ -239,6 +276,8 @@ def _check(places: Sequence[Place], *, where: Path) -> None:
             raise BadPlace(
                 f"{where}: place {place.name}: `epoch` must be at least 1, and `agent` must be a folder name"
             )
+        if not all(is_suffix(one) for one in (place.suffix, *(old.suffix for old in place.older))):
+            raise BadPlace(f"{where}: place {place.name}: `suffix` must be empty, or `-` and a number")
         texts = (place.domain, place.remote_program, place.agent, place.place_id, place.repository_id)
         if not all(len(one) <= TEXT_CHARS_MAX and one.isprintable() for one in texts):
             raise BadPlace(

@@ -42,7 +42,7 @@ from holdfast.backup.archive.reader import (
 )
 from holdfast.backup.archive.tar_stream import read_through
 from holdfast.backup.engine import Amount, BackupEngine, Repository
-from holdfast.backup.places.places import Place, repository_of
+from holdfast.backup.places.places import Passphrases, Place, repository_of
 from holdfast.backup.restore.restore_choice import Failures, RestoreCandidate, moment
 from holdfast.errors import (
     ArchiveRefused,
@@ -59,7 +59,6 @@ from holdfast.host.folder_swap import remove_tree
 from holdfast.host.private_files import FOLDER_MODE, disk_error, ensure_private_folder, sync_folder
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.statements import Head
-from holdfast.identity.vault.ring import Escrow
 
 BATCH_FILES_MAX = 400  # of one run of the engine: its arguments are bounded
 BATCH_BYTES_MAX = 60_000
@@ -244,7 +243,7 @@ class FoundFiles:
 @dataclass(frozen=True, slots=True)
 class FileRestore:
     engine: BackupEngine
-    escrow: Escrow
+    escrow: Passphrases
     work: Path
     failures: Failures
     wanted: Sequence[str]  # none: all of them

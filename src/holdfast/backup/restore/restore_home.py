@@ -45,7 +45,7 @@ from holdfast.backup.chain.chain import Lag, behind
 from holdfast.backup.chain.heads import HEADS, HeadFile, Held
 from holdfast.backup.chain.sources import Overview, look_around, survey
 from holdfast.backup.engine import BackupEngine
-from holdfast.backup.places.places import Place, repository_of
+from holdfast.backup.places.places import Passphrases, Place, repository_of
 from holdfast.backup.report import head_fields
 from holdfast.backup.restore.restore_choice import Failures, Passed, RestoreCandidate, Wish, candidates, moment
 from holdfast.backup.restore.restore_files import DamagedFile, FileRestore, FoundFiles, check_free, outermost, put_files
@@ -67,7 +67,6 @@ from holdfast.host.private_files import (
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.statements.statements import Head
-from holdfast.identity.vault.ring import Escrow
 from holdfast.journal.bind import use_all_alone
 from holdfast.layout.agent_home import home_in
 
@@ -85,7 +84,7 @@ class Means:
 
     engine: BackupEngine  # its program; a restore takes a fresh base folder
     places: Sequence[Place]
-    escrow: Escrow
+    escrow: Passphrases
     log: KeyLog
     keys: KeyRing | None = None
     others: Mapping[str, Held] = field(default_factory=dict[str, Held])  # heads from elsewhere

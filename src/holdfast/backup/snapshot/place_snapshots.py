@@ -301,16 +301,16 @@ class PlaceSnapshots:
         found = await verify(self.places.engine, repository, head, scratch, keys=self.keys, checks=self.checks)
         if place.kind is PlaceKind.RCLONE:
             await copy_of(place).compare(deep=deep)
-        now_ms = self.clock.wall_ms()
+        now_ms, took_s = self.clock.wall_ms(), round(found.fetch_s + found.check_s, 3)
 
         def after(state: place_state.PlaceState) -> place_state.PlaceState:
             """A good test restore ends every trouble that was reported before it."""
-            state = place_state.verified(state, now_ms=now_ms, snapshot=found.archive)
+            state = place_state.verified(state, now_ms=now_ms, snapshot=found.archive, took_s=took_s)
             return msgspec.structs.replace(state, result=OK, message="", failures=0)
 
         self.places.states.change(place.name, after)
         result.verified = True
-        result.verify_s = round(found.fetch_s + found.check_s, 3)
+        result.verify_s = took_s
         self.places.engine.progress.say(f"{place.name}: test restore done, {found.files:,} files match the manifest")
 
     async def verify(

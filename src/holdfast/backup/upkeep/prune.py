@@ -29,6 +29,7 @@ from holdfast.backup.upkeep.retention import Named, PrunePlan, RetentionRules, c
 from holdfast.errors import BackupDamaged, HoldfastError, PruneRefused
 from holdfast.identity.files.own_log import LOG, read_own_log
 from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.vault.rescue import RESCUE
 from holdfast.identity.vault.ring import ESCROW
 from holdfast.layout.moved import check_not_moved
 
@@ -119,7 +120,7 @@ async def _prune_one(
     return decided
 
 
-NEEDED = (ABOUT, f"{ESCROW}.age", HEADS, LOG)
+NEEDED = (ABOUT, f"{ESCROW}.age", RESCUE, HEADS, LOG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -204,9 +204,13 @@ async def _list(hf: Holdfast, args: argparse.Namespace) -> int:
 
 
 def _store(hf: Holdfast) -> SecretFile:
+    from holdfast.core.reading_ring import refuse
     from holdfast.identity.journal_keys.secret_file import SecretFile
+    from holdfast.runtime.secrets import NO_SECRETS
 
     store = hf.secrets.store
+    if store is NO_SECRETS.store:
+        refuse()  # a rescue key opens the journal, not these
     if not isinstance(store, SecretFile):
         raise InvariantViolated("secrets", "this journal stores its secrets elsewhere")
     return store

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.cli.backup.places import APPEND_ONLY, over_places, place_shape
-from holdfast.cli.command import Commands, Run, add_flag, add_options, home_of, new_noun, new_verb
+from holdfast.cli.command import Commands, Run, acting_home, add_flag, add_options, home_of, new_noun, new_verb
 from holdfast.cli.screen.screen import clock_time, finish, one_line, print_json, print_table, talk
 from holdfast.cli.signals import run_async
 from holdfast.errors import EXIT_PLACE, SnapshotsMissing, VaultLocked
@@ -349,7 +349,7 @@ async def _due(args: argparse.Namespace) -> int:
     from holdfast.layout.settings import find_settings
 
     every_s = parse_every(args.every)
-    home = home_of(args)
+    home = acting_home(args)
     notices = make_notices(find_settings(home.journal))
     began_ms = SystemClock().wall_ms()
     names = await run_due(home, backup_of(home), every_s=every_s, clock=SystemClock(), notices=notices)
@@ -380,7 +380,7 @@ def run_schedule(args: argparse.Namespace) -> int:
     from holdfast.backup.upkeep.scheduled import install, make_schedule, units_folder
     from holdfast.identity.vault.vault import opens_unattended
 
-    home = home_of(args)
+    home = acting_home(args)
     locked = home.vault is not None and not opens_unattended(home.vault)
     if locked and not args.json:
         talk(

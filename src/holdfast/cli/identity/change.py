@@ -9,7 +9,7 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from holdfast.cli.command import home_of
+from holdfast.cli.command import acting_home
 from holdfast.cli.identity.show import report
 from holdfast.cli.identity.tell_places import tell_places
 from holdfast.cli.input.agent_places import (
@@ -46,7 +46,7 @@ from holdfast.recovery.recover_target import check_outside, check_target
 
 
 def run_rotate(args: argparse.Namespace) -> int:
-    home = home_of(args)
+    home = acting_home(args)
     why = RotationReason(args.why)
     end = "at once" if why is RotationReason.STOLEN else "within ten minutes"
     what = f"{home.name} gets new keys in {home.vault} and {home.second}; certificates of the old keys end {end}"
@@ -86,7 +86,7 @@ def opened_keys(home: AgentHome, args: argparse.Namespace) -> Generator[KeySet]:
 
 
 def run_evict(args: argparse.Namespace) -> int:
-    home = home_of(args)
+    home = acting_home(args)
     if not args.paper:
         if args.lock_only or args.words_fd is not None or args.new_witness:
             raise BadInput("--lock-only, --words-fd and --new-witness need --paper")
@@ -137,7 +137,7 @@ def _by_paper(home: AgentHome, args: argparse.Namespace, given: Given) -> ActRes
 
 
 def run_retire(args: argparse.Namespace) -> int:
-    home = home_of(args)
+    home = acting_home(args)
     heir = _heir(args.heir)
     log = read_own_log(home.folder, Sodium())
     if heir == log.id:

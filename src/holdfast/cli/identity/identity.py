@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from holdfast.cli.command import Commands, add_flag, add_list, add_options, home_of, imported, new_noun, new_verb
+from holdfast.cli.command import Commands, acting_home, add_flag, add_list, add_options, imported, new_noun, new_verb
 from holdfast.cli.input.input_sheet import add_words_options
 from holdfast.cli.input.input_slots import add_slot_options
 from holdfast.errors import BadInput, BadSettings
@@ -207,7 +207,7 @@ def run_add_unlock(args: argparse.Namespace) -> int:
     from holdfast.core.clock import SystemEntropy
     from holdfast.identity.acts.make_agent import check_unlock_files
 
-    home = home_of(args)
+    home = acting_home(args)
     if home.vault is None:
         raise BadSettings(f"{home.settings_file} has no setting `vault`", hint="set it under [identity] in that file")
     if args.unlock_file is None and args.credential is None:
@@ -231,7 +231,7 @@ def run_signer(args: argparse.Namespace) -> int:
     from holdfast.identity.speaker.signer_process import serve_signer
 
     harden()
-    home = home_of(args)
+    home = acting_home(args)
     if home.vault is None:
         raise BadSettings(f"{home.settings_file} has no setting `vault`", hint="set it under [identity] in that file")
     allowed = [_user(text) for text in args.allow]

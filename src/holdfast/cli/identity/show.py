@@ -8,7 +8,7 @@ import datetime as dt
 import os
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.command import home_of
+from holdfast.cli.command import acting_home, home_of
 from holdfast.cli.input.agent_places import path_of, read_log_file
 from holdfast.cli.input.input_slots import open_existing
 from holdfast.cli.input.input_values import read_text
@@ -155,7 +155,7 @@ def _lines(shown: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def run_answer(args: argparse.Namespace) -> int:
-    home = home_of(args)
+    home = acting_home(args)
     if home.signer is not None:
         signer = SignerSpeaker(SignerClient(home.signer))
         print(signer.answer(args.challenge, asker=args.asker).line().decode())

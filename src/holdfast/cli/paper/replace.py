@@ -7,7 +7,7 @@ import asyncio
 from contextlib import ExitStack
 from pathlib import Path
 
-from holdfast.cli.command import home_of
+from holdfast.cli.command import acting_home
 from holdfast.cli.identity.show import report
 from holdfast.cli.identity.tell_places import tell_places
 from holdfast.cli.input.input_sheet import read_given
@@ -33,7 +33,7 @@ ENTROPY = SystemEntropy()
 
 
 def run(args: argparse.Namespace) -> int:
-    home = home_of(args)
+    home = acting_home(args)
     what = f"{home.name} gets new recovery words; the old ones become invalid, and every running copy is evicted"
     confirm("replace", what, yes=args.yes)
     given = read_given(args)

@@ -15,11 +15,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from holdfast.backup.open_engine import open_engine
 from holdfast.backup.places.companion_files import FoundPlaces, find_sources
 from holdfast.backup.report import NowReport
 from holdfast.backup.restore.restore_choice import Wish
-from holdfast.backup.restore.restore_home import restore_to
+from holdfast.backup.restore.restore_home import Prepare, restore_to
 from holdfast.cli.input.agent_places import (
     default_place,
     default_witness,
@@ -43,11 +45,13 @@ from holdfast.errors import BackupDamaged, BadInput, HoldfastError, NotNow
 from holdfast.identity.acts.make_agent import check_unlock_files
 from holdfast.identity.log.log_state import LogStanding
 from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.vault.rescue import Rescue, read_key_file
 from holdfast.identity.vault.vault import exists
 from holdfast.layout.agent_home import ENVIRONMENT, home_in, root_folder
 from holdfast.layout.witness_address import folders_of
 from holdfast.recovery.recover_agent import RecoveredAgent, RecoveryTarget, find_obstacle, recover_agent
 from holdfast.recovery.recover_target import check_outside, check_same_agent, check_target, is_agents
+from holdfast.recovery.rescued_copy import make_harmless
 from holdfast.recovery.survey import Evidence, Survey, survey_evidence, with_own_places
 
 
@@ -55,6 +59,11 @@ def run(args: argparse.Namespace) -> int:
     began = time.monotonic()
     if args.file and not args.to:
         raise BadInput("--file needs --to FOLDER")
+    if args.rescue_key and (not args.to or args.keep_keys or args.start or args.journal):
+        raise BadInput(
+            "--rescue-key needs --to FOLDER: it gives a copy to look at, and recovers nothing",
+            hint="to run the agent again, use its recovery words, or --keep-keys if its vault was not lost",
+        )
     given = _given_folder(args)
     if not args.place and (given is None or not os.path.lexists(home_in(given) / "places.json")):
         args.place = [_ask_place()]
@@ -212,6 +221,8 @@ def _have(args: argparse.Namespace, vault: Path) -> Evidence:
         witnesses=witnesses_of(args.witness),
         copies=(*read_card_files(args.card), *(read_log_file(path_of(one)) for one in args.log)),
     )
+    if args.rescue_key:
+        return replace(evidence, rescue=read_key_file(path_of(args.rescue_key)))
     if args.keep_keys:
         if not exists(vault):
             raise BadInput(f"--keep-keys: there is no vault in {vault}", hint="give --vault DIR")
@@ -276,14 +287,28 @@ def _unpack(args: argparse.Namespace, survey: Survey, news: Progress) -> int:
     to = path_of(args.to)
     if os.path.lexists(to) and not args.file:
         raise BadInput(f"{to} exists already", hint="name a new folder")
-    report = run_async(restore_to(to, survey.means(Sodium()), _wish(args, survey)))
+    report = run_async(
+        restore_to(to, survey.means(Sodium()), _wish(args, survey), prepare=_prepare(survey, args.agent or to.name))
+    )
     news.clear()
     if args.json:
-        print_json(report)
+        print_json({**msgspec.to_builtins(report), "key_used": survey.key_used})
     else:
         show_loss(report, said=not args.file)
         print(to)
     return BackupDamaged.exit_code if report.damaged else 0
+
+
+def _prepare(survey: Survey, name: str) -> Prepare | None:
+    """What a rescue key restores becomes a copy that is only read."""
+    rescue = survey.opened
+    if not isinstance(rescue, Rescue):
+        return None
+
+    async def prepare(folder: Path) -> None:
+        make_harmless(folder, rescue, name=survey.name or name)
+
+    return prepare
 
 
 def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, seconds: float) -> None:

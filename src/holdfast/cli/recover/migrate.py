@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_flag, add_options, home_of, new_noun, new_verb
+from holdfast.cli.command import Commands, acting_home, add_flag, add_options, new_noun, new_verb
 from holdfast.cli.screen.screen import print_fields, print_json, talk
 from holdfast.errors import BadSettings, MoveRefused
 
@@ -81,7 +81,7 @@ def run_export(args: argparse.Namespace) -> int:
     from holdfast.cli.input.agent_places import path_of
     from holdfast.recovery.move_out import MoveOut
 
-    home = home_of(args)
+    home = acting_home(args)
     with _vault(args, _vault_of(home)) as vault:
         move = MoveOut(home, _means(vault), say=talk, wait_s=args.wait)
         done = asyncio.run(move.run(path_of(args.package)))
@@ -123,7 +123,7 @@ def run_cancel(args: argparse.Namespace) -> int:
 
     from holdfast.recovery.move_in import cancel_move
 
-    home = home_of(args)
+    home = acting_home(args)
     with _vault(args, _vault_of(home)) as vault:
         done = asyncio.run(cancel_move(home, _means(vault), sure=args.nobody_has_it))
     _say(args, done)

@@ -28,6 +28,9 @@ def add_parser(commands: Commands) -> None:
 
         With --keep-keys, the vault at --vault was not lost, and no keys change.
 
+        With --rescue-key and --to, you need no words, and no keys change: Holdfast unpacks a copy whose files and
+        journal you can read. A rescue key signs nothing, and no worker runs in such a copy.
+
         An agent whose journal was in PostgreSQL gets it back as a file in its folder; no database is needed. With
         --place and --journal URL, Holdfast puts it into the database at URL, which must have no journal yet. If the
         database still has this agent's journal, Holdfast continues with that one instead of the copy.
@@ -41,6 +44,7 @@ def add_parser(commands: Commands) -> None:
             --second /media/stick/ada
           holdfast recover --place /mnt/nas/holdfast --home ~/agents/ada --dry-run --json
           holdfast recover --place /mnt/nas/holdfast --file MEMORY.md --to ~/looked-at
+          holdfast recover --place /mnt/nas/holdfast --rescue-key /mnt/keys/ada-rescue --to ~/copy
           holdfast recover --place /mnt/nas/holdfast --home ~/agents/ada \\
             --journal postgresql://ada@db.example.org/agents
           holdfast recover --journal journal.db --yes
@@ -57,6 +61,9 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--agent", metavar="NAME", default="", help="which agent, if a place holds several")
     add_options(parser, "--home", "--vault", "--second")
     add_flag(parser, "--keep-keys", "the vault was not lost; do not ask for the recovery words")
+    parser.add_argument(
+        "--rescue-key", metavar="FILE", help="with --to: use this rescue key (`holdfast rescue add`) instead of words"
+    )
     add_words_options(parser)
     add_slot_options(parser, new=True)
     add_list(parser, "--card", "FILE", "the public card: its text, or a scan (PDF, PNG, JPEG); repeat it for each page")

@@ -141,6 +141,7 @@ def survey_json(survey: Survey) -> dict[str, object]:
     return {
         "id": survey.log.id,
         "standing": survey.log.standing.value,
+        "key_used": survey.key_used,
         "words_repaired": survey.change,
         "newest": None if newest is None else newest.record.seq,
         "places": [

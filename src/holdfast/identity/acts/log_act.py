@@ -48,6 +48,7 @@ from holdfast.identity.vault.keyset import KeySet
 from holdfast.identity.witness.open_witnesses import OpenWitnesses, ask_witnesses, is_settled, open_witnesses, publish
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.moved import check_not_moved
+from holdfast.layout.rescued import check_not_rescued
 from holdfast.layout.settings import write_identity_settings
 from holdfast.layout.witness_address import WitnessAddress
 
@@ -155,8 +156,9 @@ async def open_log_session(
     home: AgentHome, *, port: Signatures, more: Sequence[WitnessAddress] = (), make: Sequence[WitnessAddress] = ()
 ) -> LogSession:
     """The agent's log with all that its witnesses hold; `make` are addresses of new witnesses. Raises MovedAway: a
-    copy that was left behind must not change the keys under the new one."""
+    copy that was left behind must not change the keys under the new one; RescuedCopy."""
     check_not_moved(home.instance)
+    check_not_rescued(home.folder)
     reached = open_witnesses([*home.witnesses, *more], port=port)
     if make:
         # Named before anything is sent: anyone who goes on after a kill must be able to reach them.

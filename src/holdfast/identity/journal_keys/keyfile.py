@@ -21,6 +21,7 @@ from holdfast.core.clock import Entropy
 from holdfast.core.served import PLAIN, Served, ServingRing, format_of, listed, parse_served
 from holdfast.errors import KeysMissing, KeysWrong, NotNow, ReadOnly
 from holdfast.host.private_files import check_place, check_private_file, create_durably, read_private, write_atomically
+from holdfast.layout.rescued import format_of_keys, is_rescued
 
 POINTER = 2
 KEY_BYTES = 32
@@ -81,6 +82,10 @@ def load_or_create(path: Path, *, journal_exists: bool, entropy: Entropy) -> Ser
         from holdfast.identity.journal_keys.vault_keys import open_ring
 
         return open_ring(raw, where=path)
+    if is_rescued(raw):
+        from holdfast.identity.vault.rescue import read_rescued
+
+        return read_rescued(raw, where=path)
     ring = parse(raw, where=str(path))
     ring.path = path
     return ring
@@ -104,11 +109,7 @@ def read(path: Path) -> bytes:
 
 def is_pointer(raw: bytes) -> bool:
     """Whether the keys are in a vault, of which this says where it is."""
-    try:
-        fields = json.loads(raw)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(fields, dict) and cast("dict[str, Any]", fields).get("format") == POINTER
+    return format_of_keys(raw) == POINTER
 
 
 def parse(raw: bytes, *, where: str) -> KeyFile:

@@ -25,6 +25,7 @@ from holdfast.identity.journal_keys.keyfile import POINTER, is_pointer, parse, r
 from holdfast.identity.journal_keys.secret_file import lock_keys
 from holdfast.identity.vault.ring import JournalKeys, VaultRing, read_escrow
 from holdfast.identity.vault.vault import Vault, open_vault, terminal_prompt
+from holdfast.layout.rescued import is_rescued
 
 
 def read_keys(path: Path) -> JournalKeys:
@@ -60,14 +61,15 @@ def move_keys(path: Path, vault: Vault) -> None:
 
 
 def point_keys(path: Path, vault: Vault) -> None:
-    """From now on this keys.json leads to the vault: a new one, or one whose vault was lost. One that holds keys itself
-    is moved. Safe to repeat."""
+    """From now on this keys.json leads to the vault: a new one, one whose vault was lost, or a rescued copy's. One that
+    holds keys itself is moved. Safe to repeat."""
     if os.path.lexists(path) or not create_durably(path, _pointing_to(vault)):
         with lock_keys(path):
             raw = read(path)
-            if is_pointer(raw) and _pointer(raw, path) != (vault.folder.absolute(), vault.vault_id):
+            here = (vault.folder.absolute(), vault.vault_id)
+            if is_rescued(raw) or (is_pointer(raw) and _pointer(raw, path) != here):
                 write_atomically(path, _pointing_to(vault))
-        if not is_pointer(raw):
+        if not (is_pointer(raw) or is_rescued(raw)):
             move_keys(path, vault)
     with lock_keys(path):  # no one writes it now: what is left beside it is of a run that was killed
         for one in path.parent.glob(f".{path.name}.*{TEMPORARY_SUFFIX}"):

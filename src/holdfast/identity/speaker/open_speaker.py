@@ -31,6 +31,7 @@ from holdfast.identity.statements.statements import ChallengeAnswer, Head, Profi
 from holdfast.identity.vault.keyset import OP, get_op
 from holdfast.identity.vault.vault import Vault, open_vault, terminal_prompt
 from holdfast.layout.agent_home import AgentHome
+from holdfast.layout.rescued import check_not_rescued
 
 PROFILE_S_MAX = 366 * 86_400
 B = TypeVar("B", bound=Body)
@@ -152,7 +153,8 @@ def home_speaker(folder: Path, vault: Vault, clock: Clock, port: Signatures | No
 
 def open_speaker(home: AgentHome, clock: Clock, *, ask: Callable[[], str] | None = None) -> Speaker:
     """The agent's speaker. With `[identity] signer` the vault is never touched; without, it is opened by the machine's
-    own slots, else, at a terminal, by asking."""
+    own slots, else, at a terminal, by asking. Raises RescuedCopy."""
+    check_not_rescued(home.folder)
     if home.signer is not None:
         return SignerSpeaker(SignerClient(home.signer))
     if home.vault is None:

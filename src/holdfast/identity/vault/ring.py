@@ -17,7 +17,7 @@ it starts, and again when a journal names a key that it has not seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -158,12 +158,13 @@ def change(vault: Vault, decide: Callable[[Escrow], Escrow]) -> Escrow:
         return changed
 
 
-def store(vault: Vault, escrow: Escrow, *, also: Sequence[Path] = ()) -> None:
-    """Write escrow.age to every place, read each back, then to the vault itself."""
+def store(vault: Vault, escrow: Escrow, *, also: Sequence[Path] = (), but: Collection[str] = ()) -> None:
+    """Write escrow.age to every place, read each back, then to the vault itself. `but`: places that are away now, where
+    that may not stop the change; each gets its copy with the next backup to it."""
     contents = contents_of(escrow)
     if _parsed(contents) != escrow:
         raise BadInput("Holdfast did not write escrow.age: read back from the file, the keys would not be the same")
-    copies = [*also, *(Path(place) for place in escrow.places)]
+    copies = [*also, *(Path(place) for place in escrow.places if place not in but)]
     if not copies:
         raise BadInput(
             "Holdfast did not write escrow.age: there would be no copy of it outside the vault",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.core.ports import KeyRing
+from holdfast.core.reading_ring import ReadingRing, refuse
 from holdfast.errors import JournalDamaged, JournalOlderCopy, KeysWrong
 from holdfast.journal.admin import HighWater
 from holdfast.journal.postgres.links import Link
+from holdfast.journal.seal import key_check
 from holdfast.journal.sqlite.host.high_water import high_water
-from holdfast.journal.sqlite.opening.open import JOURNAL_ID_CHARS, key_check
+from holdfast.journal.sqlite.opening.open import JOURNAL_ID_CHARS
 
 
 def new_meta(keys: KeyRing, journal_id: str) -> dict[str, str]:
@@ -17,7 +19,10 @@ def new_meta(keys: KeyRing, journal_id: str) -> dict[str, str]:
 
 
 async def check_keys(link: Link, keys: KeyRing) -> str:
-    """The journal's id, once the keys are known to be its own. Raises KeysWrong, JournalDamaged."""
+    """The journal's id, once the keys are known to be its own. Raises KeysWrong, JournalDamaged; RescuedCopy: a rescue
+    key reads backups, which are files, and never the database itself."""
+    if isinstance(keys, ReadingRing):
+        refuse()
     meta = {str(key): str(value) for key, value in await link.run("SELECT key, value FROM $s.meta")}
     journal_id = meta.get("journal_id", "")
     if len(journal_id) != JOURNAL_ID_CHARS or any(char not in "0123456789abcdef" for char in journal_id):

@@ -70,7 +70,7 @@ class SqliteJournal:
         self._digest_key = digest_key
         self._instance = instance
         self._running = wraps.running_total(self.journal_id)
-        self._writer = Writer(db, instance, self._running)
+        self._writer = Writer(db, instance, self._running, reads_only=wraps.reads_only)
         self._watch = FileWatch(path, instance.folder, let_go=self._let_go)
         self._changed, self._changes, self._waiting = asyncio.Event(), 0, 0
         self._ticking: asyncio.TimerHandle | None = None

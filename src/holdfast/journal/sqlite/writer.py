@@ -29,6 +29,7 @@ from typing import Any, TypeVar, cast
 import apsw
 import msgspec
 
+from holdfast.core.reading_ring import only_read
 from holdfast.errors import CommitUnknown, HoldfastError, InvariantViolated, JournalBusy, JournalFull, JournalStopped
 from holdfast.host.sqlite import Db
 from holdfast.journal.sqlite.host.high_water import raise_stamp
@@ -89,7 +90,7 @@ class _ActBroke(Exception):
 
 
 class Writer:
-    def __init__(self, db: Db, instance: Instance, running: RunningTotal) -> None:
+    def __init__(self, db: Db, instance: Instance, running: RunningTotal, *, reads_only: bool = False) -> None:
         self._db = db
         self._running = running
         self._total: int = 0  # what the file said last
@@ -116,6 +117,8 @@ class Writer:
         self.sequence = 0
         self.newest = Moment(0, 0)
         self.commits = 0
+        if reads_only:
+            self.refuse(only_read())
 
     async def write(
         self, act: Act[T], *, begins: bool = False, adds_only: bool = False, then: Callable[[T], None] = _nothing

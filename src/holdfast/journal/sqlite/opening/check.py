@@ -56,6 +56,7 @@ def find_damage(path: Path, wraps: KeyWraps, *, put_back: bool = True) -> list[s
         version = cast(int, db.pragma("user_version"))
         if version >= remarks.SINCE:
             findings.extend(remarks.find_damage(db, wraps))
+        put_back = put_back and not wraps.reads_only
         if put_back and version >= totals.SINCE and totals.is_put_back(db, totals.running_total(db, wraps)):
             findings.append(totals.PUT_BACK)
     except apsw.Error as error:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import hmac
 import os
 import sys
 import tempfile
@@ -26,8 +25,8 @@ from typing import cast
 import apsw
 
 from holdfast.core.clock import Clock, Entropy
-from holdfast.core.ids import fingerprint_key
 from holdfast.core.ports import KeyRing
+from holdfast.core.reading_ring import ReadingRing, refuse
 from holdfast.errors import (
     HoldfastError,
     JournalBusy,
@@ -52,7 +51,7 @@ from holdfast.host.private_files import (
     write_atomically,
 )
 from holdfast.host.sqlite import BUSY_MS, WRITE, Db, log_ahead, open_db, open_existing
-from holdfast.journal.seal import KeyWraps
+from holdfast.journal.seal import KeyWraps, blob_key, key_check
 from holdfast.journal.sqlite import totals
 from holdfast.journal.sqlite.host.disk_trouble import clear_stopped, find_stopped, stop_on_error
 from holdfast.journal.sqlite.host.high_water import HighWater, check_file, high_water
@@ -114,27 +113,28 @@ def _open(
     wraps = KeyWraps(keys)
     try:
         db = connect(path, sync=sync)
-        check_keys(db, keys)
+        check_keys(db, keys, reading=True)
         with stop_on_error(folder):
             _migrate(db, wraps)
         check_schema(db)
         incarnation = int(str(get_meta(db, "incarnation")))
         check_not_older(db, path, folder, incarnation)
         checked = db.pragma("data_version") if alone else None
-        if alone:
+        if alone and not wraps.reads_only:
             totals.check_not_put_back(db, wraps.running_total(folder.name))
         remember_name(folder, path.name)
         instance = Instance(folder, clock=clock, entropy=entropy, incarnation=incarnation, use=use)
         instance.reserve.try_restore()
         reader = connect(path, sync=sync)
         reader.execute("PRAGMA query_only = 1")
+        if wraps.reads_only:
+            db.execute("PRAGMA query_only = 1")
         _sync_names(path.parent)
     except BaseException:  # also a cancel: the lock is not kept without a journal
         use.close()
         raise
-    digest_key = fingerprint_key(keys.k_effect)
     journal = SqliteJournal(
-        instance, db=db, reader=reader, wraps=wraps, digest_key=digest_key, path=path, checked=checked
+        instance, db=db, reader=reader, wraps=wraps, digest_key=blob_key(keys), path=path, checked=checked
     )
     journal.remember_newest()
     return journal
@@ -255,11 +255,6 @@ def _make(path: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy) -> None:
         pass  # another process made it meanwhile; theirs is as good
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def key_check(keys: KeyRing) -> bytes:
-    """Tells this journal's ring from another without revealing anything of it."""
-    return hmac.digest(keys.k_effect, b"holdfast/key-check/1", "sha256")[:8]
 
 
 def peek(path: Path) -> str:
@@ -412,7 +407,10 @@ def check_schema(db: Db) -> None:
             raise JournalDamaged(f"the journal's table or index {name} was changed: its definition is not Holdfast's")
 
 
-def check_keys(db: Db, keys: KeyRing) -> None:
+def check_keys(db: Db, keys: KeyRing, *, reading: bool = False) -> None:
+    """The ring is this journal's. Raises KeysWrong; RescuedCopy: a rescue key's may only open it for reading."""
+    if isinstance(keys, ReadingRing) and not reading:
+        refuse()
     if get_meta(db, "key_check") != key_check(keys):
         raise KeysWrong("the keys do not belong to this journal")
 
