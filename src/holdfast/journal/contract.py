@@ -15,9 +15,8 @@ Every journal (memory, SQLite, PostgreSQL) keeps these promises, checked by one 
   one total, or one per session where sessions commit at the same moment; never one row that all of them wait for.
 * **Claims are writes.** `claim` commits a record before it returns, so what the claimer then reads is durable.
 
-Verbs of the effect protocol and where they are: submit; claim and renew; begin step, close step, park, sleep, finish
-(`append` with the records that say so); evidence, settle, approve, cancel (`drop`); sweep (`claim` takes what dead
-sessions left; `find_due_ms` says when to look again).
+Verbs of the effect protocol: submit; claim and renew; begin step, close step, park, sleep, finish (`append`);
+evidence, settle, approve, cancel (`drop`); sweep (`claim` takes what dead sessions left, `find_due_ms` says when).
 """
 
 from __future__ import annotations
