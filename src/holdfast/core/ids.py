@@ -26,6 +26,7 @@ _ALIASES = str.maketrans("ILO", "110")
 _ID_HINT = "give a task id or its first letters, without I, L, O and U; `holdfast task list` shows the ids"
 
 
+@functools.lru_cache(4_096)
 def task_id_from_bytes(raw: bytes) -> TaskId:
     """The 26-character text form of 128 bits."""
     number = int.from_bytes(raw, "big")

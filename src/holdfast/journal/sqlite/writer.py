@@ -100,7 +100,6 @@ class Writer:
         self._steady = SteadyTime(instance.clock)
         self._wal_pages = 0
         db.set_wal_hook(self._note_wal)
-        self._loop: asyncio.AbstractEventLoop | None = None  # asked for once: each time costs a system call
         self._queue: deque[_Op] = deque()
         self._scheduled = False
         self.committing = False
@@ -135,7 +134,7 @@ class Writer:
         if self.broken or self._full_since is not None:
             self._check_usable(begins=begins)
         op = _Op(act, begins, adds_only, time.monotonic())
-        loop = self._loop = self._loop or asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         # A lone task waits for its commit anyway; only a very slow disk holds up the rest. What others ask for waits
         # for the end of the loop's turn: 500 submits of one turn share a commit.
         at_once = adds_only and self.lone and not (self._queue or self.committing or self._very_slow)
