@@ -39,6 +39,13 @@ async def test_nothing_is_lost_while_the_disk_is_full(tmp_path: Path, monkeypatc
     async def pay(run: holdfast.Run) -> int:
         return sum([len((await run.call(charge, number=n))["receipt"]) > 0 for n in range(STEPS)])
 
+    async def is_full() -> bool:
+        return '"journal-full"' in said.getvalue()
+
+    async def submit_many(hf: holdfast.Holdfast) -> None:
+        for number in range(200):  # free room in old pages is used up first
+            await hf.submit(pay, request_id=f"{number} " * 50)
+
     with with_small_disk(find_oldest(), bytes_max=96 << 20) as server:
         folder = tmp_path / "one"
         folder.mkdir(mode=0o700)
@@ -48,18 +55,15 @@ async def test_nothing_is_lost_while_the_disk_is_full(tmp_path: Path, monkeypatc
         ) as hf:
             handles = [await hf.submit(pay) for _ in range(TASKS)]
             await full.wait()
-            server.fill()
-
-            async def is_full() -> bool:
-                return '"journal-full"' in said.getvalue()
-
-            await wait_until(is_full)
-            with pytest.raises(JournalFull, match="no space left") as refused:
-                for number in range(200):  # free room in old pages is used up first
-                    await hf.submit(pay, request_id=f"{number} " * 50)
-            assert "free some space" in refused.value.hint
-            server.free()
-            freed.set()
+            try:
+                server.fill()
+                await wait_until(is_full)
+                with pytest.raises(JournalFull, match="no space left") as refused:
+                    await submit_many(hf)
+                assert "free some space" in refused.value.hint
+            finally:
+                server.free()
+                freed.set()
             assert [await handle.result(120) for handle in handles] == [STEPS] * TASKS
             assert [line async for line in hf.journal.check()] == []
         assert sum(made.values()) == TASKS * STEPS
