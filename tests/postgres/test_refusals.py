@@ -79,6 +79,14 @@ async def test_a_schema_that_is_not_there_of_others_or_newer(
     assert (type(newer), "nothing was changed" in newer.message) == (JournalNewer, True)
 
 
+async def test_a_database_that_cannot_keep_every_text(open_it: OpenJournal, server: Server) -> None:
+    server.execute("CREATE DATABASE ascii ENCODING 'SQL_ASCII' TEMPLATE template0")
+    with pytest.raises(BadInput, match="encoding SQL_ASCII") as refused:
+        await open_it(place=PostgresPlace.read(server.url("ascii")))
+    assert "UTF8" in refused.value.hint
+    assert server.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'holdfast'", "ascii") == []
+
+
 async def test_a_standby_and_a_server_with_the_name_of_another(open_it: OpenJournal, tmp_path: Path) -> None:
     with started(find_oldest()) as server:
         await (await open_it(place=PostgresPlace.read(server.url()))).close()

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, LiteralString, cast
 
@@ -30,6 +30,7 @@ NEWEST = SUPPORTED[-1]
 STANDBY = "standby"  # what a standby calls itself
 _TAKEN = Path(sys.prefix) / "postgresql"  # what scripts/setup took out of Debian's packages
 _START_S = 120.0
+_MADE = f"--no-instructions --encoding=UTF8 --locale=C --auth=trust --username={USER}"
 
 
 class PostgresMissing(Exception):
@@ -125,8 +126,7 @@ class Server(Process):
         self.data = folder / "data"
 
     def make(self, *, durable: bool) -> None:
-        made = ("--no-instructions", "--no-sync", "--encoding=UTF8", "--locale=C", "--auth=trust", f"--username={USER}")
-        self.run((self.programs / "initdb", f"--pgdata={self.data}", *made))
+        self.run((self.programs / "initdb", f"--pgdata={self.data}", "--no-sync", *_MADE.split()))
         settings = {
             "listen_addresses": "''",
             "unix_socket_directories": f"'{self.folder}'",
@@ -207,6 +207,48 @@ class Server(Process):
         return subprocess.run(words, input=said, stdout=subprocess.PIPE, check=True, **without_rights()).stdout
 
 
+class FullServer(Server):
+    """One whose disk is small: a file system in memory, which only its own processes see."""
+
+    def __init__(self, folder: Path, *, version: int, bytes_max: int) -> None:
+        super().__init__(folder, version=version)
+        self.data = folder / "disk/data"
+        self._size = bytes_max
+
+    def start(self) -> None:
+        """Its data is made with it: there is no disk before it runs."""
+        settings = self.folder / "settings"
+        lines = {"listen_addresses": "''", "unix_socket_directories": f"'{self.folder}'", "fsync": "off"}
+        lines |= {"max_wal_size": "'32MB'", "min_wal_size": "'32MB'", "shared_buffers": "'16MB'"}
+        settings.write_text("".join(f"{name} = {value}\n" for name, value in lines.items()))
+        settings.chmod(0o644)
+        super().start()
+
+    def started_as(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+        disk = self.data.parent
+        disk.mkdir()
+        mount = f'mount -t tmpfs -o size={self._size},mode=0777 tmpfs "{disk}"'
+        make = f'"{self.programs}/initdb" -D "{self.data}" --no-sync {_MADE} >&2'
+        run = f'{make} && cat "{self.folder}/settings" >> "{self.data}/postgresql.conf" && exec "$@"'
+        own = without_rights()
+        if os.geteuid() == 0:
+            drop = f"setpriv --reuid={own.pop('user')} --regid={own.pop('group')} --clear-groups --pdeathsig=QUIT"
+            own.pop("extra_groups")
+            first = ("unshare", "-m")
+        else:
+            drop, first = f"unshare -U --map-user={os.geteuid()}", ("unshare", "-r", "-m")
+        return (*first, "sh", "-c", f'{mount} && exec {drop} sh -c "$0" sh "$@"', run), own
+
+    def fill(self) -> None:
+        """No byte is free any more."""
+        with suppress(psycopg.errors.DiskFull):
+            filler = f"TO '{self.data.parent}/filler'"
+            self.execute(f"COPY (SELECT repeat('x', 100000) FROM generate_series(1, {self._size // 100_000})) {filler}")
+
+    def free(self) -> None:
+        self.execute(f"COPY (SELECT 1) TO '{self.data.parent}/filler'")
+
+
 class Pgbouncer(Process):
     """A pooler in transaction mode before one server."""
 
@@ -246,6 +288,18 @@ def started(version: int, *, durable: bool = False) -> Generator[Server]:
     with own_folder(on_disk=durable) as folder:
         server = Server(folder, version=version)
         server.make(durable=durable)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+@contextmanager
+def with_small_disk(version: int, *, bytes_max: int) -> Generator[FullServer]:
+    """A new server on a disk of this size, for the block."""
+    with own_folder() as folder:
+        server = FullServer(folder, version=version, bytes_max=bytes_max)
         server.start()
         try:
             yield server

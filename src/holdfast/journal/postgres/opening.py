@@ -12,7 +12,7 @@ from psycopg import errors as pg
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ids import fingerprint_key
 from holdfast.core.ports import KeyRing
-from holdfast.errors import JournalBusy, NotAJournal, ReadOnly
+from holdfast.errors import BadInput, JournalBusy, NotAJournal, ReadOnly
 from holdfast.host.machine import host_id
 from holdfast.host.private_files import ensure_private_folder
 from holdfast.journal.postgres import restoring, schema, totals
@@ -112,6 +112,12 @@ async def _prepare_schema(link: Link, keys: KeyRing, *, entropy: Entropy, create
     if not found:
         if not create:
             raise NotAJournal(f"there is no journal at {link.place.shown}")
+        encoding = link.db.info.parameter_status("server_encoding")
+        if encoding != "UTF8":
+            raise BadInput(
+                f"the database of {link.place.shown} has the encoding {encoding}, which cannot keep every text",
+                hint="make a database with `CREATE DATABASE NAME ENCODING 'UTF8' TEMPLATE template0`, and give its url",
+            )
         # Another process may make it meanwhile; theirs is as good.
         with suppress(pg.DuplicateTable, pg.DuplicateSchema, pg.UniqueViolation, pg.DuplicateObject):
             await schema.make(link, new_meta(keys, entropy.bytes(8).hex()))
