@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import pytest
 
-from holdfast.app.doctor import watch_log
+from holdfast.identity.surfaces import watch_log
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemEntropy
 from holdfast.errors import BadPhrase, BadShare, HoldfastError, VaultDamaged, VaultLocked

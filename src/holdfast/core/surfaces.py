@@ -11,12 +11,15 @@ in. Times are milliseconds since 1970.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from enum import StrEnum
 
 import msgspec
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
+THIS_AGENT = "this agent"  # an owner
+THIS_MACHINE = "this machine"  # a failure domain
 
 
 class Verdict(StrEnum):
@@ -32,10 +35,10 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     holds: str
     where: str
-    owner: str  # who runs it: "this agent", "the provider", a name from the settings
-    protection: str  # journal, backup, standby, witnesses, paper, ...; empty where there is none
-    domain: str  # what can fail as one
-    rpo_s: int | None = None  # target; None: no target applies
+    owner: str = THIS_AGENT  # who runs it
+    protection: str = ""  # journal, backup, standby, witnesses, paper; empty where there is none
+    domain: str = THIS_MACHINE  # what can fail as one
+    rpo_s: int | None = None  # targets; None: those of the agent
     rto_s: int | None = None
     evidence: str = ""  # the newest sign that it can be recovered
     evidence_ms: int | None = None
@@ -70,6 +73,22 @@ def joined(every: Iterable[Found]) -> Found:
     )
 
 
+class Cover(msgspec.Struct, frozen=True, kw_only=True):
+    """What backups do for every file of the agent's folder, so for most surfaces."""
+
+    evidence: str = ""
+    evidence_ms: int | None = None
+    verdict: Verdict
+    why: str
+    fix: str = ""
+
+
+def in_backups(id: str, kind: str, cover: Cover, *, holds: str, where: str, protection: str = "backup") -> Surface:
+    """A surface that backups cover as they cover the agent's folder."""
+    found = msgspec.structs.asdict(cover)
+    return Surface(id=id, kind=kind, holds=holds, where=where, protection=protection, **found)
+
+
 class Targets(msgspec.Struct, frozen=True, kw_only=True):
     """What the owner of the agent allows: time to recover, data to lose, and the limit of both."""
 
@@ -78,3 +97,12 @@ class Targets(msgspec.Struct, frozen=True, kw_only=True):
     mtd_s: int | None = None  # longest outage that the owner can bear
     by: str = ""  # empty: these are the defaults
     at_ms: int = 0
+
+
+def day_of(at_ms: int) -> str:
+    """A day for people, in UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).date().isoformat()
+
+
+def age_text(ms: int) -> str:
+    return f"{ms // DAY_MS} days" if ms >= 2 * DAY_MS else f"{max(0, ms) // HOUR_MS} h"
