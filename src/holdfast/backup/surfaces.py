@@ -131,7 +131,7 @@ def cover_of(seen: tuple[SeenPlace, ...], *, now_ms: int, targets: Targets) -> C
     if not any(one.off for one in seen):
         why = "every place is on the agent's own disk or in memory"
         return Cover(evidence=evidence, evidence_ms=at_ms, verdict=Verdict.AT_RISK, why=why, fix=ADD)
-    why = f"in the tested snapshot of {day_of(at_ms)}"
+    why = f"a tested snapshot of {day_of(at_ms)} is within the RPO target"
     return Cover(evidence=evidence, evidence_ms=at_ms, verdict=Verdict.COVERED, why=why)
 
 
@@ -221,7 +221,7 @@ def found_folder(home: AgentHome, cover: Cover) -> Found:
                 left.append(entry.path)
         elif entry.kind is not CoveredKind.FOLDER:
             files += 1
-            if is_lock(entry.path):
+            if entry.size and is_lock(entry.path) and not os.path.basename(entry.path).startswith("."):
                 locks.append(entry.path)
     adopted = home.state != home.folder
     kind, where = ("adopted folder" if adopted else "agent's folder"), str(home.state)

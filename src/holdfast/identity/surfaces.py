@@ -20,6 +20,7 @@ from holdfast.identity.files.own_log import find_pending, read_own_log
 from holdfast.identity.files.public_file import read_identity
 from holdfast.identity.journal_keys.keyfile import is_pointer
 from holdfast.identity.journal_keys.secret_file import StoredSecret
+from holdfast.identity.lease.lease_holder import NAME as KEY
 from holdfast.identity.log.log_state import KeyLog, is_final
 from holdfast.identity.paper.sheets import PrintedSheet, SheetRegister, SheetState, state_of
 from holdfast.identity.records.ed25519 import Signatures, Sodium
@@ -158,7 +159,7 @@ def _log_row(home: AgentHome, verdict: Verdict, why: str, *, evidence: str = "",
 
 def _log_rows(home: AgentHome, watched: Watched) -> list[Surface]:
     needed = watched.log.head.witnesses.needed
-    evidence = f"{len(watched.holding)} witnesses hold the newest record; {needed} are needed"
+    evidence = _held(watched)
     if watched.strange:
         why = f"{watched.strange[-1].what} at {watched.strange[-1].position} was not made here"
         rows = [_log_row(home, Verdict.AT_RISK, why, evidence=evidence, fix=DOCTOR)]
@@ -169,7 +170,7 @@ def _log_rows(home: AgentHome, watched: Watched) -> list[Surface]:
         rows = [_log_row(home, Verdict.AT_RISK, why, evidence=evidence, fix=SHOW)]
     rows += [_witness_row(str(address), watched) for address in home.witnesses]
     if home.arbiter is not None:
-        there = (home.arbiter / f"{watched.log.id}.json").is_file()
+        there = (home.arbiter / f"{watched.log.id}.json").is_file() or not (home.instance / KEY).exists()
         arbiter = Surface(
             id="arbiter",
             kind="arbiter",
@@ -177,11 +178,16 @@ def _log_rows(home: AgentHome, watched: Watched) -> list[Surface]:
             where=str(home.arbiter),
             protection="a recovery makes a new one",
             verdict=Verdict.COVERED if there else Verdict.AT_RISK,
-            why="there" if there else "it has granted nothing yet, or is not there now",
+            why="there, or not asked yet" if there else "not there now: no instance gets a lease",
             fix="" if there else DOCTOR,
         )
         rows.append(arbiter)
     return rows
+
+
+def _held(watched: Watched) -> str:
+    keys = watched.log.head.witnesses
+    return f"{len(watched.holding)} of {len(keys.members)} witnesses hold the newest record; needed: {keys.needed}"
 
 
 def _witness_row(address: str, watched: Watched) -> Surface:
@@ -232,7 +238,7 @@ def _facts(home: AgentHome, paper: SheetRegister, watched: Watched, now_ms: int)
             name="identity.witnessed",
             value=holding >= needed and not watched.strange,
             at_ms=now_ms,
-            source=f"{holding} witnesses hold the newest record; {needed} are needed",
+            source=_held(watched),
         ),
     ]
     whole = [one for one in paper.current() if _is_whole(paper, one)]

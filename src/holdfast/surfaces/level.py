@@ -51,6 +51,7 @@ RESTORE_DAYS = 90
 TAKEOVER_DAYS = 30
 PLACES_MIN = 2
 INSTANCES_MIN = 2
+ADD = "holdfast place add NAME ADDRESS"
 SKEW_MS = 10 * 60_000  # of a clock that is set by the network
 
 
@@ -62,7 +63,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     evidence_ms: int | None = None
     until_ms: int | None = None  # when it expires; None: not by time
     why: str = ""  # where it does not hold
-    fix: str = ""
+    fix: str = ""  # the command; of a gate that holds and expires: the one that renews it
 
 
 class Gate(NamedTuple):
@@ -199,7 +200,7 @@ def _within(found: Fact | None, days: int, facts: Facts, *, what: str, fix: str)
     until_ms, age_ms = found.at_ms + days * DAY_MS, facts.now_ms - found.at_ms
     if age_ms > days * DAY_MS:
         return Judged(ok=False, evidence_ms=found.at_ms, why=f"no {what} for {age_text(age_ms)}", fix=fix)
-    return Judged(ok=True, evidence=found.source, evidence_ms=found.at_ms, until_ms=until_ms)
+    return Judged(ok=True, evidence=found.source, evidence_ms=found.at_ms, until_ms=until_ms, fix=fix)
 
 
 def _place_off(facts: Facts) -> Judged:
@@ -207,7 +208,7 @@ def _place_off(facts: Facts) -> Judged:
     if off is not None:
         return Judged(ok=True, evidence=off.source, evidence_ms=off.at_ms)
     why = "every place is on the agent's own disk or in memory" if facts.all("place") else "there is no place"
-    return Judged(ok=False, why=why, fix="holdfast place add NAME ADDRESS")
+    return Judged(ok=False, why=why, fix=ADD)
 
 
 def _snapshot(facts: Facts) -> Judged:
@@ -241,12 +242,12 @@ def _domains(facts: Facts) -> Judged:
                 evidence = f"{first} ({labels[first]}) and {second} ({labels[second]})"
                 return Judged(ok=True, evidence=evidence, evidence_ms=verified[first].at_ms)
     if len(labels) < PLACES_MIN:
-        why, fix = "there are not two places", "holdfast place add NAME ADDRESS --domain DOMAIN"
+        why, fix = "there are not two places", f"{ADD} --domain DOMAIN"
     elif len(names) < PLACES_MIN:
         why, fix = "not two places hold a snapshot that was restored for a test", "holdfast backup now"
     else:
         why = f"{', '.join(names)} are on one device or share a failure domain"
-        fix = "holdfast place add NAME ADDRESS --domain DOMAIN"
+        fix = f"{ADD} --domain DOMAIN"
     return Judged(ok=False, why=why, fix=fix)
 
 
@@ -254,10 +255,10 @@ def _rpo(facts: Facts) -> Judged:
     places, verified, rpo_ms = facts.values("place"), facts.newest("place.verified"), facts.targets.rpo_s * 1000
     ages = {name: facts.now_ms - (one.at_ms or 0) for name, one in verified.items() if one.value and name in places}
     fix = "holdfast backup now"
-    missing = sorted(places.keys() - ages.keys())
-    if not places or missing:
-        why = f"{', '.join(missing)}: no snapshot was restored for a test" if missing else "there is no place"
-        return Judged(ok=False, why=why, fix=fix)
+    if not places:
+        return Judged(ok=False, why="there is no place", fix=ADD)
+    if missing := sorted(places.keys() - ages.keys()):
+        return Judged(ok=False, why=f"{', '.join(missing)}: no snapshot was restored for a test", fix=fix)
     name = max(ages, key=lambda one: ages[one])
     if ages[name] > rpo_ms:
         old = age_text(ages[name])
@@ -272,7 +273,7 @@ def _escrow(facts: Facts) -> Judged:
     names = sorted({one.about for one in facts.all("place.escrow") if one.value})
     if len(names) >= PLACES_MIN:
         return Judged(ok=True, evidence=f"beside {', '.join(names)}")
-    fix = "holdfast backup now" if len(facts.values("place")) >= PLACES_MIN else "holdfast place add NAME ADDRESS"
+    fix = "holdfast backup now" if len(facts.values("place")) >= PLACES_MIN else ADD
     return Judged(ok=False, why=f"escrow.age is beside {len(names)} of 2 places", fix=fix)
 
 
