@@ -1,8 +1,8 @@
 """Alarms of levels and surfaces: told once when something changes, and once when it is over.
 
 `alarms_of` is a pure function of one look (`register.py`); `tell` compares with what was told before, and remembers it
-in `instance/alarms.json`, which is this host's own. One process at a time tells; another one that looks meanwhile leaves
-it to the next round. A notice that could not be handed over is not remembered, so it is told again. Hosts that share a
+in `instance/alarms.json`, which is this host's own. One process at a time tells; another that looks meanwhile leaves it
+to the next round. A notice that could not be handed over is not remembered, so it is told again. Hosts that share a
 journal add the same notice under the same id, so it is told once.
 
 The rooms below raise alarms of their own: a place without a verified backup (`backup/upkeep/due.py`), a standby that is
@@ -170,10 +170,10 @@ def _news(alarms: Mapping[str, Alarm], told: Told, now_ms: int) -> list[tuple[No
         if told.signs.get(key) != one.sign
     ]
     over = [key for key in told.signs if key not in alarms]
-    return found + [
-        (alarm_notice(NoticeKind.OVER, key, f"over: {told.texts.get(key, key)}", "", now_ms=now_ms), key)
-        for key in over
-    ]
+    for key in over:
+        text = f"over: {told.texts[key]}"
+        found.append((alarm_notice(NoticeKind.OVER, key, told.signs[key], text, "", now_ms=now_ms), key))
+    return found
 
 
 async def _sent(notice: Notice, send: Send) -> bool:

@@ -266,7 +266,7 @@ def _rpo(facts: Facts) -> Judged:
         return Judged(ok=False, why=why, fix=fix)
     oldest_ms = facts.now_ms - ages[name]
     evidence = f"the oldest is that of {name}, {age_text(ages[name])} old"
-    return Judged(ok=True, evidence=evidence, evidence_ms=oldest_ms, until_ms=oldest_ms + rpo_ms)
+    return Judged(ok=True, evidence=evidence, evidence_ms=oldest_ms, until_ms=oldest_ms + rpo_ms, fix=fix)
 
 
 def _escrow(facts: Facts) -> Judged:
