@@ -203,21 +203,16 @@ def _within(found: Fact | None, days: int, facts: Facts, *, what: str, fix: str)
     return Judged(ok=True, evidence=found.source, evidence_ms=found.at_ms, until_ms=until_ms, fix=fix)
 
 
-def _place_off(facts: Facts) -> Judged:
-    off = facts.best("place.off")
-    if off is not None:
-        return Judged(ok=True, evidence=off.source, evidence_ms=off.at_ms)
-    why = "every place is on the agent's own disk or in memory" if facts.all("place") else "there is no place"
-    return Judged(ok=False, why=why, fix=ADD)
-
-
 def _snapshot(facts: Facts) -> Judged:
     off = {one.about for one in facts.all("place.off") if one.value}
     found = [one for one in facts.all("place.made") if one.about in off]
     made = max(found, key=lambda one: one.at_ms or 0, default=None)
-    if made is None:
+    if made is not None:
+        return Judged(ok=True, evidence=made.source, evidence_ms=made.at_ms)
+    if off:
         return Judged(ok=False, why="no snapshot is off the machine yet", fix="holdfast backup now")
-    return Judged(ok=True, evidence=made.source, evidence_ms=made.at_ms)
+    why = "every place is on the agent's own disk or in memory" if facts.all("place") else "there is no place"
+    return Judged(ok=False, why=why, fix=ADD)
 
 
 def _restored(facts: Facts) -> Judged:
@@ -325,7 +320,6 @@ GATES: tuple[Gate, ...] = (
         "after a restart the agent has a journal or files to resume from",
         _yes("state.resumes", why="there is no journal yet", fix="holdfast memory add TEXT"),
     ),
-    Gate("place", 2, False, "a place for backups is off the machine", _place_off),
     Gate("snapshot", 2, False, "an encrypted snapshot is off the machine", _snapshot),
     Gate("restored", 2, True, "the newest snapshot was restored and compared within 24 h of being made", _restored),
     Gate("domains", 2, True, "two places in different failure domains hold a tested snapshot", _domains),
