@@ -131,6 +131,8 @@ def test_every_field_is_documented(tmp_path: Path) -> None:
         "journal check": 0,
         f"journal copy --to {folder / 'new.db'} --dry-run": 0,
         "recover --dry-run": 0,
+        "level show": 0,
+        "surface list": 0,
     }.items():
         printed = hf.look(*words.split(), "--json", code=code).json
         name = next(one for one in known if f"holdfast {words}".startswith(one))

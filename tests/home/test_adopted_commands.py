@@ -148,6 +148,9 @@ READING = (
     "journal check",
     "backup schedule",
     "backup due",
+    "level show",
+    "surface list",
+    "target show",
 )
 
 
@@ -203,6 +206,7 @@ def test_every_command_finds_an_adopted_agent(
         for way in WAYS:
             one.run(*command.split(), way=way, code=1 if command == "doctor" else 0)
     one.run("journal", "copy", "--to", str(home / "new.db"), "--dry-run", way="--home")
+    one.run("target", "set", "--rto", "15m", "--rpo", "1h", way="--home")
     one.run("backup", "verify", way="HOLDFAST_HOME")
     one.run("backup", "prune", "--dry-run", way="--home")
     one.run("place", "fix-key", "disk")
