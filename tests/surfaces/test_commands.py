@@ -103,9 +103,12 @@ def test_a_damaged_file_of_targets_is_not_guessed(folder: Path, capsys: pytest.C
 def test_a_line_that_was_cut_off_never_counted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("target", "set", "--rto", "60", home=folder)
     path = folder / "targets.jsonl"
-    path.write_bytes(path.read_bytes() + b'{"rto_s":1')
+    first = path.read_bytes()
+    path.write_bytes(first + b'{"rto_s":1,' + b" " * 1_000)
     capsys.readouterr()
     run("target", "show", "--json", home=folder)
     assert shown(capsys)["rto_s"] == 60
     run("target", "set", "--rpo", "60", home=folder)
-    assert len(path.read_text().splitlines()) == 2
+    assert path.read_bytes().startswith(first)
+    lines = path.read_bytes().removeprefix(first).splitlines()
+    assert [json.loads(one)["rpo_s"] for one in lines] == [60]
