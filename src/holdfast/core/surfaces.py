@@ -94,7 +94,7 @@ class Targets(msgspec.Struct, frozen=True, kw_only=True):
 
     rto_s: int = 300
     rpo_s: int = 86_400
-    mtd_s: int | None = None  # longest outage that the owner can bear
+    mtd_s: int | None = None  # longest outage that the owner accepts
     by: str = ""  # empty: these are the defaults
     at_ms: int = 0
 

@@ -74,7 +74,7 @@ def run_show(args: argparse.Namespace) -> int:
         ("RTO", f"{targets.rto_s:,} s"),
         ("RPO", f"{targets.rpo_s:,} s"),
         ("MTD", "not set" if targets.mtd_s is None else f"{targets.mtd_s:,} s"),
-        ("set by", f"{targets.by}, {clock_time(targets.at_ms)}" if targets.by else "nobody: these are the defaults"),
+        ("set by", f"{targets.by}, {clock_time(targets.at_ms)}" if targets.by else "not set: these are the defaults"),
     ]
     print_fields(fields)
     return 0
