@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import holdfast
 from holdfast.backup import surfaces as backup_surfaces
+from holdfast.backup.backups import archive_name
 from holdfast.backup.places.backup_places import PlaceRequest, open_places
 from holdfast.backup.restore.restore_home import RestoredMark, write_mark
 from holdfast.core.clock import SystemClock, SystemEntropy
@@ -303,3 +304,11 @@ def test_records_of_tasks_show_endpoints_windows_scratch_and_doubts(folder: Path
     assert rows_of(found)["window/charge"].verdict is Verdict.COVERED
     assert found.targets.by == "Mira Lund"
     assert [one.about for one in found.facts if one.name == "effect.in-doubt"] == [f"{task_id}/3"]
+
+
+def test_a_snapshot_is_dated_by_its_name() -> None:
+    """Of hosts that share a journal, the one that made it alone has its head."""
+    made = archive_name("a-da", 1, 7, 1_794_769_800)
+    assert backup_surfaces._made_ms(made) == 1_794_769_800_000
+    assert backup_surfaces._made_ms("ada-1-1") is None
+    assert backup_surfaces._made_ms("") is None

@@ -8,8 +8,8 @@ a restore gives back is as old as that. Made and verified are two facts.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from holdfast.backup.archive.manifest import is_lock
@@ -56,14 +56,12 @@ class SeenPlace:
 
 
 def see_places(home: AgentHome, *, now_ms: int) -> tuple[SeenPlace, ...]:
-    """Every place of the agent. Raises BadPlace, BackupDamaged and what a file of another user does."""
+    """Every place of the agent. Raises BadPlace and what a file of another user does."""
     places, states = read_places(home.places_file), states_of(home).read()
-    heads = HeadFile(home.heads_file).read().heads if places else ()
-    made = {one.record.archive: one.record.at * 1000 for one in heads}
-    return tuple(_see(home, one, states.get(one.name, PlaceState()), made, now_ms=now_ms) for one in places)
+    return tuple(_see(home, one, states.get(one.name, PlaceState()), now_ms=now_ms) for one in places)
 
 
-def _see(home: AgentHome, place: Place, state: PlaceState, made: Mapping[str, int], *, now_ms: int) -> SeenPlace:
+def _see(home: AgentHome, place: Place, state: PlaceState, *, now_ms: int) -> SeenPlace:
     try:
         check_there(place)
         away = ""
@@ -76,9 +74,17 @@ def _see(home: AgentHome, place: Place, state: PlaceState, made: Mapping[str, in
         device=device,
         off=device not in (MEMORY, _device(home.state)),
         away=away,
-        snapshot_ms=made.get(state.verified),
+        snapshot_ms=_made_ms(state.verified),
         escrow_ms=_escrow_seen(home, place, state, now_ms=now_ms),
     )
+
+
+def _made_ms(archive: str) -> int | None:
+    """When a snapshot was made, by its name: another host may have made it, then its head is not in this folder."""
+    try:
+        return round(datetime.strptime(archive.rpartition("-")[2] + "+0000", "%Y%m%dT%H%M%SZ%z").timestamp() * 1000)
+    except ValueError:
+        return None
 
 
 def device_of(place: Place) -> str:
