@@ -132,7 +132,7 @@ def test_the_name_alone_shows_the_commands_in_groups(capsys: pytest.CaptureFixtu
         "run tasks:",
         "the agent:",
         "backups:",
-        "proof:",
+        "prove it:",
         "identity:",
     ]
     for name, entry in COMMANDS.items():
