@@ -64,6 +64,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Understand it": (
         "explanation/guarantees",
         "evidence",
+        "explanation/levels",
         "explanation/backups",
         "explanation/clones",
         "explanation/identity",

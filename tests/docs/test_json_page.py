@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,6 +138,21 @@ def test_every_field_is_documented(tmp_path: Path) -> None:
         missing = keys_of(printed) - known[name]
         assert not missing, f"{name}: {missing}"
         assert printed, name
+
+
+def test_every_field_of_levels_surfaces_and_targets_is_documented(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "agent"
+    folder.mkdir(mode=0o700)
+    (folder / "holdfast.toml").write_text('agent = "ada"\n')
+    known = sections()
+    for words in ("level show", "surface list", "target show"):
+        assert main([*words.split(), "--json", "--home", str(folder)]) == 0
+        printed = json.loads(capsys.readouterr().out)
+        assert printed
+        missing = keys_of(printed) - known[f"holdfast {words}"] - {"at risk"}
+        assert not missing, f"{words}: {missing}"
 
 
 # Why a command prints no object of its own.

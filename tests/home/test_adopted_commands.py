@@ -149,6 +149,9 @@ READING = (
     "backup schedule",
     "backup due",
     "rescue list",
+    "level show",
+    "surface list",
+    "target show",
 )
 
 
@@ -205,6 +208,7 @@ def test_every_command_finds_an_adopted_agent(
         for way in WAYS:
             one.run(*command.split(), way=way, code=1 if command == "doctor" else 0)
     one.run("journal", "copy", "--to", str(home / "new.db"), "--dry-run", way="--home")
+    one.run("target", "set", "--rto", "15m", "--rpo", "1h", way="--home")
     one.run("backup", "verify", way="HOLDFAST_HOME")
     one.run("backup", "prune", "--dry-run", way="--home")
     copy = tmp_path / "copy"

@@ -18,7 +18,6 @@ from unittest.mock import patch
 
 import pytest
 
-from holdfast.app.doctor import watch_log
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemEntropy
 from holdfast.errors import BadPhrase, BadShare, HoldfastError, VaultDamaged, VaultLocked
@@ -27,6 +26,7 @@ from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.phrase import Phrase, english, read_phrase, repair
 from holdfast.identity.paper.shares import combine, read_share, slip39_words, split
 from holdfast.identity.records.encodings import key_digest
+from holdfast.identity.surfaces import watch_log
 from holdfast.identity.vault import age, slots
 from holdfast.identity.vault.age import AgeIdentity, open_sealed, seal
 from holdfast.identity.vault.keyset import create_vaults

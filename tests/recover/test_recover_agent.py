@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import pytest
 from lost import APP, CARD, COMMAND, FACT, BareMachine, Lost, live_and_die
@@ -59,6 +60,9 @@ def test_words_and_one_place_bring_the_agent_back_and_it_finishes_its_task(
     assert [one["place"] for one in seen["backup"]["places"] if one["verified"]] == ["place-2"]
     assert (machine.home / "MEMORY.md").read_text() == FACT
     measured(f"bare machine: recovered in {seen['seconds']:.1f} s, of it {seen['restore_s']:.1f} s restore")
+    rows = cast("list[dict[str, str]]", machine.json("surface", "list", "--home", str(machine.home))["surfaces"])
+    secret = next(one for one in rows if one["id"] == "secret/billing")
+    assert (secret["verdict"], secret["fix"]) == ("at risk", "holdfast secret rotate billing")
     before = far_end.ledger()
     view = _finished(machine, lost.task_id, far_end)
     after = far_end.ledger()

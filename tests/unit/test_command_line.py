@@ -127,11 +127,12 @@ def test_the_name_alone_shows_the_commands_in_groups(capsys: pytest.CaptureFixtu
     said = capsys.readouterr().out
     assert main(["--help"]) == 0
     assert capsys.readouterr().out == said
-    assert [line for line in said.splitlines() if line.endswith(":") and not line.startswith(" ")][:5] == [
+    assert [line for line in said.splitlines() if line.endswith(":") and not line.startswith(" ")][:6] == [
         "start here:",
         "run tasks:",
         "the agent:",
         "backups:",
+        "prove it:",
         "identity:",
     ]
     for name, entry in COMMANDS.items():

@@ -31,6 +31,15 @@ STORED: tuple[tuple[Rest, str], ...] = (
     (NeedsPerson("max-turns: 50 model calls"), "max-turns: 50 model calls"),
 )
 
+ALARMS = (
+    NoticeKind.LEVEL,
+    NoticeKind.EXPIRING,
+    NoticeKind.DRILL,
+    NoticeKind.IN_DOUBT,
+    NoticeKind.SECRETS,
+    NoticeKind.OVER,
+)
+
 
 @pytest.mark.parametrize(("rest", "text"), STORED)
 def test_a_rest_is_stored_as_the_same_text_as_ever_and_read_back(rest: Rest, text: str) -> None:
@@ -67,6 +76,7 @@ def test_every_kind_of_notice_has_a_builder() -> None:
         notices.backup_notice("usb", "stale", "no backup", "plug it in", now_ms=5),
         notices.prune_refused_notice("usb", "missing", "look", now_ms=5),
         notices.journal_damaged_notice("j1", "record 3", now_ms=5),
+        *(notices.alarm_notice(kind, "x", "2/1", "it fell", "look", now_ms=5) for kind in ALARMS),
     ]
     kinds = {one.kind for one in made}
     assert kinds == {kind.value for kind in NoticeKind if kind is not NoticeKind.BACKUP} | {"backup-stale"}
@@ -92,4 +102,10 @@ def test_every_kind_of_notice_has_a_builder() -> None:
         "backup-stale:usb:5",
         "prune-refused:usb:5",
         "damaged/j1",
+        "level:x:2/1:0",
+        "expiring:x:2/1:0",
+        "drill:x:2/1:0",
+        "in-doubt:x:2/1:0",
+        "secrets-not-rotated:x:2/1:0",
+        "over:x:2/1:0",
     ]

@@ -29,6 +29,7 @@ from holdfast.backup.places.place_state import PlaceState
 from holdfast.backup.places.places import Place, check_there, read_places, shared_domains
 from holdfast.backup.places.published import check_not_replaced
 from holdfast.backup.places.rescue_file import rescue_findings
+from holdfast.backup.surfaces import is_on_disk_of
 from holdfast.backup.upkeep.due import find_trouble
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.journal_address import JournalAddress
@@ -36,17 +37,14 @@ from holdfast.core.notices import CLOCK_HINT, clock_off_text, counted
 from holdfast.core.reading_ring import ReadingRing
 from holdfast.core.version import find_version
 from holdfast.errors import EXIT_JOURNAL, EngineMissing, HoldfastError, JournalDamaged, KeysReplaced
-from holdfast.identity.acts.log_act import LogSession, refresh
 from holdfast.identity.acts.paper_sheets import today
-from holdfast.identity.files.own_log import find_own_log, find_pending, read_own_log
+from holdfast.identity.files.own_log import find_own_log, find_pending
 from holdfast.identity.files.public_file import read_identity
 from holdfast.identity.journal_keys.keyfile import is_pointer, load_or_create
 from holdfast.identity.journal_keys.secret_file import SecretFile
-from holdfast.identity.records.ed25519 import Signatures, Sodium
-from holdfast.identity.vault.slots import find_unattended, ways_in
-from holdfast.identity.vault.vault import read_slots
-from holdfast.identity.witness.observe import ForeignRecord, SigningPower, find_foreign_records
-from holdfast.identity.witness.open_witnesses import open_witnesses
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.surfaces import look_at_vault, watch_log
+from holdfast.identity.witness.observe import SigningPower
 from holdfast.journal.admin import JournalAdmin
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Filter, Journal
@@ -362,7 +360,7 @@ async def examine_backups(folder: Path) -> AsyncIterator[Finding]:
         return
     for place in places:
         yield _backup_place(place, states.get(place.name, PlaceState()), home)
-    if all(_on_disk_of(home.state, place) for place in places):
+    if all(is_on_disk_of(home.state, place) for place in places):
         yield warning(
             "backups",
             "every place is on the disk that the agent's folder is on: if that disk fails, the agent and its backups "
@@ -415,13 +413,6 @@ async def _engine(home: AgentHome) -> Finding:
     return ok("borg", shown)
 
 
-def _on_disk_of(folder: Path, place: Place) -> bool:
-    try:
-        return place.kind is PlaceKind.FOLDER and Path(place.address).stat().st_dev == folder.stat().st_dev
-    except OSError:
-        return False  # not mounted now: then it is another disk
-
-
 def _backup_place(place: Place, state: PlaceState, home: AgentHome) -> Finding:
     now_ms = round(time.time() * 1000)
     stale_ms = round(home.settings.backup.stale_after_h * HOUR_MS)
@@ -438,30 +429,6 @@ def _backup_place(place: Place, state: PlaceState, home: AgentHome) -> Finding:
     hours = (now_ms - state.verified_ms) / HOUR_MS
     kind = ", append-only (not immutable)" if place.append_only else ""
     return ok("backups", f"place {place.name}{kind}: {state.verified} verified {hours:.1f} h ago{away}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
-    """What the witnesses showed, and which did not answer, by place."""
-
-    strange: tuple[ForeignRecord, ...]
-    answered: int
-    silent: dict[str, str]
-
-
-async def watch_log(home: AgentHome, *, port: Signatures | None = None) -> Watched:
-    """Ask every witness that the home names. Raises LogMissing, LogDamaged."""
-    port = port or Sodium()
-    own = read_own_log(home.folder, port)
-    reached = open_witnesses(home.witnesses, port=port)
-    session = LogSession(home=home, port=port, reached=reached, log=own)
-    silent = await refresh(session)
-    pending = find_pending(home.folder)
-    return Watched(
-        strange=find_foreign_records(own, session.log, () if pending is None else (pending.digest,)),
-        answered=sum(str(address) not in silent for address in reached.addresses.values()),
-        silent={**reached.unreachable, **silent},
-    )
 
 
 async def examine_identity(home: AgentHome) -> AsyncIterator[Finding]:
@@ -497,11 +464,9 @@ def _vault(home: AgentHome) -> Finding | None:
     if home.vault is None or home.signer is not None:
         return None
     try:
-        slots = read_slots(home.vault)
-        here = find_unattended(slots)
+        found = look_at_vault(home.vault)
     except HoldfastError as error:
         return warning("vault", error.message, error.hint)
-    kinds = ", ".join(sorted({slot.kind for slot in slots}))
-    if here or any(slot.kind == "passphrase" for slot in slots):
-        return ok("vault", f"{home.vault}: opened by {kinds}")
-    return warning("vault", f"{home.vault}: this machine has nothing that opens it", ways_in(slots))
+    if found.opens_here:
+        return ok("vault", f"{home.vault}: opened by {found.kinds}")
+    return warning("vault", f"{home.vault}: this machine has nothing that opens it", found.hint)

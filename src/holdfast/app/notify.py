@@ -1,14 +1,19 @@
-"""Notifying a person: a command that gets the notice on standard input, or a webhook."""
+"""Notifying a person: a command that gets the notice on standard input, or a webhook; and the dead-man's ping.
+
+Notices come from a process that runs. That it runs at all, another service watches: each scheduled run calls the URL of
+`[watch] ping` when it starts, and when it ends with its exit code. If the calls stop, that service raises the alarm.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from holdfast.core.effect import Keyed
+from holdfast.core.effect import Keyed, Read
 from holdfast.core.notices import Notice, Notices
 from holdfast.errors import BadSettings, HoldfastError
 from holdfast.layout.engine_settings import Settings
@@ -76,3 +81,36 @@ class WebhookNotices:
             time_left_s=lambda: ends - loop.time(),
         )
         await client.post(self._url, json=msgspec.to_builtins(notice), timeout_s=WEBHOOK_TIMEOUT_S)
+
+
+PING_TIMEOUT_S = 10.0
+
+
+async def with_pings(url: str, work: Callable[[], Awaitable[int]], *, warn: Callable[[str], None]) -> int:
+    """Do the work, and call the URL before and after it: `/start`, then the exit code, or `/fail` if the work raised. A
+    call that does not get through is a warning, and never changes what becomes of the work."""
+    if not url:
+        return await work()
+    end = "fail"
+    await _ping(url, "start", warn)
+    try:
+        code = await work()
+        end = str(min(code, 255))
+        return code
+    finally:
+        await _ping(url, end, warn)
+
+
+async def _ping(url: str, end: str, warn: Callable[[str], None]) -> None:
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + PING_TIMEOUT_S
+    client = HttpClient(effect=Read(), effect_key="", task_id="-", ordinal="-", time_left_s=lambda: ends - loop.time())
+    parts = urlsplit(url)
+    whole = urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{end}"))
+    try:
+        answer = await client.get(whole, timeout_s=PING_TIMEOUT_S, check=False)
+        failed = "" if answer.status < 400 else f"status {answer.status}"
+    except Exception as error:  # noqa: BLE001 - whatever the far end does, the run goes on; its URL may be a secret
+        failed = type(error).__name__
+    if failed:
+        warn(f"the ping `{end}` of [watch] did not get through: {failed}")

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -31,11 +32,15 @@ from holdfast.app.loading import load_app
 from holdfast.app.notify import make_notices
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.journal_address import JournalAddress
+from holdfast.core.notices import Notices
+from holdfast.core.ports import KeyRing
 from holdfast.core.secret_handles import safe
+from holdfast.core.waiting import running_beside
 from holdfast.errors import EXIT_RETRY, BadInput, HoldfastError, JournalStopped, Retryable, text_of
 from holdfast.host.hardening import harden
 from holdfast.host.log import Log, open_log
 from holdfast.journal.bind import journal_at
+from holdfast.journal.contract import Journal
 from holdfast.layout.journal_location import journal_address
 from holdfast.layout.moved import stopped_when_moved
 from holdfast.layout.settings import find_settings
@@ -43,6 +48,7 @@ from holdfast.runtime.engine.engine import Engine
 from holdfast.runtime.engine.supervisor import Warm, say_word, supervise, take_word
 from holdfast.runtime.session.deadman import DeadMan
 
+JOBS_AFTER_S = 20.0
 CLOSE_S = 10.0  # beyond the calls' grace: for writing what they returned and closing the journal
 
 
@@ -61,10 +67,25 @@ class Order:
     build: str = ""
     take_over: Sequence[str] = ()
     drain: bool = False
+    jobs: Sequence[str] = ()  # MODULE:FUNCTION of periodic jobs of higher rooms, which this one does not import
 
     @property
     def address(self) -> JournalAddress:
         return journal_address(self.journal, home=self.home or None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobContext:
+    """What a periodic job is given. The job runs while the worker serves, and raises nothing that it can log."""
+
+    address: JournalAddress
+    journal: Journal
+    keys: KeyRing
+    notices: Notices | None
+    log: Log
+
+
+Job = Callable[[JobContext], Awaitable[None]]
 
 
 def run_worker(order: Order) -> int:
@@ -206,8 +227,22 @@ async def serve(order: Order, log: Log) -> None:
                 from holdfast.app.eviction import stopped_when_evicted
 
                 await watched.enter_async_context(stopped_when_evicted(address, engine.stop, notices=notices, log=log))
+            context = JobContext(address=address, journal=journal, keys=keys, notices=notices, log=log)
+            for name in order.jobs:
+                await watched.enter_async_context(running_beside(_run_job(name, context)))
             _tame_collector()
             await engine.serve()
+
+
+async def _run_job(name: str, context: JobContext) -> None:
+    """Its code is loaded after the tasks of a restarted worker have resumed. A job that fails ends alone."""
+    await asyncio.sleep(JOBS_AFTER_S)
+    module, _, function = name.partition(":")
+    try:
+        job: Job = getattr(await asyncio.to_thread(importlib.import_module, module), function)
+        await job(context)
+    except Exception as error:  # noqa: BLE001 - the worker's tasks go on
+        context.log.event("job-failed", job=name, error=f"{type(error).__name__}: {text_of(error)}")
 
 
 def _tame_collector() -> None:

@@ -77,6 +77,11 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "journal": Entry("holdfast.cli.journal.journal", "where tasks are kept: show, move to PostgreSQL, check"),
         "migrate": Entry("holdfast.cli.recover.migrate", "move an agent to another host: export, import"),
     },
+    "prove it": {
+        "level": Entry("holdfast.cli.surfaces.level", "what the agent survives, 0 to 4, and whether it is proven"),
+        "surface": Entry("holdfast.cli.surfaces.surface", "every place where state of the agent is, and its risk"),
+        "target": Entry("holdfast.cli.surfaces.target", "how long a recovery may take, and how much may be lost"),
+    },
     "identity": {
         "identity": Entry("holdfast.cli.identity.identity", "who the agent is: show, rotate, evict, recover"),
         "paper": Entry("holdfast.cli.paper.paper", "recovery sheets and public card: print, verify, revoke"),

@@ -32,6 +32,12 @@ class NoticeKind(StrEnum):
     BACKUP_WELL = "backup-well"
     BACKUP = "backup-"  # followed by what is wrong at a place: `stale`, `missing` or the code of an error
     PRUNE_REFUSED = "prune-refused"
+    LEVEL = "level"  # the level of the agent, or its proof, fell
+    EXPIRING = "expiring"  # a proof expires soon
+    DRILL = "drill"  # a drill failed, or is overdue
+    IN_DOUBT = "in-doubt"  # effects are in doubt for longer than their target
+    SECRETS = "secrets-not-rotated"  # since a recovery
+    OVER = "over"  # one of the five before this one is over
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,3 +233,13 @@ def backup_notice(place: str, trouble: str, text: str, hint: str, *, now_ms: int
 
 def prune_refused_notice(place: str, text: str, hint: str, *, now_ms: int) -> Notice:
     return _notice(NoticeKind.PRUNE_REFUSED, f"prune-refused:{place}:{now_ms}", text, hint, now_ms=now_ms)
+
+
+# of levels and surfaces
+
+
+def alarm_notice(kind: NoticeKind, about: str, sign: str, text: str, hint: str, *, now_ms: int) -> Notice:
+    """The builder of LEVEL, EXPIRING, DRILL, IN_DOUBT, SECRETS and OVER. `about` tells alarms of one kind apart, `sign`
+    the states of one alarm; the same state is told once an hour at most."""
+    told = f"{kind.value}:{about}:{sign}:{now_ms // 3_600_000}"[:500]
+    return _notice(kind, told, text, hint, now_ms=now_ms)

@@ -53,6 +53,8 @@ class AgentHome:
     places_file = _Inside("places.json")  # where backups go: names and addresses, no secrets
     rescue_file = _Inside("rescue.json")  # which rescue keys there are, to look at
     heads_file = _Inside("heads.jsonl")  # the chain of signed backup heads
+    targets_file = _Inside("targets.jsonl")  # time to recover and data to lose, as people set them
+    levels_file = _Inside("levels.jsonl")  # the level, each time that it changed
 
     @property
     def journal(self) -> JournalAddress:
@@ -63,7 +65,7 @@ class AgentHome:
     @property
     def state(self) -> Path:
         """What a backup covers: this folder, or that of an adopted agent, which holds this one."""
-        return self._path(self.settings.adopted.folder) or self.folder
+        return self.path_of(self.settings.adopted.folder) or self.folder
 
     def covering(self) -> CoveringRules:
         """What of it is left out: keys, wherever they are, and this host's own files."""
@@ -73,11 +75,11 @@ class AgentHome:
 
     @property
     def vault(self) -> Path | None:
-        return self._path(self.settings.identity.vault)
+        return self.path_of(self.settings.identity.vault)
 
     @property
     def second(self) -> Path | None:
-        return self._path(self.settings.identity.second)
+        return self.path_of(self.settings.identity.second)
 
     @property
     def witnesses(self) -> tuple[WitnessAddress, ...]:
@@ -87,7 +89,7 @@ class AgentHome:
     @property
     def arbiter(self) -> Path | None:
         """Its folder; None where there is none, or the journal decides."""
-        return None if self.by_journal else self._path(self.settings.identity.arbiter)
+        return None if self.by_journal else self.path_of(self.settings.identity.arbiter)
 
     @property
     def by_journal(self) -> bool:
@@ -104,9 +106,10 @@ class AgentHome:
 
     @property
     def signer(self) -> Path | None:
-        return self._path(self.settings.identity.signer)
+        return self.path_of(self.settings.identity.signer)
 
-    def _path(self, text: str) -> Path | None:
+    def path_of(self, text: str) -> Path | None:
+        """A path as the settings have it; None where they have none."""
         return None if not text else Path(os.path.abspath(self.folder / Path(text).expanduser()))
 
 

@@ -8,6 +8,8 @@ user could change is rejected; every user may read it, because it holds no secre
     [identity]   where the vault, its second place, the witnesses and the arbiter are
     [memory]     how much of its files an agent is given when it starts
     [backup]     how often, how long kept, and what counts as too old
+    [surfaces]   state of the agent that is kept where Holdfast cannot look
+    [watch]      who notices that scheduled runs have stopped
 
 Paths may begin with `~`; a relative one is counted from the agent's folder.
 
@@ -25,7 +27,7 @@ import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import msgspec
 
@@ -195,7 +197,7 @@ def _check(path: Path, found: os.stat_result) -> None:
         raise BadSettings(f"{path} has more than {FILE_BYTES_MAX:,} bytes")
 
 
-AGENT_SECTIONS = ("adopted", "identity", "memory", "backup")
+AGENT_SECTIONS = ("adopted", "identity", "memory", "backup", "surfaces", "watch")
 
 
 class AdoptedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -227,11 +229,34 @@ class BackupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     borg: str = ""  # the program; empty: the one beside this Python, else that of the PATH
 
 
+class OwnSurface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`[surfaces.own.NAME]`: state of the agent that a project keeps elsewhere."""
+
+    holds: str
+    where: str
+    owner: str = ""
+    protection: str = ""
+    domain: str = ""
+    evidence: str = ""  # a file: when it was changed is when this surface was last backed up or tested
+    rpo_s: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    fix: str = ""  # the command that brings new evidence
+
+
+class SurfacesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    own: dict[str, OwnSurface] = {}
+
+
+class WatchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    ping: Annotated[str, msgspec.Meta(pattern=r"^(https?://[!-~]+)?$")] = ""  # URL that each scheduled run calls
+
+
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     adopted: AdoptedSettings = msgspec.field(default_factory=AdoptedSettings)
     identity: IdentitySettings = msgspec.field(default_factory=IdentitySettings)
     memory: MemorySettings = msgspec.field(default_factory=MemorySettings)
     backup: BackupSettings = msgspec.field(default_factory=BackupSettings)
+    surfaces: SurfacesSettings = msgspec.field(default_factory=SurfacesSettings)
+    watch: WatchSettings = msgspec.field(default_factory=WatchSettings)
 
 
 def parse_agent_settings(parsed: Mapping[str, Any], *, where: Path) -> AgentSettings:

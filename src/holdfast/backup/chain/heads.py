@@ -25,14 +25,14 @@ place once held its snapshot; if no place holds it any more, it was lost there.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.errors import BackupDamaged, BadRecord
-from holdfast.host.private_files import explained, open_private, sync, sync_folder, write_all
+from holdfast.host.line_file import append_line
+from holdfast.host.private_files import explained, open_private
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.statements import Head, parse_head
@@ -74,27 +74,9 @@ class HeadFile:
     def append(self, head: Signed[Head]) -> None:
         """On return the head is in the file, durably. Does nothing where it is there already."""
         try:
-            self._append(head.line() + b"\n")
+            append_line(self.path, head.line(), bytes_max=FILE_BYTES_MAX)
         except OSError as error:
             raise explained(error, self.path) from error
-
-    def _append(self, line: bytes) -> None:
-        fresh = not self.path.exists()
-        fd = open_private(self.path, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            with os.fdopen(os.dup(fd), "rb") as file:
-                raw = file.read(FILE_BYTES_MAX)
-            whole = raw.rfind(b"\n") + 1
-            if not raw.startswith(line) and b"\n" + line not in raw:
-                os.ftruncate(fd, whole)  # what a crash left without its end
-                os.lseek(fd, whole, os.SEEK_SET)
-                write_all(fd, line)
-            sync(fd)
-        finally:
-            os.close(fd)
-        if fresh:
-            sync_folder(self.path.parent)
 
     def append_missing(self, heads: Iterable[Signed[Head]]) -> None:
         known = {one.digest for one in self.read().heads}

@@ -11,7 +11,7 @@ from holdfast.cli.backup.places import APPEND_ONLY, over_places, place_shape
 from holdfast.cli.command import Commands, Run, acting_home, add_flag, add_options, home_of, new_noun, new_verb
 from holdfast.cli.screen.screen import clock_time, finish, one_line, print_json, print_table, talk
 from holdfast.cli.signals import run_async
-from holdfast.errors import EXIT_PLACE, SnapshotsMissing, VaultLocked
+from holdfast.errors import EXIT_PLACE, HoldfastError, SnapshotsMissing, VaultLocked
 
 if TYPE_CHECKING:
     from holdfast.backup.archive.manifest import SnapshotNote
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.backup.places.backup_places import BackupPlaces
     from holdfast.backup.report import ListReport, PlaceResult, PlaceShape
     from holdfast.backup.upkeep.prune import Pruned
+    from holdfast.layout.agent_home import AgentHome
 
 T = TypeVar("T")
 LEFT_SHOWN = 20  # files that are in no backup, named one by one
@@ -339,6 +340,13 @@ async def _prune(places: BackupPlaces, args: argparse.Namespace) -> int:
 
 
 async def _due(args: argparse.Namespace) -> int:
+    from holdfast.app.notify import with_pings
+
+    home = acting_home(args)
+    return await with_pings(home.settings.watch.ping, lambda: _due_now(args, home), warn=talk)
+
+
+async def _due_now(args: argparse.Namespace, home: AgentHome) -> int:
     from holdfast.app.notify import make_notices
     from holdfast.backup.places.backup_places import states_of
     from holdfast.backup.places.place_state import PlaceState
@@ -347,12 +355,16 @@ async def _due(args: argparse.Namespace) -> int:
     from holdfast.backup.upkeep.scheduled import backup_of, parse_every, run_due
     from holdfast.core.clock import SystemClock
     from holdfast.layout.settings import find_settings
+    from holdfast.surfaces.alarms import tell_once
 
     every_s = parse_every(args.every)
-    home = acting_home(args)
     notices = make_notices(find_settings(home.journal))
     began_ms = SystemClock().wall_ms()
     names = await run_due(home, backup_of(home), every_s=every_s, clock=SystemClock(), notices=notices)
+    try:
+        await tell_once(home, notices)
+    except (HoldfastError, OSError) as error:  # the backups are made
+        talk(f"warning: could not look at the level: {error}")
     states = states_of(home).read()
     places = [place_shape(one, states.get(one.name, PlaceState())) for one in read_places(home.places_file)]
     other = "" if names else await asyncio.to_thread(take_duty, home)

@@ -33,6 +33,10 @@ STATE_STYLES = {
     "ok": "green",
     "warning": "yellow",
     "damage": "bold red",
+    "no": "yellow",
+    "covered": "green",
+    "at risk": "yellow",
+    "uncovered": "bold red",
 }
 
 # Columns whose cells stay on one line.

@@ -8,6 +8,7 @@ from holdfast.cli.command import Commands, add_options, new_command
 from holdfast.cli.input.input_journal import journal_of
 
 PORT_MAX = 65_535
+JOBS = ("holdfast.surfaces.alarms:keep_watch",)
 
 
 def add_parser(commands: Commands) -> None:
@@ -86,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
         build=args.build,
         take_over=args.take_over,
         drain=args.drain,
+        jobs=JOBS,
     )
     return run_worker(order)
 

@@ -126,12 +126,16 @@ async def ask_witnesses(
     known: KeyLog | None, id: AgentId, witnesses: Witnesses, *, port: Signatures, asked: WitnessKeys = NOBODY
 ) -> tuple[KeyLog | None, dict[PublicKey, str]]:
     """The log with all that these witnesses hold, and who did not answer, with the reason."""
+    copies, silent = await fetch_copies(id, witnesses)
+    return merge_copies(known, list(copies.values()), id=id, port=port, asked=asked), silent
+
+
+async def fetch_copies(id: AgentId, witnesses: Witnesses) -> tuple[dict[PublicKey, LogCopy], dict[PublicKey, str]]:
+    """What each witness holds of this log, and who did not answer, with the reason."""
     answers = await asyncio.gather(*(_answer(one.fetch(id)) for one in witnesses.values()))
-    copies = [answer for answer in answers if isinstance(answer, LogCopy)]
-    silent = {
-        key: answer.message for key, answer in zip(witnesses, answers, strict=True) if isinstance(answer, Refusal)
-    }
-    return merge_copies(known, copies, id=id, port=port, asked=asked), silent
+    found = dict(zip(witnesses, answers, strict=True))
+    copies = {key: answer for key, answer in found.items() if isinstance(answer, LogCopy)}
+    return copies, {key: answer.message for key, answer in found.items() if isinstance(answer, Refusal)}
 
 
 async def publish(log: KeyLog, signed: Signed[Record], witnesses: Witnesses, *, port: Signatures) -> Published:

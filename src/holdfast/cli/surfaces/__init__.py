@@ -1,0 +1,1 @@
+"""Commands about surfaces, levels and targets."""
