@@ -34,7 +34,8 @@
          |   |                       BackupDamaged, ArchiveRefused
          |   +- HostUnfit            ReadOnly, ModeTooWide, WrongOwner, WrongKind, SymlinkRefused, OpenParent,
          |   |                       NetworkFileSystem, LocksMissing, BootIdMissing, DiskFailed, JournalRefused,
-         |   |                       EngineMissing, EngineTooOld, PlaceRefused, SnapshotFailed, BackupFailed
+         |   |                       EngineMissing, EngineTooOld, PlaceRefused, SnapshotFailed, BackupFailed,
+         |   |                       ShadowRefused
          |   +- ModelRejected        the provider rejects the request
          |   |   +- ContextTooLong, ModelKeyRefused, ModelNotFound, ModelQuotaSpent
          |   +- ModelRefused         the model itself declines
