@@ -19,7 +19,8 @@
          |   +- BadUsage             BadInput (BadEvent, BadRecord), BadValue, TooLarge, BadApp, BadSettings,
          |   |                       BadReference, NotDurable, StepOpen, ToolNotImportable, Misuse, NoSchema,
          |   |                       BadSecret, SecretInInput, StateHeldElsewhere, BadPlace, BadPhrase, BadShare,
-         |   |                       BadSheet, BadKeyFile, ScratchRefused, ScratchTooLarge, ScratchChanging
+         |   |                       BadSheet, BadKeyFile, ScratchRefused, ScratchTooLarge, ScratchChanging,
+         |   |                       ReportInvalid
          |   +- NotFound             TaskNotFound, StepNotFound, ApprovalNotFound, BlobNotFound, SecretNotFound,
          |   |                       PlaceNotFound, SnapshotNotFound, NotAnAgent, NoHandoff, LogMissing, ResultErased
          |   +- Conflict             RequestConflict, MessageConflict, LeaseLost, ScopeBusy, NotNow, NotSettleable,
@@ -58,6 +59,7 @@
              +- ChildDied, AttemptTimedOut   a blocking tool's process died; the deadline passed
              +- ToolRaised           a blocking tool raised in its own process
              +- TaskParked           the task needs a person
+             +- NotProven            a drill that could not run
              +- TaskUnfinished       a wait ended before the task did
     BaseException
      +- Signal                       control flow that `except Exception` must not swallow

@@ -26,6 +26,7 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,7 @@ class ShadowPlan:
     folder: Path  # where all its writes land; on a disk whose file system may be an upper layer
     gone: tuple[Path, ...] = ()  # absent in the shadow
     copies: tuple[tuple[Path, Path], ...] = ()  # files of this machine, and where they appear
+    small: tuple[tuple[Path, int], ...] = ()  # folders on a disk of their own, which has so many bytes
 
 
 @dataclass(slots=True)
@@ -56,6 +58,7 @@ class Shadow:
     left: tuple[str, ...]  # folders of other file systems that it does not show, with the reason
     _first: subprocess.Popen[bytes]
     _started: list[subprocess.Popen[bytes]] = field(default_factory=list[subprocess.Popen[bytes]])
+    _forwarded: list[socket.socket] = field(default_factory=list[socket.socket])
 
     def start(
         self,
@@ -97,6 +100,22 @@ class Shadow:
             port, fds, _, _ = socket.recv_fds(ours, 32, 1)
         return socket.socket(fileno=fds[0]), int(port)
 
+    def forward(self, port: int) -> int:
+        """Let processes of the shadow reach a far end that listens on this port of our own loopback; its port there."""
+        listening, inside = self.listen()
+        self._forwarded.append(listening)
+        threading.Thread(target=_accept, args=(listening, port), name="holdfast far end", daemon=True).start()
+        return inside
+
+    def outside(self, path: Path) -> Path:
+        """Where a path that the shadow wrote is on this machine."""
+        text, layers = str(path), self.plan.folder / "layers"
+        for folder in (path, *path.parents):
+            upper = layers / _layer_name(str(folder)) / "upper"
+            if upper.is_dir():
+                return upper / os.path.relpath(text, folder)
+        return Path(f"{self.plan.folder / 'root'}{text}")
+
     def kill(self) -> None:
         """The machine dies: every process in it, at once. Its files stay in the folder."""
         self._first.kill()
@@ -108,12 +127,46 @@ class Shadow:
                 if pipe is not None:
                     pipe.close()
         self._started.clear()
+        for listening in self._forwarded:
+            with contextlib.suppress(OSError):
+                listening.shutdown(socket.SHUT_RDWR)
+            listening.close()
+        self._forwarded.clear()
         for pipe in (self._first.stdin, self._first.stdout):
             if pipe is not None:
                 pipe.close()
 
 
 _PYTHON = (sys.executable, "-I", "-S")
+
+
+def _layer_name(path: str) -> str:
+    """As shadow_init.py names the layer of a folder."""
+    return path.strip("/").replace("%", "%25").replace("/", "%2F")
+
+
+def _accept(listening: socket.socket, port: int) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            near, _ = listening.accept()
+            try:
+                far = socket.create_connection(("127.0.0.1", port))
+            except OSError:
+                near.close()
+                continue
+            for pair in ((near, far), (far, near)):
+                threading.Thread(target=_copy, args=pair, daemon=True).start()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    """Until one side ends; then both end, as they would without us."""
+    with contextlib.suppress(OSError):
+        while piece := source.recv(1 << 16):
+            target.sendall(piece)
+    for one in (source, target):
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
+        one.close()
 
 
 def environment() -> dict[str, str]:
@@ -131,6 +184,7 @@ def open_shadow(plan: ShadowPlan) -> Generator[Shadow]:
         "folder": str(plan.folder),
         "gone": [str(one) for one in plan.gone],
         "copies": [[str(source), str(target)] for source, target in plan.copies],
+        "small": [[str(path), size] for path, size in plan.small],
     }
     first = subprocess.Popen(
         [*_PYTHON, _SCRIPT, "init", json.dumps(spec)],

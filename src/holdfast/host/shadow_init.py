@@ -108,6 +108,8 @@ def make_root(spec: Spec) -> list[str]:
     world.overlay(SHARED_MEMORY)
     for source, target in spec["copies"]:
         copy(source, world.at(target))
+    for path, size in spec["small"]:
+        put_on_disk(path, world, size)
     os.chdir(world.root)
     checked(LIBC.syscall(PIVOT_ROOT[os.uname().machine], b".", b"."), "pivot_root")
     checked(LIBC.umount2(b".", DETACH), "umount")
@@ -245,6 +247,16 @@ def copy(source: str, target: str) -> None:
     os.makedirs(os.path.dirname(target), exist_ok=True)
     shutil.copyfile(source, target)
     like(source, target)
+
+
+def put_on_disk(path: str, world: World, size: int) -> None:
+    """This folder of the shadow, on a disk of its own with so many bytes."""
+    aside, target = os.path.join(world.folder, "aside"), world.at(path)
+    shutil.copytree(target, aside, symlinks=True)
+    mode = stat.S_IMODE(os.stat(target).st_mode)
+    mount("tmpfs", target, "tmpfs", NOSUID | NODEV, f"mode={mode:o},size={size}")
+    shutil.copytree(aside, target, symlinks=True, dirs_exist_ok=True)
+    shutil.rmtree(aside)
 
 
 def make_devices(target: str) -> None:
