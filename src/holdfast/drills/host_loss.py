@@ -62,8 +62,9 @@ def after(run: DrillRun, machine: Shadow, restored: Json, *, task: str, before: 
         run.check("I9", again == task, f"sent again, the request is task {again}; before the loss it was {task}")
     run.identity = check_identity(run, incarnation=restored["incarnation"])
     snapshot = restored["restored"]
-    run.state = compare_state(run, machine, snapshot_s=int(snapshot["at"]))
-    measure_loss(run, snapshot)
+    run.state = compare_state(run, run.home_in(machine), snapshot_s=int(snapshot["at"]))
+    listed = run.good("task", "list", "--limit", "100000", "--json", "--home", run.values["home"]).json()["tasks"]
+    measure_loss(run, snapshot, tasks={one["task_id"] for one in listed})
     run.act("see what waits for a person", "--json", must=False, why="its JSON is read")
     run.act("see which secrets to rotate", must=False)
 
@@ -201,8 +202,8 @@ def check_identity(run: DrillRun, *, incarnation: int | None, refused: bool | No
     )
 
 
-def compare_state(run: DrillRun, machine: Shadow, *, snapshot_s: int) -> out.StateResult:
-    found = compare_files(run.production, run.home_in(machine), snapshot_s=snapshot_s)
+def compare_state(run: DrillRun, restored: Path, *, snapshot_s: int) -> out.StateResult:
+    found = compare_files(run.production, restored, snapshot_s=snapshot_s)
     equal = not found.differing
     text = f"{found.compared} files compared" + (
         "" if equal else f"; not as they were: {', '.join(found.differing[:5])}"
@@ -231,8 +232,9 @@ def compare_state(run: DrillRun, machine: Shadow, *, snapshot_s: int) -> out.Sta
     )
 
 
-def measure_loss(run: DrillRun, snapshot: Json) -> None:
-    """What production has acknowledged and the restored agent does not have: counted against production's journal."""
+def measure_loss(run: DrillRun, snapshot: Json, *, tasks: set[str] | None) -> None:
+    """What production has acknowledged and the restored agent does not have: counted against production's journal.
+    `tasks`: those of the restored journal, where it was opened."""
     acked, recovered = run.production.journal, snapshot["journal_sequence"]
     files = run.rpo.lost_items.get("files", 0) if run.rpo is not None else 0
     if acked is None or recovered is None:
@@ -240,10 +242,10 @@ def measure_loss(run: DrillRun, snapshot: Json) -> None:
         last_acked = last_recovered = None
         seconds = 0.0
     else:
-        listed = run.good("task", "list", "--limit", "100000", "--json", "--home", run.values["home"]).json()["tasks"]
-        there = {one["task_id"] for one in listed}
         records = max(0, acked.sequence - int(recovered))
-        items = {"journal records": records, "tasks": len(acked.tasks - there), "files": files}
+        items = {"journal records": records, "files": files}
+        if tasks is not None:
+            items["tasks"] = len(acked.tasks - tasks)
         seconds = max(0.0, acked.newest_ms / 1000 - int(snapshot["at"])) if records else 0.0
         last_acked = out.Commit(incarnation=acked.incarnation, sequence=acked.sequence, at=iso(acked.newest_ms))
         last_recovered = out.Commit(

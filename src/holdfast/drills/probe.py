@@ -15,6 +15,8 @@ Json = dict[str, Any]  # Any: JSON of a far end
 APP = "holdfast.drills.probe:tasks"
 TASK = "holdfast_drill"
 ERRAND = "holdfast_drill_errand"
+TALK = "holdfast_drill_talk"
+MODEL_URLS = ("HOLDFAST_DRILL_MODEL_URL", "HOLDFAST_DRILL_OTHER_MODEL_URL")
 LETTER_DELAY_S = 1.0  # the far end is on this machine: what it has not got by then, it never gets
 
 
@@ -77,4 +79,17 @@ async def errand(run: holdfast.Run, question: str) -> str:
     return "done"
 
 
-tasks = [drill, errand]
+@holdfast.task(name=TALK)
+async def two_turns(run: holdfast.Run, first: str, second: str, pause_s: float) -> str:
+    """Two turns of one conversation, with a pause in which an endpoint may go away."""
+    ends = [holdfast.Endpoint(name=name.lower(), url=os.environ[name], wire="openai") for name in MODEL_URLS]
+    model = holdfast.Model("drill", ends)
+    talk = run.talk(system="A drill.")
+    talk.say(first)
+    await run.ask(model, talk)
+    await run.sleep(pause_s)
+    talk.say(second)
+    return (await run.ask(model, talk)).text
+
+
+tasks = [drill, errand, two_turns]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +26,7 @@ from holdfast.backup.chain.heads import parse_copy
 from holdfast.backup.places.address import PlaceKind
 from holdfast.backup.places.places import Place, read_places
 from holdfast.core.clock import SystemClock
+from holdfast.core.ids import TaskId
 from holdfast.core.journal_address import FILE, file_at
 from holdfast.errors import HoldfastError, NotProven
 from holdfast.host.private_files import read_private
@@ -37,11 +38,12 @@ from holdfast.identity.statements.statements import find_fault_in_head, follows
 from holdfast.identity.vault.slots import find_unattended
 from holdfast.identity.vault.vault import read_slots
 from holdfast.journal.bind import journal_at
-from holdfast.journal.contract import Filter
+from holdfast.journal.contract import Filter, Journal
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.covered import CoveredKind, covered_files
 from holdfast.layout.settings import read_fields, write_identity_settings, write_journal_url
 from holdfast.layout.witness_address import folders_of
+from holdfast.runtime.task.talk import ASK
 from holdfast.surfaces.report import FOLDER as REPORTS
 
 SHADOW_HOST = "shadow"  # the name of a shadow's machine, so of its workers
@@ -49,6 +51,7 @@ HASHED_BYTES_MAX = 64 << 20
 HEADS_BYTES_MAX = 64 << 20
 PIECE_BYTES = 1 << 20
 TASKS_MAX = 100_000
+TASKS_READ = 50  # the newest ones, for what the agent uses
 # What a recovery writes again in the restored folder.
 REWRITTEN = frozenset(
     (
@@ -168,9 +171,21 @@ async def _journal_facts(home: AgentHome) -> JournalFacts | None:
             tasks=frozenset(str(row.task_id) for row in rows),
             live=any(one.alive for one in sessions),
             workers=frozenset(one.worker for one in sessions),
+            model_steps=await _asks_models(opened, [row.task_id for row in rows[:TASKS_READ]]),
         )
     finally:
         await opened.close()
+
+
+async def _asks_models(journal: Journal, newest: Sequence[TaskId]) -> bool:
+    """Whether one of these tasks asked a model."""
+    for task_id in newest:
+        try:
+            if any(step.tool == ASK for step in (await journal.read_task(task_id)).steps.values()):
+                return True
+        except HoldfastError:
+            continue  # erased, or damaged: others say it too
+    return False
 
 
 def _granted(home: AgentHome, log: KeyLog) -> int:

@@ -13,6 +13,7 @@ import os
 import random
 import secrets
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -27,7 +28,7 @@ from holdfast.downstream.faults import Fault
 from holdfast.downstream.ledger import Done as Effect
 from holdfast.downstream.process import BlockingFarEnd, Kind, start_blocking
 from holdfast.drills.probe import APP, TASK, variable
-from holdfast.drills.production import SHADOW_HOST, Production, gone_in_copy
+from holdfast.drills.production import Production, gone_in_copy
 from holdfast.errors import NotProven
 from holdfast.host.shadow import Shadow, ShadowPlan, open_shadow
 from holdfast.surfaces import report as out
@@ -38,6 +39,7 @@ WAIT_S = 60.0  # for a step of the probe; it takes well below a second
 LOOK_S = 0.02
 OUTPUT_CHARS_KEPT = 20_000
 HOLDFAST = (sys.executable, "-P", "-m", "holdfast")
+PYTHON = (sys.executable, "-I", "-c")
 Json = dict[str, Any]  # Any: what a command printed with --json
 
 
@@ -76,8 +78,11 @@ class Done:
     @property
     def said(self) -> str:
         """Its error in one line."""
-        lines = [line for line in self.err.splitlines() if line.startswith("error: ")] or self.err.splitlines()[-1:]
-        return f"exit {self.code}: {lines[0] if lines else 'no message'}"
+        lines = self.err.splitlines()
+        found = [line for line in lines if line.startswith(("error: ", '{"error": '))] or lines[-1:] or ["no message"]
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            return f"exit {self.code}: {json.loads(found[-1])['error']['message']}"
+        return f"exit {self.code}: {found[0]}"
 
 
 @dataclass(slots=True)
@@ -214,6 +219,11 @@ class DrillRun:
         gone = (*gone_in_copy(self.production.home), *gone)
         with self.machine(gone=gone, copies=self.copies, small=small) as shadow:
             yield shadow
+
+    def own_home(self) -> None:
+        """Let the agent's folder be the shadow's own altogether: an overlay renames no folder of the layer below."""
+        home = str(self.production.home.state)
+        self.run(("sh", "-c", 'cp -a "$1" "$1.own" && rm -rf "$1" && mv "$1.own" "$1"', "sh", home))
 
     def get_shadow(self) -> Shadow:
         if self.shadow is None:
@@ -387,6 +397,14 @@ class DrillRun:
         self._stack.close()
         self.far_ends.clear()
 
+    def kill_worker(self, worker: Worker) -> int:
+        """SIGKILL to the process that works; its supervising parent stays. The wall clock, in ms."""
+        pid = worker.serving()[-1]
+        at_ms = time.time_ns() // 1_000_000
+        if not self.get_shadow().signal(pid, signal.SIGKILL):
+            raise DrillFailed(f"the worker process {pid} is gone already")
+        return at_ms
+
     def home_in(self, shadow: Shadow) -> Path:
         """The agent's folder of that machine, seen from outside."""
         return shadow.outside(self.production.home.state)
@@ -411,6 +429,3 @@ def _pipe(text: str) -> int:
     finally:
         os.close(writes)
     return reads
-
-
-WORKER_HOST = SHADOW_HOST

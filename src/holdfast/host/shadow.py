@@ -107,6 +107,18 @@ class Shadow:
         threading.Thread(target=_accept, args=(listening, port), name="holdfast far end", daemon=True).start()
         return inside
 
+    def signal(self, pid: int, number: int) -> bool:
+        """Send a signal to the process that has this id in the shadow; False where there is none."""
+        own = os.readlink(f"/proc/{self._first.pid}/ns/pid_for_children")
+        for one in os.listdir("/proc"):
+            with contextlib.suppress(OSError, StopIteration):
+                lines = Path(f"/proc/{one}/status").read_text("ascii", "replace").splitlines() if one.isdigit() else []
+                inner = next(line for line in lines if line.startswith("NSpid:")).split()[-1]
+                if int(inner) == pid and os.readlink(f"/proc/{one}/ns/pid") == own:
+                    os.kill(int(one), number)
+                    return True
+        return False
+
     def outside(self, path: Path) -> Path:
         """Where a path that the shadow wrote is on this machine."""
         text, layers = str(path), self.plan.folder / "layers"

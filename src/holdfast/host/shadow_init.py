@@ -170,19 +170,24 @@ class World:
             target = self.at(entry.path)
             if entry.path in self.gone:
                 remove(target)  # an earlier shadow of this folder may have made it
-                continue
-            if entry.path in OWN:
-                continue
-            if os.path.lexists(target) and not entry.is_dir(follow_symlinks=False):
-                continue  # the drill made it, in an earlier shadow of this folder
-            if entry.is_symlink():
-                os.symlink(os.readlink(entry.path), target)
-            elif entry.is_dir():
-                os.makedirs(target, exist_ok=True)
-                like(entry.path, target)
-                self.show(entry.path)
-            elif entry.is_file():
-                self.show_file(entry, target)
+            elif entry.path not in OWN:
+                try:
+                    self.show_entry(entry, target)
+                except FileNotFoundError:
+                    if os.path.lexists(entry.path):
+                        raise  # else another program has just removed it
+
+    def show_entry(self, entry: os.DirEntry[str], target: str) -> None:
+        if entry.is_dir(follow_symlinks=False):
+            os.makedirs(target, exist_ok=True)
+            like(entry.path, target)
+            self.show(entry.path)
+        elif os.path.lexists(target):
+            return  # the drill made it, in an earlier shadow of this folder
+        elif entry.is_symlink():
+            os.symlink(os.readlink(entry.path), target)
+        elif entry.is_file():
+            self.show_file(entry, target)
 
     def show_file(self, entry: os.DirEntry[str], target: str) -> None:
         found = entry.stat()

@@ -251,8 +251,21 @@ PROCEDURES: tuple[Procedure, ...] = (
 )
 
 
+# Not a failure: what is tried every day.
+TEST_RESTORE = Procedure(
+    slug="test-restore",
+    failure="nothing failed: the newest snapshot is restored for a test",
+    rank=Rank.STATE,
+    decides="no decision is needed",
+    actions=(
+        _run("restore into a new folder", "holdfast recover --place {place} --home {home} --to {to}", "its path"),
+    ),
+    worked="every file that has not changed since is equal",
+)
+
+
 def get_procedure(slug: str) -> Procedure:
-    return next(one for one in PROCEDURES if one.slug == slug)
+    return next(one for one in (*PROCEDURES, TEST_RESTORE) if one.slug == slug)
 
 
 def procedure_values(
@@ -267,6 +280,7 @@ def procedure_values(
         "name": home.name,
         "id": id,
         "app": app,
+        "to": "/srv/holdfast-restored",
         "vault": str(home.vault or "VAULT"),
         "second": str(home.second or "SECOND"),
         "log": str(home.log_file),
