@@ -76,6 +76,9 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "journal": Entry("holdfast.cli.journal.journal", "where tasks are kept: show, move to PostgreSQL, check"),
         "migrate": Entry("holdfast.cli.recover.migrate", "move an agent to another host: export, import"),
     },
+    "prove it": {
+        "drill": Entry("holdfast.cli.drill.drill", "rehearse a failure, measure the recovery, sign the report")
+    },
     "identity": {
         "identity": Entry("holdfast.cli.identity.identity", "who the agent is: show, rotate, evict, recover"),
         "paper": Entry("holdfast.cli.paper.paper", "recovery sheets and public card: print, verify, revoke"),

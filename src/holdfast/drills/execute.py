@@ -30,6 +30,7 @@ from holdfast.core.version import find_version
 from holdfast.drills.catalogue import Drill
 from holdfast.drills.production import Production, copy_for_shadow, find_harm, look
 from holdfast.drills.run import DrillFailed, DrillKey, DrillRun, Observer
+from holdfast.drills.signoff import write_pages
 from holdfast.errors import BadInput, HoldfastError, NotNow, NotProven
 from holdfast.host.private_files import ensure_private_folder, locked, open_private, write_atomically
 from holdfast.identity.lease.lease_holder import InstanceFile, host_digest
@@ -61,6 +62,7 @@ class DrillOrder:
     place: str = ""  # restore from this one; empty: the best that a shadow can reach
     seed: int = 0
     lead: str = ""
+    rto_s: float | None = None  # in place of the drill's own target
     observe: Observer = lambda _run, _event: None
     tell: Tell = lambda _text: None
 
@@ -210,15 +212,15 @@ def build_report(
     if run is not None:
         run.event("cleanup_done", "the drill's folder is removed; no process and no mount is left", actor="drill")
     targets = out.DrillTargets(
-        rto_s=drill.rto_s,
-        rpo_s=drill.rpo_s,
+        rto_s=drill.rto_s if order.rto_s is None or drill.rto_s is None else order.rto_s,
+        rpo_s=order.home.settings.backup.stale_after_h * 3600 if drill.rpo_s is None else drill.rpo_s,
         rpo_items=drill.rpo_items,
         mtd_s=None,
         identity="the same id",
         duplicates=0,
         lost=0,
         parked_max=drill.parked_max,
-        source="defaults of Holdfast",
+        source="defaults of Holdfast; data loss: stale_after_h of [backup]",
     )
     rto, rpo = _rto(run, targets), _rpo(run, targets)
     if verdict is None:
@@ -423,4 +425,22 @@ def write_report(order: DrillOrder, report: out.DrillReport, evidence: dict[str,
         file = out.ReportFile(certificate=json.loads(certificate.line()), report=report, seal=json.loads(seal.line()))
         path = folder / f"{report.id}.json"
         write_atomically(path, out.file_bytes(file))
+        write_pages(out.read_report(path))
     return path
+
+
+def find_evidence_faults(found: out.SealedReport) -> list[str]:
+    """What is wrong with the files of evidence beside a report; a copy of the report alone has none."""
+    folder = found.path.with_suffix("")
+    if not folder.is_dir():
+        return []
+    faults: list[str] = []
+    for one in found.report.evidence:
+        try:
+            raw = (folder / one.name).read_bytes()
+        except OSError as error:
+            faults.append(f"{folder / one.name}: {error.strerror}")
+            continue
+        if (len(raw), out.sha256_of(raw)) != (one.size, one.sha256):
+            faults.append(f"{folder / one.name} is not the file that the report names")
+    return faults

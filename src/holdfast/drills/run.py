@@ -149,7 +149,7 @@ class DrillRun:
     surfaces: tuple[str, ...] = ()
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _commands: list[bytes] = field(default_factory=list[bytes])
-    _workers: int = 0
+    workers: list[Worker] = field(default_factory=list[Worker])
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -326,8 +326,7 @@ class DrillRun:
         self, *options: str, home: Path | None = None, settings: Mapping[str, str] | None = None
     ) -> Worker:
         """The worker of the procedure, with the probe as its app."""
-        self._workers += 1
-        log = self.folder / f"worker-{self._workers}.log"
+        log = self.folder / f"worker-{len(self.workers) + 1}.log"
         folder = str(home or self.values["home"])
         words = ("holdfast", "worker", APP, "--home", folder)
         if home is None:
@@ -339,7 +338,8 @@ class DrillRun:
                 stdout=sink,
                 stderr=sink,
             )
-        return Worker(process, log)
+        self.workers.append(Worker(process, log))
+        return self.workers[-1]
 
     def submit(self, steps: Sequence[str], *, request: str = "", home: str = "", task: str = TASK, **more: Any) -> str:
         """Submit a probe; its task id. Any: JSON arguments of the probe."""
@@ -390,10 +390,8 @@ class DrillRun:
         lines = [json.dumps(_plain(one)) for end in self.far_ends.values() for one in end.ledger().effects]
         if self.far_ends:
             self.evidence["far-ends.jsonl"] = ("far end", "".join(f"{line}\n" for line in lines).encode())
-        for number in range(1, self._workers + 1):
-            log = self.folder / f"worker-{number}.log"
-            if log.exists():
-                self.evidence[log.name] = ("log", log.read_bytes()[-OUTPUT_CHARS_KEPT:])
+        for worker in self.workers:
+            self.evidence[worker.log.name] = ("log", worker.log.read_bytes()[-OUTPUT_CHARS_KEPT:])
         self._stack.close()
         self.far_ends.clear()
 
