@@ -15,6 +15,7 @@ FULL_S = 3.0  # how long the disk stays full
 PAUSE_S = 0.5  # between steps, so that the disk fills in between
 STEPS = ("keyed",) * 5
 FLIPS = 8
+RESUME_S = 5.0
 # Writes zeros until the disk is full.
 FILL = """
 import os, sys
@@ -68,6 +69,9 @@ def disk_full(run: DrillRun) -> None:
         run.event("state_restored", "there is space again")
         run.event("journal_reconciled", "nothing was put back")
         run.verify_step(task, after_ms=freed_ms)
+        resumed_s = run.events[-1].at_s - next(one.at_s for one in run.events if one.name == "state_restored")
+        if resumed_s > RESUME_S:
+            run.find("minor", f"it took {resumed_s:.1f} s from free space to the next step; {RESUME_S:g} s is usual")
         ended = run.wait_task(task)
         run.check("L1", ended["state"] == "succeeded", f"task {task}: {ended['state']}")
         checked = run.holdfast("journal", "check", "--home", str(home))
