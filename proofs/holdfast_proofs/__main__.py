@@ -29,6 +29,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
     "moves": ("moves",),
     "moves-alone": ("moves", "--no-arbiter"),
     "twin-recoveries": ("twin_recoveries",),
+    "drills": ("drills",),
     "rewind": ("rewind", "--cases", "200"),
     "decisions": ("decision_races",),
     "memory-edits": ("memory_edits", "--edits", "10000"),

@@ -60,6 +60,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "how-to/move-an-agent",
         "how-to/move-to-postgres",
         "how-to/restore-with-borg",
+        "how-to/quarterly-test",
+        "how-to/drills-in-ci",
     ),
     "Understand it": (
         "explanation/guarantees",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -152,6 +153,9 @@ READING = (
     "level show",
     "surface list",
     "target show",
+    "drill list",
+    "drill findings",
+    "drill schedule",
 )
 
 
@@ -250,6 +254,12 @@ def test_every_command_finds_an_adopted_agent(
     os.close(writes)
     with open(reads, encoding="utf-8") as pipe:
         words = pipe.read().strip()
+    one.run("drill", "run", "region-loss", way="--home", code=5)  # it has no PostgreSQL: a report says so
+    one.run("drill", "report", way="HOLDFAST_HOME")
+    one.run("drill", "verify", way="--home")
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True)
+    report = next((home / "drills").glob("*.json")).stem
+    one.run("drill", "sign", report, "--key", str(tmp_path / "key"), "--name", "Ada", way="HOLDFAST_HOME")
     # Found, and refused: a package would leave the agent's own files behind.
     package, vault = str(tmp_path / "clawd.move"), str(one.apart / "vault")
     capsys.readouterr()

@@ -81,6 +81,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "level": Entry("holdfast.cli.surfaces.level", "what the agent survives, 0 to 4, and whether it is proven"),
         "surface": Entry("holdfast.cli.surfaces.surface", "every place where state of the agent is, and its risk"),
         "target": Entry("holdfast.cli.surfaces.target", "how long a recovery may take, and how much may be lost"),
+        "drill": Entry("holdfast.cli.drill.drill", "rehearse a failure, measure the recovery, sign the report"),
     },
     "identity": {
         "identity": Entry("holdfast.cli.identity.identity", "who the agent is: show, rotate, evict, recover"),

@@ -170,7 +170,7 @@ def load_command(name: str, commands: Commands) -> None:
 
 OPTION = re.compile(r"-{1,2}[a-z][a-z-]*(?==|$)")
 # Commands whose stray arguments may be secrets.
-SECRETIVE = ("secret", "share", "paper", "identity", "init", "recover", "migrate")
+SECRETIVE = ("secret", "share", "paper", "identity", "init", "recover", "migrate", "drill")
 NAME_CHARS = max(map(len, COMMANDS))
 EXIT_INTERNAL = 1
 EXIT_INTERRUPTED = 130

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.errors.base import BadUsage, Conflict, NotFound, Retryable
+from holdfast.errors.base import BadUsage, Conflict, NotFound, Retryable, Unresolved
 
 
 class BadSettings(BadUsage):
@@ -71,3 +71,19 @@ class MoveRefused(Conflict):
 
     code = "move-refused"
     default_hint = "nothing was changed; see `holdfast explain move-an-agent`"
+
+
+class ReportInvalid(BadUsage):
+    """A drill report was changed, is incomplete, is not signed by the agent whose key log you gave, or does not follow
+    the report before it. It proves nothing."""
+
+    code = "report-invalid"
+    default_hint = "get the file again from the agent's folder or from a backup; `holdfast drill verify` checks it"
+
+
+class NotProven(Unresolved):
+    """The drill could not run, so it proves nothing: a place is away, the words were not given, the vault needs a
+    person, or this machine allows no shadow. Nothing was harmed."""
+
+    code = "not-proven"
+    default_hint = "fix what the message names, then run the drill again"

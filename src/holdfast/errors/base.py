@@ -19,7 +19,8 @@
          |   +- BadUsage             BadInput (BadEvent, BadRecord), BadValue, TooLarge, BadApp, BadSettings,
          |   |                       BadReference, NotDurable, StepOpen, ToolNotImportable, Misuse, NoSchema,
          |   |                       BadSecret, SecretInInput, StateHeldElsewhere, BadPlace, BadPhrase, BadShare,
-         |   |                       BadSheet, BadKeyFile, ScratchRefused, ScratchTooLarge, ScratchChanging
+         |   |                       BadSheet, BadKeyFile, ScratchRefused, ScratchTooLarge, ScratchChanging,
+         |   |                       ReportInvalid
          |   +- NotFound             TaskNotFound, StepNotFound, ApprovalNotFound, BlobNotFound, SecretNotFound,
          |   |                       PlaceNotFound, SnapshotNotFound, NotAnAgent, NoHandoff, LogMissing, ResultErased,
          |   |                       RescueKeyNotFound
@@ -35,7 +36,8 @@
          |   |                       BackupDamaged, ArchiveRefused
          |   +- HostUnfit            ReadOnly, ModeTooWide, WrongOwner, WrongKind, SymlinkRefused, OpenParent,
          |   |                       NetworkFileSystem, LocksMissing, BootIdMissing, DiskFailed, JournalRefused,
-         |   |                       EngineMissing, EngineTooOld, PlaceRefused, SnapshotFailed, BackupFailed
+         |   |                       EngineMissing, EngineTooOld, PlaceRefused, SnapshotFailed, BackupFailed,
+         |   |                       ShadowRefused
          |   +- ModelRejected        the provider rejects the request
          |   |   +- ContextTooLong, ModelKeyRefused, ModelNotFound, ModelQuotaSpent
          |   +- ModelRefused         the model itself declines
@@ -58,6 +60,7 @@
              +- ChildDied, AttemptTimedOut   a blocking tool's process died; the deadline passed
              +- ToolRaised           a blocking tool raised in its own process
              +- TaskParked           the task needs a person
+             +- NotProven            a drill that could not run
              +- TaskUnfinished       a wait ended before the task did
     BaseException
      +- Signal                       control flow that `except Exception` must not swallow

@@ -92,3 +92,17 @@ class BootIdMissing(HostUnfit):
 
     code = "boot-id-missing"
     default_hint = "mount /proc: Holdfast reads the machine's boot id there"
+
+
+class ShadowRefused(HostUnfit):
+    """A drill runs in a shadow: processes with mounts, processes and a network of their own. This machine does not
+    allow them, so the drill proves nothing; nothing was run and nothing was changed.
+
+    Containers often forbid namespaces, and some systems forbid them to ordinary users. The drill's folder must be on a
+    disk whose file system can be the upper layer of an overlay: ext4, xfs, btrfs or tmpfs."""
+
+    code = "shadow-refused"
+    default_hint = (
+        "run the drill outside a container, or as root; if the message names a mount, choose another disk with "
+        "--folder DIR (ext4, xfs, btrfs or tmpfs)"
+    )

@@ -172,21 +172,42 @@ def parse_every(text: str) -> float:
 def make_schedule(home: Path, *, agent: str, every: str) -> Schedule:
     """For the agent in this folder, run by the Python that runs this."""
     parse_every(every)
-    words = [sys.executable, "-m", "holdfast", "backup", "due", "--every", every, "--home"]
-    command = " ".join([*map(shlex.quote, words), shlex.quote(str(home))])
-    unit = f"holdfast-backup-{_unit_name(agent)}"
+    return make_units(
+        ("backup", "due", "--every", every, "--home", str(home)),
+        unit=f"holdfast-backup-{_unit_name(agent)}",
+        does=f"Backups of the agent {agent}",
+        looks=f"Look which backups of the agent {agent} are due",
+        calendar=f"*:0/{LOOK_MIN}",
+        cron=f"*/{LOOK_MIN} * * * *",
+    )
+
+
+def make_drill_schedule(home: Path, *, agent: str) -> Schedule:
+    """Once a day, at night, whatever drill is due and needs no person."""
+    return make_units(
+        ("drill", "run", "--due", "--home", str(home)),
+        unit=f"holdfast-drill-{_unit_name(agent)}",
+        does=f"Drills of the agent {agent}",
+        looks=f"Look which drills of the agent {agent} are due",
+        calendar="*-*-* 03:30:00",
+        cron="30 3 * * *",
+    )
+
+
+def make_units(arguments: Sequence[str], *, unit: str, does: str, looks: str, calendar: str, cron: str) -> Schedule:
+    words = [sys.executable, "-m", "holdfast", *arguments]
     service = (
-        f"[Unit]\nDescription=Backups of the agent {agent}\n\n"
-        f"[Service]\nType=oneshot\nExecStart={_escaped([*words, str(home)])}\n"
+        f"[Unit]\nDescription={does}\n\n"
+        f"[Service]\nType=oneshot\nExecStart={_escaped(words)}\n"
         "Nice=10\nIOSchedulingClass=idle\nUMask=0077\n"
     )
     timer = (
-        f"[Unit]\nDescription=Look which backups of the agent {agent} are due\n\n"
-        f"[Timer]\nOnCalendar=*:0/{LOOK_MIN}\nRandomizedDelaySec=60\nPersistent=true\n\n"
+        f"[Unit]\nDescription={looks}\n\n"
+        f"[Timer]\nOnCalendar={calendar}\nRandomizedDelaySec=60\nPersistent=true\n\n"
         "[Install]\nWantedBy=timers.target\n"
     )
-    cron = f"*/{LOOK_MIN} * * * * {command}".replace("%", r"\%")
-    return Schedule(unit=unit, service=service, timer=timer, cron=cron)
+    line = f"{cron} {' '.join(map(shlex.quote, words))}".replace("%", r"\%")
+    return Schedule(unit=unit, service=service, timer=timer, cron=line)
 
 
 def units_folder() -> Path:

@@ -33,6 +33,7 @@ class Family(StrEnum):
     RCPT = "rcpt"
     HEAD = "head"
     ANSWER = "ans"
+    DRILL = "drill"
 
 
 class Reason(StrEnum):

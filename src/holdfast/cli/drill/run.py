@@ -1,0 +1,204 @@
+"""`holdfast drill run` and `schedule`."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from holdfast.cli.command import home_of
+from holdfast.cli.input.agent_places import path_of
+from holdfast.cli.input.input_sheet import read_given
+from holdfast.cli.screen.screen import one_line, print_json, talk
+from holdfast.cli.signals import Ended
+from holdfast.core.clock import SystemClock
+from holdfast.drills.catalogue import DRILLS, SETS, Drill, get_drill
+from holdfast.drills.execute import DrillDone, DrillOrder, run_drill
+from holdfast.drills.run import DrillKey, DrillRun
+from holdfast.errors import EXIT_FAILED, EXIT_UNRESOLVED, BadInput, BadPhrase, BadShare, HoldfastError, NotProven
+from holdfast.identity.acts.paper_acts import find_phrase
+from holdfast.identity.files.own_log import find_own_log
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.speaker.open_speaker import open_speaker
+from holdfast.layout.agent_home import AgentHome
+from holdfast.surfaces.report import read_reports
+
+DAY_MS = 86_400_000
+
+
+def run(args: argparse.Namespace) -> int:
+    home = home_of(args)
+    drills = _chosen(args, home)
+    if not drills:
+        return _finish(args, [])
+    key = _key(args, home) if any(one.words for one in drills) else None
+    try:
+        speaker = open_speaker(home, SystemClock())
+        speaker.log()
+    except HoldfastError as error:
+        raise NotProven(f"the report could not be signed: {error.message}", hint=error.hint) from error
+    folder = path_of(args.folder) if args.folder else Path.home() / ".cache" / "holdfast" / "drills" / home.name
+    seed = secrets.randbits(32) if args.seed is None else args.seed
+    done: list[DrillDone] = []
+    with _ended_by_signals():
+        for drill in drills:
+            if not args.json:
+                talk(f"{drill.code} {drill.title} ({drill.slug}), seed {seed}")
+            order = DrillOrder(
+                home=home,
+                folder=folder,
+                speaker=speaker,
+                key=key if drill.words else None,
+                place=args.place,
+                seed=seed,
+                lead=args.lead,
+                observe=_silent if args.json else _show,
+                tell=talk,
+            )
+            done.append(run_drill(drill, order))
+            if not args.json:
+                _tell(done[-1])
+    return _finish(args, done)
+
+
+def _chosen(args: argparse.Namespace, home: AgentHome) -> list[Drill]:
+    slugs = [get_drill(name).slug for name in args.name]
+    for name, members in SETS.items():
+        if getattr(args, name):
+            slugs += members
+    if args.due:
+        slugs += _due(home)
+    elif not slugs:
+        raise BadInput("no drill was named", hint="name one, or give --quarterly, --daily, --deploy or --all")
+    return [get_drill(slug) for slug in dict.fromkeys(slugs)]
+
+
+def _due(home: AgentHome) -> Iterator[str]:
+    """Drills whose newest report is older than their interval, and that run without a person."""
+    newest = {one.slug: one.ended_ms for one in read_reports(home)}
+    now_ms = SystemClock().wall_ms()
+    for one in DRILLS:
+        if not one.words and now_ms - newest.get(one.slug, 0) >= one.interval_days * DAY_MS:
+            yield one.slug
+
+
+def _key(args: argparse.Namespace, home: AgentHome) -> DrillKey | None:
+    """The words or shares, checked against the agent's log before anything runs. Raises NotProven for wrong ones."""
+    if args.words_fd is None and not sys.stdin.isatty():
+        return None
+    began = time.monotonic()
+    given = read_given(args)
+    hand_s = time.monotonic() - began
+    log = find_own_log(home.folder, Sodium())
+    try:
+        if log is not None:
+            find_phrase([log], words=given.words, shares=given.shares, passphrase=given.passphrase)[0].wipe()
+    except (BadPhrase, BadShare) as error:
+        raise NotProven(f"the words are not those of this agent: {error.message}", hint=error.hint) from error
+    typed = [("--words-fd", given.words or "\n".join(given.shares))]
+    if given.passphrase:
+        typed.append(("--sheet-passphrase-fd", given.passphrase))
+    return DrillKey(kind="shares" if given.shares else "words", typed=tuple(typed), hand_s=hand_s)
+
+
+def _show(run: DrillRun, event: str) -> None:
+    last = run.events[-1]
+    talk(f"{last.at_s:8.1f} s  {event.replace('_', ' ')}: {one_line(last.evidence, chars_max=160)}")
+
+
+def _silent(_run: DrillRun, _event: str) -> None:
+    return
+
+
+def _tell(done: DrillDone) -> None:
+    report = done.report
+    for one in report.results.invariants:
+        if not one.passed:
+            talk(f"    NOT kept: {one.code}: {one_line(one.evidence, chars_max=200)}")
+    rto, rpo = report.results.rto.actual_s, report.results.rpo
+    figures = [f"recovery time {rto:g} s"] if rto is not None else []
+    figures += [f"lost {rpo.actual_s:g} s, {rpo.actual_items} items"] if rpo.actual_s is not None else []
+    why = f": {report.reason}" if report.reason else ""
+    talk(f"{report.scenario.drill}: {report.verdict}{why}" + (f" ({'; '.join(figures)})" if figures else ""))
+    talk(f"report: {done.path}")
+
+
+def _finish(args: argparse.Namespace, done: list[DrillDone]) -> int:
+    if args.json:
+        print_json({"drills": [{**_shape(one)} for one in done]})
+    elif not done:
+        talk("nothing is due")
+    verdicts = {one.report.verdict for one in done}
+    if "fail" in verdicts:
+        return EXIT_FAILED
+    if "not proven" in verdicts or (done and verdicts <= {"not applicable"}):
+        return EXIT_UNRESOLVED
+    return 0
+
+
+def _shape(done: DrillDone) -> dict[str, object]:
+    report = done.report
+    identity = report.results.identity
+    return {
+        "id": report.id,
+        "drill": report.scenario.drill,
+        "code": report.scenario.code,
+        "verdict": report.verdict,
+        "reason": report.reason,
+        "rto_s": report.results.rto.actual_s,
+        "rpo_s": report.results.rpo.actual_s,
+        "rpo_items": report.results.rpo.actual_items,
+        "identity_same": None if identity is None else identity.same,
+        "findings": len(report.findings),
+        "seed": report.seed,
+        "report": str(done.path),
+    }
+
+
+@contextmanager
+def _ended_by_signals() -> Generator[None]:
+    """SIGTERM and SIGHUP clean up as Ctrl-C does."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise Ended(signal.Signals(number))
+
+    old = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def run_schedule(args: argparse.Namespace) -> int:
+    from holdfast.backup.upkeep.scheduled import install, make_drill_schedule, units_folder
+    from holdfast.identity.vault.vault import opens_unattended
+
+    home = home_of(args)
+    locked = home.vault is not None and not opens_unattended(home.vault)
+    schedule = make_drill_schedule(home.folder, agent=home.name)
+    written = install(schedule, units_folder()) if args.install else ()
+    if args.json:
+        fields = {"unit": schedule.unit, "service": schedule.service, "timer": schedule.timer, "cron": schedule.cron}
+        print_json({**fields, "written": [str(path) for path in written], "vault_opens": not locked})
+        return 0
+    if locked:
+        talk(
+            "WARNING: no scheduled drill will run: the vault opens only with a passphrase, and a timer cannot type it\n"
+            "hint: `holdfast identity add-unlock --unlock-file FILE`"
+        )
+    if args.install:
+        for path in written:
+            talk(f"written: {path}")
+        talk(f"start the timer: systemctl --user daemon-reload && systemctl --user enable --now {schedule.unit}.timer")
+        return 0
+    print(f"# ~/.config/systemd/user/{schedule.unit}.service\n{schedule.service}")
+    print(f"# ~/.config/systemd/user/{schedule.unit}.timer\n{schedule.timer}")
+    print(f"# or, with crontab -e:\n{schedule.cron}")
+    return 0

@@ -1,0 +1,283 @@
+"""Every drill: what it breaks, what it promises by default, and when it does not apply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from holdfast.drills.backups import backup_tampered, old_backup, place_lost, test_restore
+from holdfast.drills.disks import disk_full, journal_damage
+from holdfast.drills.host_loss import host_loss
+from holdfast.drills.keys import keys_lost, keys_stolen
+from holdfast.drills.production import Production
+from holdfast.drills.provider import provider_lost
+from holdfast.drills.run import DrillRun
+from holdfast.drills.work import hand_off, process_kill, two_alive
+from holdfast.errors import BadInput, NotProven
+
+MONTH_DAYS, QUARTER_DAYS, WEEK_DAYS = 30, 90, 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drill:
+    slug: str
+    code: str
+    title: str
+    narrative: str
+    threat: str
+    likelihood: Literal["rare", "occasional", "frequent"]
+    interval_days: int
+    run: Callable[[DrillRun], None]
+    type: Literal["component", "functional", "full failover"] = "functional"
+    rto_s: float | None = None
+    rpo_s: float | None = None  # None: as the agent's own target says
+    rpo_items: int | None = None
+    parked_max: int | None = None
+    words: bool = False  # needs a person's words
+    find_reason: Callable[[Production], str] = lambda _production: ""  # why it does not apply
+
+
+def no_places(production: Production) -> str:
+    return "" if production.places else "the agent has no backup place"
+
+
+def fewer_than_two_places(production: Production) -> str:
+    return "" if len(production.places) > 1 else "the agent has no second backup place"
+
+
+def no_arbiter(production: Production) -> str:
+    return "" if production.home.arbiter is not None else "the settings name no arbiter: nothing decides between copies"
+
+
+def no_journal(production: Production) -> str:
+    return "" if production.journal is not None else "the agent has no journal"
+
+
+def no_model(production: Production) -> str:
+    found = production.journal is not None and production.journal.model_steps
+    return "" if found else "no newer task in the journal asks a model"
+
+
+def no_server(production: Production) -> str:
+    return "" if production.home.journal_url else "the journal is a file, not in PostgreSQL"
+
+
+def _on_servers(_run: DrillRun) -> None:
+    raise NotProven(
+        "a shadow has no PostgreSQL servers that it could fail over",
+        hint="fail over your own servers in a test system, as docs/how-to/lose-a-region.md says",
+    )
+
+
+DRILLS: tuple[Drill, ...] = (
+    Drill(
+        slug="process-kill",
+        code="D01",
+        title="The worker is killed",
+        narrative="The worker process is killed inside calls, before and after their effects, and at random moments.",
+        threat="out of memory, a crash, a deploy",
+        likelihood="frequent",
+        interval_days=WEEK_DAYS,
+        run=process_kill,
+        type="component",
+        rto_s=1.0,
+        rpo_s=0.0,
+        rpo_items=0,
+        parked_max=0,
+    ),
+    Drill(
+        slug="host-loss",
+        code="D02",
+        title="The machine is lost",
+        narrative="The machine dies in the middle of a step. On another one, with nothing of the agent left, it is "
+        "restored from its recovery sheet and one backup place.",
+        threat="fire, theft, a broken disk, a deleted virtual machine",
+        likelihood="occasional",
+        interval_days=WEEK_DAYS,
+        run=host_loss,
+        type="full failover",
+        rto_s=300.0,
+        words=True,
+        find_reason=no_places,
+    ),
+    Drill(
+        slug="region-loss",
+        code="D03",
+        title="A region is lost",
+        narrative="The region with the journal's server is cut off; the other one continues.",
+        threat="loss of power or network of a whole site",
+        likelihood="rare",
+        interval_days=MONTH_DAYS,
+        run=_on_servers,
+        type="full failover",
+        rpo_s=0.0,
+        find_reason=no_server,
+    ),
+    Drill(
+        slug="store-failover",
+        code="D04",
+        title="The journal's server fails over",
+        narrative="PostgreSQL fails over to its standby inside a commit.",
+        threat="a broken server, an upgrade",
+        likelihood="occasional",
+        interval_days=MONTH_DAYS,
+        run=_on_servers,
+        rpo_s=0.0,
+        find_reason=no_server,
+    ),
+    Drill(
+        slug="disk-full",
+        code="D05",
+        title="The disk is full",
+        narrative="The disk with the journal is full while a task runs; then there is space again.",
+        threat="logs, a large file, a forgotten backup",
+        likelihood="frequent",
+        interval_days=WEEK_DAYS,
+        run=disk_full,
+        type="component",
+        rpo_s=0.0,
+        rpo_items=0,
+        parked_max=0,
+    ),
+    Drill(
+        slug="journal-damage",
+        code="D06",
+        title="The journal is damaged",
+        narrative="Bits of the journal's file are flipped; the check finds them, and a backup brings it back.",
+        threat="a failing disk or memory",
+        likelihood="rare",
+        interval_days=QUARTER_DAYS,
+        run=journal_damage,
+        rto_s=300.0,
+        find_reason=no_places,
+    ),
+    Drill(
+        slug="place-lost",
+        code="D07",
+        title="A backup place is lost",
+        narrative="One of the places is gone; the other one still restores.",
+        threat="a broken disk, a closed account",
+        likelihood="occasional",
+        interval_days=WEEK_DAYS,
+        run=place_lost,
+        rto_s=300.0,
+        find_reason=fewer_than_two_places,
+    ),
+    Drill(
+        slug="backup-tampered",
+        code="D08",
+        title="A backup is tampered with",
+        narrative="A byte of a repository is changed; then a repository is put back to an older day.",
+        threat="ransomware, an intruder, bit rot",
+        likelihood="rare",
+        interval_days=QUARTER_DAYS,
+        run=backup_tampered,
+        rto_s=300.0,
+        find_reason=fewer_than_two_places,
+    ),
+    Drill(
+        slug="keys-lost",
+        code="D09",
+        title="The keys are lost",
+        narrative="Vault and second place are gone; the identity is recovered from its recovery sheet.",
+        threat="a forgotten passphrase, a broken disk",
+        likelihood="occasional",
+        interval_days=MONTH_DAYS,
+        run=keys_lost,
+        rto_s=60.0,
+        rpo_s=0.0,
+        words=True,
+        find_reason=no_places,
+    ),
+    Drill(
+        slug="keys-stolen",
+        code="D10",
+        title="The keys are stolen",
+        narrative="A thief works with a copy of all online keys; one command with the recovery sheet locks him out.",
+        threat="theft of the machine, malware",
+        likelihood="rare",
+        interval_days=QUARTER_DAYS,
+        run=keys_stolen,
+        rpo_s=0.0,
+        words=True,
+    ),
+    Drill(
+        slug="two-alive",
+        code="D12",
+        title="Two copies are alive",
+        narrative="A copy of the agent's folder is started beside the agent; one of them acts.",
+        threat="a copied virtual machine, a restored folder that is started twice",
+        likelihood="occasional",
+        interval_days=QUARTER_DAYS,
+        run=two_alive,
+        rpo_s=0.0,
+        find_reason=no_arbiter,
+    ),
+    Drill(
+        slug="old-backup",
+        code="D13",
+        title="An older backup is restored",
+        narrative="Effects were made after the snapshot that is restored; none is made again.",
+        threat="the newest snapshot is lost or damaged",
+        likelihood="occasional",
+        interval_days=MONTH_DAYS,
+        run=old_backup,
+        rto_s=300.0,
+        parked_max=1,
+        find_reason=no_places,
+    ),
+    Drill(
+        slug="hand-off",
+        code="D14",
+        title="The agent restarts and remembers nothing",
+        narrative="Every process dies and the journal is away; the hand-off file alone answers where the agent was.",
+        threat="a restart, another person or model that takes over",
+        likelihood="frequent",
+        interval_days=WEEK_DAYS,
+        run=hand_off,
+        type="component",
+        rto_s=60.0,
+    ),
+    Drill(
+        slug="provider-lost",
+        code="D15",
+        title="The model provider is lost",
+        narrative="The endpoint that answered the last turn is gone; the next turn goes to another one.",
+        threat="an outage of a provider or a region, a closed account",
+        likelihood="occasional",
+        interval_days=QUARTER_DAYS,
+        run=provider_lost,
+        rto_s=60.0,
+        rpo_s=0.0,
+        find_reason=no_model,
+    ),
+    Drill(
+        slug="test-restore",
+        code="D00",
+        title="Test restore",
+        narrative="The newest snapshot is restored into a new folder, on the path of a recovery, and compared.",
+        threat="a backup that cannot be restored",
+        likelihood="occasional",
+        interval_days=1,
+        run=test_restore,
+        type="component",
+        rto_s=300.0,
+        find_reason=no_places,
+    ),
+)
+SETS: dict[str, tuple[str, ...]] = {
+    "quarterly": ("host-loss",),
+    "daily": ("test-restore",),
+    "deploy": ("process-kill", "hand-off"),
+    "all": tuple(one.slug for one in DRILLS),
+}
+
+
+def get_drill(name: str) -> Drill:
+    """By its slug or code. Raises BadInput."""
+    for one in DRILLS:
+        if name.lower() in (one.slug, one.code.lower()):
+            return one
+    known = ", ".join(f"{one.slug} ({one.code})" for one in DRILLS)
+    raise BadInput(f"there is no drill {name!r}", hint=f"the drills are: {known}")

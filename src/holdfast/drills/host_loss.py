@@ -1,0 +1,262 @@
+"""host-loss: the machine dies in the middle of a step; the agent is restored on another one from paper and one place.
+
+Two machines, one after the other, that share what is off the machine: the places. On the first one a copy of the agent
+works, and does an effect that no backup knows of; then every process of it dies at once. On the second one nothing of
+the agent is left: folder, journal, vault, second place, arbiter, witness on the same disk, keys. The snapshot that is
+restored is production's own newest one. The caller sends its request again, as callers do; the far end must count the
+effect once.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from holdfast.core.clock import iso
+from holdfast.downstream.faults import Fault, FaultKind
+from holdfast.drills.production import compare_files
+from holdfast.drills.run import DrillFailed, DrillRun, Json
+from holdfast.errors import NotProven
+from holdfast.host.shadow import Shadow
+from holdfast.surfaces import report as out
+
+UNLOCK, UNLOCK_SECOND = "/run/holdfast-drill-unlock", "/run/holdfast-drill-unlock-second"
+NEW_KEYS = ("--unlock-file", UNLOCK, "--second-unlock-file", UNLOCK_SECOND)
+REQUEST = "drill-request"
+
+
+def host_loss(run: DrillRun) -> None:
+    key, place = run.key, run.place
+    if place is None:
+        raise NotProven(
+            "no place is a folder that this machine can reach now", hint="mount it, or add one: `holdfast place add`"
+        )
+    if key is None or not key.signs:
+        raise NotProven("the recovery words were not given", hint="type them at a terminal, or give --words-fd N")
+    run.fresh = True
+    if run.production.is_beside(place.root):
+        run.find("major", f"place {place.name} is on the disk of the agent's folder: a real loss takes both")
+    first = work_and_die(run)
+    before = run.effects_of(first)
+    run.event("recovery_started", f"on a fresh root, from place {place.name} and {key.kind}", actor="person")
+    run.step("take the recovery sheet, or enough shares, from where it is kept")
+    with run.machine(gone=run.production.lost_with_host()) as machine:
+        _check_nothing_left(run, machine)
+        restored = restore(run, key_options=(*NEW_KEYS, *key.options), typed=key.typed)
+        after(run, machine, restored, task=first, before=len(before))
+
+
+def after(run: DrillRun, machine: Shadow, restored: Json, *, task: str, before: int) -> None:
+    """From restored files to a verified step; then everything is compared."""
+    run.start_worker().wait_serving()
+    run.event("connectivity_restored", "the worker serves")
+    began_ms = time.time_ns() // 1_000_000
+    again = run.submit(["keyed", "keyed"], request=REQUEST)
+    run.verify_step(again, after_ms=began_ms)
+    shown = run.wait_task(again)
+    run.event("steady_state", f"task {again}: {shown['state']}")
+    measure_effects(run, [again], before=before, expected=2)
+    if task:
+        run.check("I9", again == task, f"sent again, the request is task {again}; before the loss it was {task}")
+    run.identity = check_identity(run, incarnation=restored["incarnation"])
+    snapshot = restored["restored"]
+    run.state = compare_state(run, run.home_in(machine), snapshot_s=int(snapshot["at"]))
+    listed = run.good("task", "list", "--limit", "100000", "--json", "--home", run.values["home"]).json()["tasks"]
+    measure_loss(run, snapshot, tasks={one["task_id"] for one in listed})
+    run.act("see what waits for a person", "--json", must=False, why="its JSON is read")
+    run.act("see which secrets to rotate", must=False)
+
+
+def work_and_die(run: DrillRun) -> str:
+    """A copy of the agent works on a machine of its own, which then dies in the middle of a step. The task that it had;
+    empty where no copy can run, because its vault needs a person."""
+    locked = run.production.find_locked()
+    if locked:
+        run.deviations.append(f"no copy of the agent worked before the loss: {locked}")
+        run.event("baseline_taken", describe(run))
+        run.fault("server death", how="everything on the machine is absent", target="the agent's machine")
+        task = ""
+    else:
+        with run.running_copy() as machine:
+            worker = run.start_worker()
+            worker.wait_serving()
+            run.set_faults("keyed", Fault(kind=FaultKind.HOLD, skip=1))
+            task = run.submit(["keyed", "keyed"], request=REQUEST)
+            run.far_end("keyed").wait_inside()
+            run.event("baseline_taken", f"task {task}: one step done, one under way; {describe(run)}")
+            run.fault(
+                "server death", how="every process of the machine is killed at once", target="a copy of the agent"
+            )
+            machine.kill()
+            worker.process.wait()
+        run.far_end("keyed").release()
+        run.set_faults("keyed")
+    run.event("detected", "the worker's process is gone", actor="drill")
+    run.event("declared", "host lost", actor="drill lead")
+    return task
+
+
+def describe(run: DrillRun) -> str:
+    journal = run.production.journal
+    return "no journal" if journal is None else f"production's journal at {journal.incarnation}/{journal.sequence}"
+
+
+def _check_nothing_left(run: DrillRun, machine: Shadow) -> None:
+    """From inside: what the loss takes is absent."""
+    paths = [str(one) for one in run.production.lost_with_host()]
+    there = run.run(("sh", "-c", 'for one in "$@"; do if [ -e "$one" ]; then echo "$one"; fi; done', "sh", *paths)).out
+    run.require("fresh root", not there.strip(), there.strip() or f"{len(paths)} paths of the lost machine are absent")
+
+
+def restore(run: DrillRun, *, key_options: Iterable[str], typed: Iterable[tuple[str, str]]) -> Json:
+    """By the command of the procedure; what it printed."""
+    title = "restore the agent on a new machine"
+    done = run.act(title, "--yes", "--json", *key_options, typed=typed, must=False)
+    if done.code != 0:
+        raise DrillFailed(f"holdfast recover: {done.said}")
+    found: Json = done.json()
+    restored = found["restored"]
+    at = iso(int(restored["at"]) * 1000)
+    run.event("identity_unlocked", f"{run.key.kind if run.key else 'the vault'}; id {found['id']}")
+    run.event(
+        "state_restored", f"snapshot {restored['seq']} of {at} from {restored['place']}: {restored['files']} files"
+    )
+    checked = run.act("check the journal", must=False)
+    run.check("I11", checked.code == 0, f"holdfast journal check: exit {checked.code}")
+    run.event("journal_reconciled", f"incarnation {found['incarnation']}; {found['suspect_tasks']} open tasks in doubt")
+    run.backup = out.BackupResult(
+        places=tuple(one.name for one in run.production.places),
+        archive=restored["archive"],
+        age_s=round(max(0.0, run.began_ms / 1000 - int(restored["at"])), 3),
+        check_rc=done.code,
+        files_restored=restored["files"],
+        bytes=restored["bytes"],
+        seconds=round(found["restore_s"], 3),
+        key_used=run.key.kind if run.key else "vault",
+    )
+    for one in restored["passed"]:
+        run.find("critical", f"place {one['place']} could not restore {one['archive']}: {one['message']}")
+    return found
+
+
+def measure_effects(
+    run: DrillRun, tasks: list[str], *, before: int, expected: int, parked: tuple[str, ...] = ()
+) -> None:
+    """What the far ends counted for these tasks: each step once."""
+    effects = [one for task in tasks for one in run.effects_of(task)]
+    bases = {(one.task, one.base) for one in effects}
+    duplicates, lost = len(effects) - len(bases), max(0, expected - len(bases))
+    run.effects = out.Effects(
+        before=before,
+        after=len(effects),
+        far_end_counts={kind: end.ledger().count for kind, end in run.far_ends.items()},
+        duplicates=duplicates,
+        lost=lost,
+        unknown_resolved={"by key": sum(_replays(run)), "by asking": 0, "by evidence": 0},
+        parked=parked,
+        adopted=tuple(f"{one.task}/{one.base}" for one in effects[:before]),
+    )
+    run.check("I1", duplicates == 0, f"{len(effects)} effects of {len(bases)} steps at the far ends")
+    run.check("I2", lost == 0, f"{len(bases)} of {expected} steps took effect")
+
+
+def _replays(run: DrillRun) -> list[int]:
+    return [sum(one.outcome == "replayed" for one in end.ledger().requests) for end in run.far_ends.values()]
+
+
+def check_identity(run: DrillRun, *, incarnation: int | None, refused: bool | None = None) -> out.IdentityResult:
+    """A third party draws a challenge; the agent answers; a process that has none of our files judges the answer by the
+    public key log, as a place shows it to everyone who can read it."""
+    shown = run.act("see who the agent is", "--json", why="its JSON is read").json()
+    challenge = secrets.token_hex(16)
+    home = run.values["home"]
+    answer = run.good("identity", "answer", "--home", home, "--challenge", challenge, "--asker", "drill").out.strip()
+    folder = run.folder / "public"
+    folder.mkdir(exist_ok=True)
+    machine, own = run.get_shadow(), run.production.home
+    for name in (own.log_file.name, own.receipts_file.name):
+        (folder / name).write_bytes(run.run(("cat", str(own.folder / name))).out.encode())
+    (folder / "answer").write_text(answer)
+    desk = Path("/srv/holdfast-verifier")
+    copies = [(one, desk / one.name) for one in sorted(folder.iterdir())]
+    log = desk / own.log_file.name
+    with run.machine(gone=run.production.everything(), copies=copies, name="verifier"):
+        words = ("--log", str(log), "--id", run.production.log.id, "--challenge", challenge, "--asker", "drill")
+        judged = run.holdfast("identity", "check-answer", *words, "--answer", f"@{desk / 'answer'}", "--json")
+    run.shadow = machine
+    same = judged.code == 0 and judged.json()["id"] == run.production.log.id == shown["id"]
+    run.check("identity", same, "an answer under the same id" if same else f"the answer is not accepted: {judged.said}")
+    return out.IdentityResult(
+        agent_id_before=run.production.log.id,
+        agent_id_after=str(shown["id"]),
+        challenge=challenge,
+        answer=answer,
+        verifier="holdfast identity check-answer in a machine without any file of the agent",
+        witnesses_confirming=int(shown["head"]["receipts"]),
+        incarnation_before=None if run.production.journal is None else run.production.journal.incarnation,
+        incarnation_after=incarnation,
+        old_instance_refused=refused,
+        same=same,
+    )
+
+
+def compare_state(run: DrillRun, restored: Path, *, snapshot_s: int) -> out.StateResult:
+    found = compare_files(run.production, restored, snapshot_s=snapshot_s)
+    equal = not found.differing
+    text = f"{found.compared} files compared" + (
+        "" if equal else f"; not as they were: {', '.join(found.differing[:5])}"
+    )
+    run.check("state", equal, text)
+    run.surfaces = ("identity keys", "key log", "journal", "memory", "backups")
+    run.rpo = out.Rpo(
+        target_s=None,
+        actual_s=None,
+        actual_items=None,
+        last_acked_commit=None,
+        last_recovered_commit=None,
+        lost_items={"files": len(found.lost)},
+        verdict="not measured",
+    )
+    checks = {one.code: one.passed for one in run.checks}
+    return out.StateResult(
+        manifest_root_before=found.root_before,
+        manifest_root_after=found.root_after,
+        files_compared=found.compared,
+        differing=found.differing,
+        hash_chain_ok=checks.get("I11"),
+        prompt_prefix_equal=None,
+        questions_asked=None,
+        questions_answered=None,
+    )
+
+
+def measure_loss(run: DrillRun, snapshot: Json, *, tasks: set[str] | None) -> None:
+    """What production has acknowledged and the restored agent does not have: counted against production's journal.
+    `tasks`: those of the restored journal, where it was opened."""
+    acked, recovered = run.production.journal, snapshot["journal_sequence"]
+    files = run.rpo.lost_items.get("files", 0) if run.rpo is not None else 0
+    if acked is None or recovered is None:
+        items: dict[str, int] = {"files": files}
+        last_acked = last_recovered = None
+        seconds = 0.0
+    else:
+        records = max(0, acked.sequence - int(recovered))
+        items = {"journal records": records, "files": files}
+        if tasks is not None:
+            items["tasks"] = len(acked.tasks - tasks)
+        seconds = max(0.0, acked.newest_ms / 1000 - int(snapshot["at"])) if records else 0.0
+        last_acked = out.Commit(incarnation=acked.incarnation, sequence=acked.sequence, at=iso(acked.newest_ms))
+        last_recovered = out.Commit(
+            incarnation=int(snapshot["incarnation"]), sequence=int(recovered), at=iso(int(snapshot["at"]) * 1000)
+        )
+    run.rpo = out.Rpo(
+        target_s=None,
+        actual_s=round(seconds, 3),
+        actual_items=sum(items.values()),
+        last_acked_commit=last_acked,
+        last_recovered_commit=last_recovered,
+        lost_items=items,
+        verdict="not measured",
+    )

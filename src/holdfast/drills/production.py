@@ -1,0 +1,370 @@
+"""The agent as it is before a drill, and whether it is the same after it.
+
+Order matters. First the journal is looked at, and copied where the drill needs a copy: opening a database may settle
+its files. Then every file of the agent is marked: size, times, inode, and the digest of what it holds. After the drill
+the files are marked again before anything else is opened. A stopped agent must be equal, byte for byte. Beside a
+working one only what its own work changes may differ, and each such change is judged: the key log, the witnesses and
+the keys are equal, the granted incarnation is the same, new records belong to its own sessions, new heads are signed
+and chained by it.
+
+Of a repository at a place the data files are marked by size, times and inode alone: they may have many gigabytes, and
+no one but the kernel sets the time of a file's last change of status.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.app.binder import open_journal
+from holdfast.backup.chain.heads import parse_copy
+from holdfast.backup.places.address import PlaceKind
+from holdfast.backup.places.places import Place, read_places
+from holdfast.core.clock import SystemClock
+from holdfast.core.ids import TaskId
+from holdfast.core.journal_address import FILE, file_at
+from holdfast.errors import HoldfastError, NotProven
+from holdfast.host.private_files import read_private
+from holdfast.identity.files.own_log import find_own_log
+from holdfast.identity.lease.arbiter import FolderArbiter
+from holdfast.identity.log.log_state import KeyLog
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.statements.statements import find_fault_in_head, follows
+from holdfast.identity.vault.slots import find_unattended
+from holdfast.identity.vault.vault import read_slots
+from holdfast.journal.bind import journal_at
+from holdfast.journal.contract import Filter, Journal
+from holdfast.layout.agent_home import AgentHome
+from holdfast.layout.covered import CoveredKind, covered_files
+from holdfast.layout.settings import read_fields, write_identity_settings, write_journal_url
+from holdfast.layout.witness_address import folders_of
+from holdfast.runtime.task.talk import ASK
+from holdfast.surfaces.report import FOLDER as REPORTS
+
+SHADOW_HOST = "shadow"  # the name of a shadow's machine, so of its workers
+HASHED_BYTES_MAX = 64 << 20
+HEADS_BYTES_MAX = 64 << 20
+PIECE_BYTES = 1 << 20
+TASKS_MAX = 100_000
+TASKS_READ = 50  # the newest ones, for what the agent uses
+# What a recovery writes again in the restored folder.
+REWRITTEN = frozenset(
+    (
+        *("escrow.age", "handoff.md", "heads.jsonl", "holdfast.toml"),
+        *("identity.json", "kel.jsonl", "places.json", "receipts.jsonl"),
+    )
+)
+
+
+class Mark(NamedTuple):
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    sha256: str
+
+
+Marks = dict[str, Mark]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalFacts:
+    """What the journal has acknowledged."""
+
+    id: str
+    incarnation: int
+    sequence: int
+    newest_ms: int
+    tasks: frozenset[str]
+    live: bool  # a session holds a lease now
+    workers: frozenset[str]
+    model_steps: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Production:
+    """One agent, looked at."""
+
+    home: AgentHome
+    log: KeyLog
+    places: tuple[Place, ...]
+    journal: JournalFacts | None
+    marks: Marks = field(repr=False)
+    granted: int  # incarnation, by its arbiter; 0: none
+
+    @property
+    def folder_places(self) -> tuple[Place, ...]:
+        """Places that a shadow can reach: folders of this machine."""
+        return tuple(one for one in self.places if one.kind is PlaceKind.FOLDER and one.root.is_dir())
+
+    def is_beside(self, path: Path) -> bool:
+        """Whether the path is lost together with the agent's folder: it is on the same disk."""
+        return _device(path) == _device(self.home.folder)
+
+    def lost_with_host(self) -> tuple[Path, ...]:
+        """What the loss of this machine takes. Places are not in it: a machine that has them all has no backup, and
+        the drill says so."""
+        home = self.home
+        witnesses = [one for one in folders_of(home.witnesses) if self.is_beside(one)]
+        given = [home.state, home.vault, home.second, home.arbiter, home.signer, *witnesses, *self.unlock_files()]
+        given.append(Path.home() / ".config" / "holdfast")
+        return tuple(dict.fromkeys(one for one in given if one is not None))
+
+    def unlock_files(self) -> tuple[Path, ...]:
+        found: list[Path] = []
+        for folder in (self.home.vault, self.home.second):
+            if folder is not None and folder.is_dir():
+                found += [Path(slot.source) for slot in read_slots(folder) if slot.kind == "file"]
+        return tuple(found)
+
+    def everything(self) -> tuple[Path, ...]:
+        """All paths of the agent: absent where a third party checks its answer."""
+        roots = (one.root for one in self.places if one.kind is not PlaceKind.SSH)
+        return tuple(dict.fromkeys((*self.lost_with_host(), *folders_of(self.home.witnesses), *roots)))
+
+    def find_locked(self) -> str:
+        """Why a process without a person cannot open its vault; empty where it can."""
+        vault = self.home.vault
+        if vault is None:
+            return "the agent has no vault"
+        if find_unattended(read_slots(vault)):
+            return ""
+        return "the vault opens only with a passphrase, which nobody types in a drill"
+
+
+async def look(home: AgentHome) -> Production:
+    """The agent as it is now. Raises NotProven where there is no identity: nothing could be recovered or signed."""
+    log = find_own_log(home.folder, Sodium())
+    if log is None:
+        raise NotProven(
+            f"the agent in {home.folder} has no identity", hint="make one: `holdfast init NAME --home FOLDER`"
+        )
+    journal = await _journal_facts(home)
+    return Production(
+        home=home,
+        log=log,
+        places=read_places(home.places_file),
+        journal=journal,
+        granted=_granted(home, log),
+        marks=mark_all(home),
+    )
+
+
+async def _journal_facts(home: AgentHome) -> JournalFacts | None:
+    admin = journal_at(home.journal)
+    if not admin.exists():
+        return None
+    opened, _ = await open_journal(home.journal, create=False)
+    try:
+        sessions = await opened.list_sessions()
+        rows = await opened.list_tasks(Filter(limit=TASKS_MAX))
+        return JournalFacts(
+            id=opened.journal_id,
+            incarnation=opened.incarnation,
+            sequence=admin.newest_record(),
+            newest_ms=max((row.changed_ms for row in rows), default=0),
+            tasks=frozenset(str(row.task_id) for row in rows),
+            live=any(one.alive for one in sessions),
+            workers=frozenset(one.worker for one in sessions),
+            model_steps=await _asks_models(opened, [row.task_id for row in rows[:TASKS_READ]]),
+        )
+    finally:
+        await opened.close()
+
+
+async def _asks_models(journal: Journal, newest: Sequence[TaskId]) -> bool:
+    """Whether one of these tasks asked a model."""
+    for task_id in newest:
+        try:
+            if any(step.tool == ASK for step in (await journal.read_task(task_id)).steps.values()):
+                return True
+        except HoldfastError:
+            continue  # erased, or damaged: others say it too
+    return False
+
+
+def _granted(home: AgentHome, log: KeyLog) -> int:
+    if home.arbiter is None or not home.arbiter.is_dir():
+        return 0
+    seen = FolderArbiter(home.arbiter, clock=SystemClock()).look(log.id)
+    return 0 if seen is None else seen.e
+
+
+def copy_for_shadow(home: AgentHome, to: Path) -> tuple[tuple[Path, Path], ...]:
+    """Files that a running copy of the agent needs besides what a shadow sees anyway: the journal as it was after some
+    commit, and settings with a journal in a file and without a signer. Made before the agent is marked."""
+    to.mkdir(mode=0o700, parents=True, exist_ok=True)
+    copies: list[tuple[Path, Path]] = []
+    admin = journal_at(home.journal)
+    if admin.exists():
+        (to / FILE).touch(0o600)
+        admin.copy(to / FILE)
+        copies.append((to / FILE, home.folder / FILE))
+    settings = to / home.settings_file.name
+    settings.write_bytes(home.settings_file.read_bytes())
+    settings.chmod(0o600)
+    if read_fields(settings).get("journal_url"):
+        write_journal_url(settings, "")
+    if home.settings.identity.signer:
+        from msgspec.structs import replace
+
+        write_identity_settings(settings, name=home.name, identity=replace(home.settings.identity, signer=""))
+    return (*copies, (settings, home.settings_file))
+
+
+def gone_in_copy(home: AgentHome) -> tuple[Path, ...]:
+    """What a running copy makes for itself: this host's own files, and who may act."""
+    journal = file_at(home.folder / FILE).path
+    beside = [journal.with_name(journal.name + end) for end in ("", "-wal", "-shm")]
+    own = (home.instance, home.settings_file, *beside)
+    return own if home.arbiter is None else (*own, home.arbiter)
+
+
+def mark_all(home: AgentHome) -> Marks:
+    """Every file that belongs to the agent, wherever it is."""
+    marks: Marks = {}
+    given = (home.state, home.vault, home.second, home.arbiter, *folders_of(home.witnesses))
+    for root in dict.fromkeys(one for one in given if one is not None):
+        for path in _files(root, skip=home.folder / REPORTS):
+            _add(marks, path, hashed=True)
+    for place in read_places(home.places_file):
+        if place.kind is not PlaceKind.SSH and place.own.is_dir():
+            for path in _files(place.own, skip=None):
+                _add(marks, path, hashed="/repository/data/" not in path)
+    return marks
+
+
+def _files(root: Path, *, skip: Path | None) -> Iterator[str]:
+    for folder, names, files in os.walk(root):
+        if skip is not None:
+            names[:] = [name for name in names if os.path.join(folder, name) != str(skip)]
+        for name in files:
+            yield os.path.join(folder, name)
+
+
+def _add(marks: Marks, path: str, *, hashed: bool) -> None:
+    try:
+        found = os.lstat(path)
+        digest = ""
+        if stat.S_ISLNK(found.st_mode):
+            digest = os.readlink(path)
+        elif hashed and stat.S_ISREG(found.st_mode) and found.st_size <= HASHED_BYTES_MAX:
+            digest = hash_file(path)
+    except OSError as error:
+        marks[path] = Mark(-1, 0, 0, 0, error.strerror or "")
+        return
+    marks[path] = Mark(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, digest)
+
+
+def hash_file(path: str | Path) -> str:
+    seen = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(PIECE_BYTES):
+            seen.update(piece)
+    return seen.hexdigest()
+
+
+async def find_harm(before: Production) -> list[str]:
+    """What of production is not as it was and is not explained by its own work. Nothing is the only good answer."""
+    home = before.home
+    after = mark_all(home)  # before anything is opened
+    changed = sorted(path for path in before.marks.keys() | after.keys() if before.marks.get(path) != after.get(path))
+    if not changed:
+        return []
+    now = await look(home)
+    live = now.journal is not None and (now.journal.live or before.journal is None or before.journal.live)
+    if not live:
+        return [f"{path} changed although the agent is stopped" for path in changed]
+    fixed = [
+        home.log_file,
+        home.receipts_file,
+        home.identity_file,
+        home.vault,
+        home.second,
+        *folders_of(home.witnesses),
+    ]
+    harm = [f"{path} changed" for path in changed if any(one is not None and _is_in(path, one) for one in fixed)]
+    if now.granted != before.granted:
+        harm.append(f"the arbiter granted incarnation {now.granted}; before the drill it was {before.granted}")
+    harm += [f"a worker of a shadow wrote to the journal: {one}" for one in _shadow_workers(now)]
+    return [*harm, *_foreign_heads(before, now)]
+
+
+def _shadow_workers(now: Production) -> list[str]:
+    workers = now.journal.workers if now.journal is not None else frozenset[str]()
+    return sorted(one for one in workers if one.partition(":")[0] == SHADOW_HOST)
+
+
+def _foreign_heads(before: Production, now: Production) -> list[str]:
+    try:
+        heads = parse_copy(read_private(now.home.heads_file, HEADS_BYTES_MAX)).heads
+    except FileNotFoundError:
+        return []
+    except HoldfastError as error:
+        return [error.message]
+    harm: list[str] = []
+    for one, other in zip((None, *heads), heads, strict=False):
+        fault = find_fault_in_head(other, before.log, port=Sodium())
+        if fault is not None or (one is not None and not follows(other, one)):
+            harm.append(f"head {other.record.seq} of the backups is not the agent's own")
+    return harm
+
+
+def _is_in(path: str, root: Path) -> bool:
+    return path == str(root) or path.startswith(f"{root}/")
+
+
+def _device(path: Path) -> int:
+    at = path
+    while not at.exists() and at != at.parent:
+        at = at.parent
+    return at.stat().st_dev
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesCompared:
+    """The files of a restored folder beside those of production."""
+
+    compared: int
+    differing: tuple[str, ...]  # of files that have not changed since the snapshot
+    lost: tuple[str, ...]  # changed or new since the snapshot
+    root_before: str
+    root_after: str
+
+
+def compare_files(production: Production, restored: Path, *, snapshot_s: int) -> FilesCompared:
+    """`restored`: the agent's folder as the shadow left it, from outside. A file that production has not touched since
+    the snapshot must be there and be equal; one that it has touched counts as lost if it differs."""
+    state = production.home.state
+    own = "" if state == production.home.folder else f"{production.home.folder.relative_to(state).as_posix()}/"
+    differing: list[str] = []
+    lost: list[str] = []
+    roots = (hashlib.sha256(), hashlib.sha256())
+    count = 0
+    for path, kind in covered_files(state, production.home.covering()):
+        mark = production.marks.get(str(state / path))
+        if kind is not CoveredKind.FILE or mark is None or path.removeprefix(own) in REWRITTEN:
+            continue
+        try:
+            there = hash_file(restored / path)
+        except OSError:
+            there = ""
+        count += 1
+        young = mark.mtime_ns >= snapshot_s * 1_000_000_000
+        if there != mark.sha256:
+            (lost if young else differing).append(path)
+        elif not young:
+            roots[0].update(f"{path}\0{mark.sha256}\n".encode())
+            roots[1].update(f"{path}\0{there}\n".encode())
+    return FilesCompared(
+        compared=count,
+        differing=tuple(differing),
+        lost=tuple(lost),
+        root_before=roots[0].hexdigest(),
+        root_after=roots[1].hexdigest(),
+    )

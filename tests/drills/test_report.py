@@ -1,0 +1,203 @@
+"""A drill's report is the agent's own, unchanged, in its place of the chain; anyone with the key log can tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from holdfast.cli.main import main
+from holdfast.drills.export import html, markdown
+from holdfast.errors import HoldfastError
+from holdfast.identity.files.own_log import read_own_log
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.surfaces.report import ReportFile, check_report, parse_report, read_folder, read_report, read_reports
+from holdfast_proofs.drills import Example, make_example
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "drill-report.schema.json"
+FLIPS = 300
+# Shares no line with Holdfast: what a reader does with the file alone.
+RECOMPUTE = """
+import json, sys
+report = json.load(open(sys.argv[1]))["report"]
+at = {}
+for one in report["timeline"]:
+    at.setdefault(one["name"], one["at_s"])
+rto = round(at["first_verified_step"] - at["fault_injected"], 3)
+print(json.dumps([rto, report["results"]["rto"]["actual_s"]]))
+"""
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
+    """An agent with three reports: two that do not apply, and a real one."""
+    root = tmp_path_factory.mktemp("reports") / "root"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(root))
+        patch.delenv("HOLDFAST_HOME", raising=False)
+        made = make_example(root, places=0)
+        for slug in ("region-loss", "hand-off", "store-failover"):
+            made.run(slug)
+        yield made
+
+
+@pytest.fixture
+def copied(example: Example, tmp_path: Path) -> list[Path]:
+    """The reports and the key log, away from the agent."""
+    shutil.copy(example.home.log_file, tmp_path)
+    shutil.copy(example.home.receipts_file, tmp_path)
+    return [Path(shutil.copy(one, tmp_path)) for one in paths(example)]
+
+
+def paths(example: Example) -> list[Path]:
+    found = (example.home.folder / "drills").glob("*.json")
+    return sorted(found, key=lambda one: int(one.stem.rpartition("-")[2]))
+
+
+def test_a_drill_leaves_a_report_that_counts(example: Example) -> None:
+    found = read_reports(example.home)
+    assert [(one.slug, one.verdict) for one in found] == [
+        ("region-loss", "not applicable"),
+        ("hand-off", "pass"),
+        ("store-failover", "not applicable"),
+    ]
+    assert (example.home.folder / "drills").stat().st_mode & 0o077 == 0
+
+
+def test_every_changed_byte_is_found(example: Example) -> None:
+    path = paths(example)[1]
+    raw, log, rng = path.read_bytes(), read_own_log(example.home.folder, Sodium()), random.Random(7)
+    for at in rng.sample(range(len(raw)), FLIPS):
+        changed = bytearray(raw)
+        changed[at] ^= 1 << rng.randrange(7)
+        with pytest.raises(HoldfastError):
+            check_report(parse_report(bytes(changed), path), log, port=Sodium())
+
+
+def test_a_dropped_or_exchanged_report_breaks_the_chain(example: Example, copied: list[Path]) -> None:
+    good, faults = read_folder(example.home)
+    assert (len(good), faults) == (3, [])
+    log = ["--log", str(copied[0].with_name("kel.jsonl"))]
+    assert main(["drill", "verify", *map(str, copied), *log]) == 0
+    assert main(["drill", "verify", str(copied[0]), str(copied[2]), *log]) == 2
+    kept = paths(example)[1].read_bytes()
+    paths(example)[1].unlink()
+    try:
+        assert [one.slug for one in read_reports(example.home)] == ["region-loss"]
+        assert main(["drill", "verify", "--home", str(example.home.folder)]) == 2
+    finally:
+        copied[1].with_suffix(".json").rename(example.home.folder / "drills" / copied[1].name)
+    assert kept == paths(example)[1].read_bytes()
+    os.chmod(paths(example)[1], 0o600)
+
+
+def test_another_agents_log_does_not_verify_it(
+    copied: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "other"))
+    other = make_example(tmp_path / "other", name="eve", places=0)
+    assert main(["drill", "verify", *map(str, copied), "--log", str(other.home.log_file)]) == 2
+
+
+def test_a_stranger_recomputes_the_recovery_time(copied: list[Path]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", RECOMPUTE, str(copied[1])], capture_output=True, check=True
+    )
+    recomputed, reported = json.loads(done.stdout)
+    assert recomputed == reported > 0
+
+
+def test_the_published_schema_is_the_reports(copied: list[Path]) -> None:
+    """`python tests/drills/test_report.py` writes the file again."""
+    assert json.loads(SCHEMA.read_text()) == schema()
+    for path in copied:
+        problems = list(violations(json.loads(path.read_text()), schema(), schema()["$defs"]))
+        assert problems == []
+    broken = json.loads(copied[1].read_text())
+    del broken["report"]["results"]["rto"]["actual_s"]
+    broken["report"]["verdict"] = "fine"
+    assert len(list(violations(broken, schema(), schema()["$defs"]))) == 2
+
+
+def schema() -> dict[str, Any]:
+    return cast("dict[str, Any]", json.loads(msgspec.json.encode(msgspec.json.schema(ReportFile))))
+
+
+def violations(value: Any, rule: dict[str, Any], known: dict[str, Any]) -> Iterator[str]:
+    """What of this value breaks the schema: as much of JSON Schema as ours uses."""
+    if "$ref" in rule:
+        yield from violations(value, known[rule["$ref"].rpartition("/")[2]], known)
+        return
+    if "anyOf" in rule:
+        if all(list(violations(value, one, known)) for one in rule["anyOf"]):
+            yield f"{value!r} fits none of {len(rule['anyOf'])}"
+        return
+    kinds = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool, "null": type(None)}
+    kind = rule.get("type")
+    if kind == "number":
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            yield f"{value!r} is no number"
+    elif kind is not None and (not isinstance(value, kinds[kind]) or (kind == "integer" and isinstance(value, bool))):
+        yield f"{value!r} is no {kind}"
+        return
+    if "enum" in rule and value not in rule["enum"]:
+        yield f"{value!r} is not one of {rule['enum']}"
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value)
+        yield from (f"{name} is missing" for name in rule.get("required", ()) if name not in items)
+        parts = rule.get("properties", {})
+        for name, one in items.items():
+            if name in parts:
+                yield from violations(one, parts[name], known)
+            elif rule.get("additionalProperties") is False:
+                yield f"{name} is unknown"
+    elif isinstance(value, list) and isinstance(rule.get("items"), dict):
+        for one in cast("list[Any]", value):
+            yield from violations(one, rule["items"], known)
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
+def test_a_persons_signature_is_part_of_the_file(copied: list[Path], tmp_path: Path) -> None:
+    key, log = tmp_path / "key", ["--log", str(tmp_path / "kel.jsonl")]
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    path = copied[0]
+    words = ["drill", "sign", str(path), "--key", str(key), "--name", "Ada Byron", "--role", "approver"]
+    assert main(words) == 0
+    assert main(["drill", "verify", str(path), *log]) == 0
+    allowed = tmp_path / "allowed"
+    allowed.write_text(f'"Ada Byron" {key.with_suffix(".pub").read_text()}')
+    (tmp_path / "nobody").write_text("")
+    found = read_report(path)
+    assert found.file.signoff[0].key_id in markdown(found)
+    for name, code in (("allowed", 0), ("nobody", 2)):
+        assert main(["drill", "verify", str(path), *log, "--allowed-signers", str(tmp_path / name)]) == code
+    path.write_bytes(path.read_bytes().replace(b"Ada Byron", b"Eve Byron"))
+    assert main(["drill", "verify", str(path), *log]) == 2
+
+
+def test_the_page_needs_no_script_and_no_other_file(copied: list[Path]) -> None:
+    page = html(read_report(copied[1]))
+    assert "<svg" in page
+    for word in ("<script", "http://", "https://", "url(", "src=", "href="):
+        assert word not in page.replace("http://127.0.0.1", "")
+
+
+def test_text_from_outside_stays_text(copied: list[Path]) -> None:
+    found = read_report(copied[1])
+    report = msgspec.structs.replace(found.report, reason="<b>bold</b>")
+    changed = replace(found, file=msgspec.structs.replace(found.file, report=report))
+    assert "<b>" not in html(changed)
+
+
+if __name__ == "__main__":
+    SCHEMA.write_text(json.dumps(schema(), indent=1) + "\n")
