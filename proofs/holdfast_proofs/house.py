@@ -63,7 +63,7 @@ AIMS = {
 WHY = {
     "errors": "each class explains itself: the page of errors is made from the docstrings",
     "core": "typed rests and the list of notices moved in",
-    "identity": "rescue keys moved in",
+    "identity": "rescue keys, and what the register shows of keys, paper and witnesses, moved in",
     "runtime": "renamed public names keep their old ones until 0.2",
     "memory": "a line that an editor and the agent write at once is merged here, and that takes its room",
     "testing": "the contract suite of journals that several hosts share moved in",
@@ -75,7 +75,6 @@ WHY = {
     "app": "declarations and what workers serve are checked here; all who wait share one look",
     "backup": "published recoveries, cloud copies, sealed secrets, the kept staging folder and rescue keys moved in",
     "cli": "todo, explain, completion and tables that fit 80 columns moved in",
-    "identity": "what the register shows of keys, paper and witnesses moved in",
     "journal": "the journal in PostgreSQL moved in",
     "layout": "which files of an adopted agent are secret is decided here",
     "recovery": "a recovery is published and ends with a first backup",
