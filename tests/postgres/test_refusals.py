@@ -60,6 +60,9 @@ async def test_a_wrong_url_or_user(open_it: OpenJournal, server: Server, place: 
         assert not isinstance(refused, Retryable)  # a worker says it once and ends
     denied = await why_not(open_it, f"postgresql://{user}@/postgres?{socket}&{schema}")
     assert (type(denied), "permission denied" in denied.message) == (ReadOnly, True)
+    with pytest.raises(ReadOnly, match="may not make a journal") as poor:
+        await open_it(place=PostgresPlace.read(f"{server.url(user=user)}&schema=none_{place.schema}"))
+    assert poor.value.hint.endswith(f'GRANT CREATE ON DATABASE "postgres" TO "{user}"')
     with pytest.raises(BadInput, match="colour") as odd:
         PostgresPlace.read(f"{server.url()}&colour=red")
     assert "libpq" in odd.value.hint
