@@ -60,6 +60,9 @@ async def test_a_wrong_url_or_user(open_it: OpenJournal, server: Server, place: 
         assert not isinstance(refused, Retryable)  # a worker says it once and ends
     denied = await why_not(open_it, f"postgresql://{user}@/postgres?{socket}&{schema}")
     assert (type(denied), "permission denied" in denied.message) == (ReadOnly, True)
+    with pytest.raises(ReadOnly, match="may not make a journal") as poor:
+        await open_it(place=PostgresPlace.read(f"{server.url(user=user)}&schema=none_{place.schema}"))
+    assert poor.value.hint.endswith(f'GRANT CREATE ON DATABASE "postgres" TO "{user}"')
     with pytest.raises(BadInput, match="colour") as odd:
         PostgresPlace.read(f"{server.url()}&colour=red")
     assert "libpq" in odd.value.hint
@@ -103,14 +106,54 @@ async def test_a_standby_and_a_server_with_the_name_of_another(open_it: OpenJour
         assert (type(other), "certificate" in other.message) == (JournalRefused, True)
 
 
-def make_certificate(server: Server, folder: Path) -> Path:
-    """Of another host, and its key, for this server."""
-    made = "openssl req -x509 -newkey rsa:2048 -nodes -keyout server.key -out server.crt -subj /CN=other.example"
+async def test_tls_and_passwords_out_of_files(
+    open_it: OpenJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A passfile and a service file do what the page says; a wrong password, and none, are refused."""
+    with started(find_oldest()) as server:
+        server.execute("CREATE ROLE agents LOGIN PASSWORD 'rose'")
+        server.execute("CREATE DATABASE agents OWNER agents")
+        server.stop()
+        address = f"127.1.{os.getpid() % 250}.{os.getpid() // 250 % 250 + 2}"
+        server.configure({"ssl": "on", "listen_addresses": f"'{address}'"})
+        (server.data / "pg_hba.conf").write_text("local all all trust\nhostssl all all 0.0.0.0/0 scram-sha-256\n")
+        certificate = make_certificate(server, tmp_path, name="db.example")
+        server.start()
+        for name, word in (("right", "rose"), ("wrong", "thorn"), ("empty", "")):
+            (tmp_path / name).write_text(f"*:*:*:agents:{word}\n" if word else "")
+            (tmp_path / name).chmod(0o600)
+        checked = f"sslmode=verify-full&sslrootcert={certificate}&hostaddr={address}"
+        url = f"postgresql://agents@db.example/agents?{checked}&passfile={tmp_path}"
+        await open_it(place=PostgresPlace.read(f"{url}/right"))
+        assert server.execute(
+            "SELECT DISTINCT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'agents'"
+        ) == [(True,)]
+        for name in ("wrong", "empty"):
+            refused = await why_not(open_it, f"{url}/{name}")
+            assert (type(refused), "passfile" in refused.hint) == (JournalRefused, True)
+            assert "thorn" not in str(refused)
+        plain = await why_not(
+            open_it, f"postgresql://agents@{address}/agents?sslmode=disable&passfile={tmp_path}/right"
+        )
+        assert type(plain) is JournalRefused
+        service = {"host": "db.example", "dbname": "agents", "user": "agents", "hostaddr": address, "password": "rose"}
+        service |= {"sslmode": "verify-full", "sslrootcert": str(certificate)}
+        lines = "".join(f"{name}={value}\n" for name, value in service.items())
+        (tmp_path / "services").write_text(f"[agents]\n{lines}")
+        monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+        await open_it(place=PostgresPlace.read("postgresql:///?service=agents"), create=False)
+        unknown = await why_not(open_it, "postgresql:///?service=nobody")
+        assert (type(unknown), "service" in unknown.message) == (JournalRefused, True)
+
+
+def make_certificate(server: Server, folder: Path, *, name: str = "other.example") -> Path:
+    """Of the host of this name, and its key, for this server."""
+    made = f"openssl req -x509 -newkey rsa:2048 -nodes -keyout server.key -out server.crt -subj /CN={name}"
     subprocess.run([*made.split(), "-days", "2"], cwd=folder, check=True, capture_output=True)
-    for name, mode in (("server.key", 0o600), ("server.crt", 0o644)):
-        shutil.copy(folder / name, server.data)
-        shutil.chown(server.data / name, server.data.owner(), server.data.group())
-        (server.data / name).chmod(mode)
+    for file, mode in (("server.key", 0o600), ("server.crt", 0o644)):
+        shutil.copy(folder / file, server.data)
+        shutil.chown(server.data / file, server.data.owner(), server.data.group())
+        (server.data / file).chmod(mode)
     return folder / "server.crt"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.app.health import Gauges
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.ids import task_id_from_bytes
 from holdfast.errors import SessionLost
@@ -62,6 +63,7 @@ async def test_a_worker_tells_that_the_standby_is_gone_though_its_session_cannot
 
         await wait_until(told)
         assert engine.lease is None
+        assert "\nholdfast_journal_standby 0\n" in await Gauges(engine=engine, journal=journal).metrics()
     engine.stop()
     await serving
 

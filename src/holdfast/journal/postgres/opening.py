@@ -120,7 +120,14 @@ async def _prepare_schema(link: Link, keys: KeyRing, *, entropy: Entropy, create
             )
         # Another process may make it meanwhile; theirs is as good.
         with suppress(pg.DuplicateTable, pg.DuplicateSchema, pg.UniqueViolation, pg.DuplicateObject):
-            await schema.make(link, new_meta(keys, entropy.bytes(8).hex()))
+            try:
+                await schema.make(link, new_meta(keys, entropy.bytes(8).hex()))
+            except pg.InsufficientPrivilege as error:
+                user, database = link.db.info.user, link.db.info.dbname
+                raise ReadOnly(
+                    f"the database user {user} may not make a journal in the database {database}",
+                    hint=f'as an administrator of the database: GRANT CREATE ON DATABASE "{database}" TO "{user}"',
+                ) from error
     elif found < schema.SCHEMA:
         await check_keys(link, keys)
         await schema.raise_schema(link)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import psycopg
 from psycopg import AsyncConnection, Connection
@@ -67,7 +67,8 @@ class PostgresPlace:
             )
         rest = urlencode([(name, value) for name, value in options if name not in (SCHEMA, DIRECT)])
         try:
-            given = conninfo_to_dict(urlunsplit((parts.scheme, parts.netloc, parts.path, rest, "")))
+            # Put together by hand: `urlunsplit` leaves out the slashes where no host is named.
+            given = conninfo_to_dict(f"{parts.scheme}://{parts.netloc}{parts.path}{rest and '?'}{rest}")
         except psycopg.Error as error:
             raise BadInput(
                 f"the url of the journal is not valid: {' '.join(str(error).split())}",
@@ -90,7 +91,8 @@ class PostgresPlace:
     def shown(self) -> str:
         """For people: never a password."""
         given = conninfo_to_dict(self.conninfo)
-        at = f"{given.get('host') or 'local'}{':' + str(given['port']) if given.get('port') else ''}"
+        named = given.get("host") or (f"service {given['service']}" if given.get("service") else "local")
+        at = f"{named}{':' + str(given['port']) if given.get('port') else ''}"
         return f"postgresql://{at}/{given.get('dbname') or given.get('user') or ''} (schema {self.schema})"
 
     def sql(self, text: str) -> bytes:

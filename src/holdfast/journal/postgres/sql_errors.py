@@ -68,6 +68,8 @@ def translated(error: psycopg.Error, *, opening: bool = False) -> HoldfastError:
                 hint="name another schema in the url (`schema=NAME`); Holdfast makes the journal in it, and changes no "
                 "schema that it did not make",
             )
+        case pg.LockNotAvailable() | pg.DeadlockDetected() | pg.SerializationFailure() | pg.QueryCanceled():
+            return JournalBusy(f"the database is busy: {_text(error)}")
         case psycopg.OperationalError() if opening and is_refused(error):
             return JournalRefused(f"the database server refuses the connection: {_text(error)}")
         case psycopg.OperationalError() | psycopg.InterfaceError() | pg.IdleInTransactionSessionTimeout():

@@ -137,3 +137,44 @@ class Hosts:
         hosts.let_pass(100)
         await hosts.renew_as_before(here.session)
         assert await (await world.process()).claim() == []
+
+    async def test_a_restored_task_waits_until_no_worker_of_before_can_send(self, world: World) -> None:
+        """Another machine may have it, of which the restored journal knows nothing."""
+        if (hosts := await several(world)) is None or (port := world.administered) is None:
+            return
+        lost = await world.process()
+        claimed = await lost.start_task()
+        await lost.journal.close()
+        hosts.let_pass(2 * TTL_MS)
+        await port.at_place.restore(keys=port.keys, clock=world.clock)
+        there = await worker_of(world, await hosts.connect_elsewhere(), ttl_ms=10 * TTL_MS)
+        assert await there.journal.claim(there.session, names=None, limit=1) == []
+        hosts.let_pass(TTL_MS)
+        await there.journal.renew(there.session)
+        (again,) = await there.journal.claim(there.session, names=None, limit=1)
+        assert again.hold.task_id == claimed.hold.task_id
+        assert again.view.restored_ms > 0
+
+    async def test_hosts_agree_on_turns_and_texts(self, world: World) -> None:
+        hosts, port = await several(world), world.administered
+        if port is None:
+            return
+        shared = port.at_place.find_shared()
+        assert (shared is not None) == (hosts is not None) == port.at_place.hosts
+        if shared is None or hosts is None:
+            return
+        assert shared.take_turn("mow", holder="a", who="host A", for_s=TTL_MS / 1000) == ""
+        assert shared.take_turn("mow", holder="ab", who="host AB", for_s=1) == "host A"
+        assert shared.take_turn("dig", holder="ab", who="host AB", for_s=1) == ""
+        hosts.let_pass(TTL_MS - 1)
+        assert shared.take_turn("mow", holder="a", who="host A", for_s=TTL_MS / 1000) == ""
+        hosts.let_pass(TTL_MS)
+        assert shared.take_turn("mow", holder="ab", who="host AB", for_s=1) == ""
+        shared.give_turn("mow", holder="a")  # it has not got it any more
+        assert shared.take_turn("mow", holder="a", who="host A", for_s=1) == "host AB"
+        shared.give_turn("mow", holder="ab")
+        assert shared.take_turn("mow", holder="a", who="host A", for_s=1) == ""
+        assert shared.read_text("list") == ""
+        for word in ("milk", "bread"):
+            shared.change_text("list", lambda text, word=word: f"{text} {word}".strip())
+        assert (shared.read_text("list"), shared.read_text("other")) == ("milk bread", "")
