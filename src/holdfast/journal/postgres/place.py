@@ -1,8 +1,8 @@
 """Where the journal is: one schema of one database; how connections to it are made.
 
-A connection may come from a pooler in transaction mode, so nothing is kept in it: no prepared statements, no settings
-but for the transaction (`SETTINGS`), no temporary tables. What a commit must be (synced, and replicated where the
-server has a synchronous standby) is said in every transaction again.
+A connection may come from a pooler in transaction mode, so nothing is kept in it: no settings but for the transaction
+(`SETTINGS`), no temporary tables, no prepared statements but where there is no pooler (`adding.py`). What a commit must
+be (synced, and replicated where the server has a synchronous standby) is said in every transaction again.
 """
 
 from __future__ import annotations
