@@ -312,3 +312,16 @@ def test_a_snapshot_is_dated_by_its_name() -> None:
     assert backup_surfaces._made_ms(made) == 1_794_769_800_000
     assert backup_surfaces._made_ms("ada-1-1") is None
     assert backup_surfaces._made_ms("") is None
+
+
+def test_an_arbiter_that_is_gone_is_noticed_once_it_was_asked(world: World) -> None:
+    identity = msgspec.structs.replace(world.home.settings.identity, arbiter=str(world.root / "arbiter"))
+    settings = msgspec.structs.replace(world.home.settings, identity=identity)
+    home = AgentHome(folder=world.home.folder, name="ada", settings=settings)
+    assert rows_of(looked(home))["arbiter"].verdict is Verdict.COVERED
+    lease = home.instance / "lease.json"
+    lease.touch(0o600)
+    try:
+        assert rows_of(looked(home))["arbiter"].verdict is Verdict.AT_RISK
+    finally:
+        lease.unlink()
