@@ -27,6 +27,7 @@ from holdfast.identity.acts.paper_sheets import today
 from holdfast.identity.files.public_file import change_identity
 from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.identity.paper.sheets import PrintedSheet
+from holdfast.identity.vault.rescue import RescueEntry
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.runtime.models.reply import Reply, Route, StopReason, Text
 from holdfast.surfaces import register
@@ -312,3 +313,29 @@ def test_a_snapshot_is_dated_by_its_name() -> None:
     assert backup_surfaces._made_ms(made) == 1_794_769_800_000
     assert backup_surfaces._made_ms("ada-1-1") is None
     assert backup_surfaces._made_ms("") is None
+
+
+def test_an_arbiter_that_is_gone_is_noticed_once_it_was_asked(world: World) -> None:
+    identity = msgspec.structs.replace(world.home.settings.identity, arbiter=str(world.root / "arbiter"))
+    settings = msgspec.structs.replace(world.home.settings, identity=identity)
+    home = AgentHome(folder=world.home.folder, name="ada", settings=settings)
+    assert rows_of(looked(home))["arbiter"].verdict is Verdict.COVERED
+    lease = home.instance / "lease.json"
+    lease.touch(0o600)
+    try:
+        assert rows_of(looked(home))["arbiter"].verdict is Verdict.AT_RISK
+    finally:
+        lease.unlink()
+
+
+def test_a_revoked_rescue_key_is_at_risk_while_it_opens_something(world: World) -> None:
+    places = [one.place for one in backup_surfaces.see_places(world.home, now_ms=0)]
+    valid = RescueEntry(name="night", recipient="age1", added_ms=1)
+    assert backup_surfaces._rescue_row(valid, places).verdict is Verdict.COVERED
+    epochs = {one.name: one.epoch for one in places}
+    revoked = msgspec.structs.replace(valid, revoked_ms=2, epochs=epochs)
+    row = backup_surfaces._rescue_row(revoked, places)
+    assert (row.verdict, row.fix) == (Verdict.AT_RISK, "holdfast rescue revoke night")
+    assert "place-1" in row.why
+    closed = [msgspec.structs.replace(one, epoch=one.epoch + 1) for one in places]
+    assert backup_surfaces._rescue_row(revoked, closed).verdict is Verdict.COVERED

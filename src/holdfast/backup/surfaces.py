@@ -8,6 +8,7 @@ a restore gives back is as old as that. Made and verified are two facts.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from holdfast.backup.places.backup_places import states_of
 from holdfast.backup.places.companion_files import read_folder
 from holdfast.backup.places.place_state import PlaceState
 from holdfast.backup.places.places import Place, check_there, find_place_id, read_places
+from holdfast.backup.places.rescue_file import find_fix, opened_by, read_register
 from holdfast.backup.restore.restore_home import find_mark
 from holdfast.backup.upkeep.due import find_trouble
 from holdfast.core.notices import counted
@@ -26,6 +28,7 @@ from holdfast.core.surfaces import HOUR_MS, Cover, Fact, Found, Surface, Targets
 from holdfast.errors import HoldfastError
 from holdfast.host.private_files import is_in_memory, read_plain
 from holdfast.identity.vault.age import FILE_BYTES_MAX
+from holdfast.identity.vault.rescue import RescueEntry
 from holdfast.identity.vault.ring import ESCROW
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.covered import look
@@ -143,6 +146,7 @@ def cover_of(seen: tuple[SeenPlace, ...], *, now_ms: int, targets: Targets) -> C
 
 def found_places(home: AgentHome, seen: tuple[SeenPlace, ...], *, now_ms: int) -> Found:
     surfaces = [row for one in seen for row in (_place_row(home, one, now_ms=now_ms), _escrow_row(one))]
+    surfaces += [_rescue_row(one, [each.place for each in seen]) for one in read_register(home)]
     return Found(surfaces=tuple(surfaces), facts=tuple(fact for one in seen for fact in _facts(one, now_ms=now_ms)))
 
 
@@ -212,6 +216,26 @@ def _escrow_row(one: SeenPlace) -> Surface:
         verdict=Verdict.COVERED if there else Verdict.AT_RISK,
         why="the paper and this place are enough for a recovery" if there else "no equal copy was seen here",
         fix="" if there else NOW,
+    )
+
+
+def _rescue_row(entry: RescueEntry, places: Sequence[Place]) -> Surface:
+    """A rescue key: who holds it can read backups, also after it was revoked, until a new repository is begun."""
+    opens = opened_by(entry, places)
+    left = bool(entry.revoked_ms and opens)
+    text = "; ".join(one.text for one in opens) or "nothing"
+    why = f"revoked, and it still opens: {text}" if left else "it reads backups, and signs nothing"
+    return Surface(
+        id=f"rescue/{entry.name}",
+        kind="rescue key",
+        holds=f"a key that opens: {text}",
+        where="with the person or machine that you gave it to",
+        owner=entry.name,
+        protection="it can be revoked",
+        domain=f"rescue key {entry.name}",
+        verdict=Verdict.AT_RISK if left else Verdict.COVERED,
+        why=why,
+        fix=find_fix(entry, places).strip("`"),
     )
 
 

@@ -20,7 +20,6 @@ from holdfast.identity.files.own_log import find_pending, read_own_log
 from holdfast.identity.files.public_file import read_identity
 from holdfast.identity.journal_keys.keyfile import is_pointer
 from holdfast.identity.journal_keys.secret_file import StoredSecret
-from holdfast.identity.lease.lease_holder import NAME as KEY
 from holdfast.identity.log.log_state import KeyLog, is_final
 from holdfast.identity.paper.sheets import PrintedSheet, SheetRegister, SheetState, state_of
 from holdfast.identity.records.ed25519 import Signatures, Sodium
@@ -33,6 +32,7 @@ from holdfast.layout.agent_home import AgentHome
 VERIFY = "holdfast paper verify"
 PRINT = "holdfast paper print"
 DOCTOR = "holdfast doctor"
+LEASE = "lease.json"  # app.agent_lease.LEASE: a worker here has asked the arbiter
 SHOW = "holdfast identity show --fetch"
 
 
@@ -170,7 +170,7 @@ def _log_rows(home: AgentHome, watched: Watched) -> list[Surface]:
         rows = [_log_row(home, Verdict.AT_RISK, why, evidence=evidence, fix=SHOW)]
     rows += [_witness_row(str(address), watched) for address in home.witnesses]
     if home.arbiter is not None:
-        there = (home.arbiter / f"{watched.log.id}.json").is_file() or not (home.instance / KEY).exists()
+        there = (home.arbiter / f"{watched.log.id}.json").is_file() or not (home.instance / LEASE).exists()
         arbiter = Surface(
             id="arbiter",
             kind="arbiter",
