@@ -189,7 +189,7 @@ def change_messages(run: DrillRun, _example: Example) -> None:
     run.kill_worker(run.workers[-1])
 
 
-OTHER_LOG = (
+OTHER_LOG = 'head -n 1 "$HOME_/kel.jsonl" > "$ROOT/k"; cat "$ROOT/k" > "$HOME_/kel.jsonl"; : > "$HOME_/receipts.jsonl"'
     'printf "" > "$HOME_/receipts.jsonl"; head -c 40 "$HOME_/kel.jsonl" > "$HOME_/k"; mv "$HOME_/k" "$HOME_/kel.jsonl"'
 )
 GARBAGE = 'dd if=/dev/urandom of="$HOME_/journal.db" bs=4096 seek=1 count=4 conv=notrunc 2>/dev/null'
