@@ -190,8 +190,6 @@ def change_messages(run: DrillRun, _example: Example) -> None:
 
 
 OTHER_LOG = 'head -n 1 "$HOME_/kel.jsonl" > "$ROOT/k"; cat "$ROOT/k" > "$HOME_/kel.jsonl"; : > "$HOME_/receipts.jsonl"'
-    'printf "" > "$HOME_/receipts.jsonl"; head -c 40 "$HOME_/kel.jsonl" > "$HOME_/k"; mv "$HOME_/k" "$HOME_/kel.jsonl"'
-)
 GARBAGE = 'dd if=/dev/urandom of="$HOME_/journal.db" bs=4096 seek=1 count=4 conv=notrunc 2>/dev/null'
 OWN_ARBITER = """sed -i 's#^arbiter = .*#arbiter = "'"$ROOT"'/other-arbiter"#' "$HOME_-copy/holdfast.toml" """
 NEW_KEYS = 'rm -rf /srv/holdfast-drill-thief/vault; cp -a "$ROOT/vault" /srv/holdfast-drill-thief/vault; ' + (
