@@ -28,8 +28,8 @@ from holdfast.backup.backups import open_backups
 from holdfast.backup.places.backup_places import PlaceRequest, open_places
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.drills.catalogue import DRILLS, get_drill
-from holdfast.drills.execute import DrillDone, DrillOrder, run_drill
-from holdfast.drills.run import PYTHON, DrillKey, DrillRun
+from holdfast.drills.execute import DrillDone, run_drill
+from holdfast.drills.run import PYTHON, DrillKey, DrillOrder, DrillRun
 from holdfast.host.private_files import ensure_private_folder, write_atomically
 from holdfast.identity.acts.make_agent import AgentPlan, make_agent
 from holdfast.identity.records.ed25519 import Sodium
