@@ -28,6 +28,7 @@ _MEASURED = "measured"
 _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 4 << 30
 _SHARED = (
+    "tests/drills/test_report.py",
     "tests/golden/",
     "tests/integration/cli/test_tool_check.py",
     "tests/packaging/test_wheel.py",

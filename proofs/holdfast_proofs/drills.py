@@ -28,8 +28,8 @@ from holdfast.backup.backups import open_backups
 from holdfast.backup.places.backup_places import PlaceRequest, open_places
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.drills.catalogue import DRILLS, get_drill
-from holdfast.drills.execute import DrillDone, DrillOrder, run_drill
-from holdfast.drills.run import PYTHON, DrillKey, DrillRun
+from holdfast.drills.execute import DrillDone, run_drill
+from holdfast.drills.run import PYTHON, DrillKey, DrillOrder, DrillRun
 from holdfast.host.private_files import ensure_private_folder, write_atomically
 from holdfast.identity.acts.make_agent import AgentPlan, make_agent
 from holdfast.identity.records.ed25519 import Sodium
@@ -189,9 +189,7 @@ def change_messages(run: DrillRun, _example: Example) -> None:
     run.kill_worker(run.workers[-1])
 
 
-OTHER_LOG = (
-    'printf "" > "$HOME_/receipts.jsonl"; head -c 40 "$HOME_/kel.jsonl" > "$HOME_/k"; mv "$HOME_/k" "$HOME_/kel.jsonl"'
-)
+OTHER_LOG = 'head -n 1 "$HOME_/kel.jsonl" > "$ROOT/k"; cat "$ROOT/k" > "$HOME_/kel.jsonl"; : > "$HOME_/receipts.jsonl"'
 GARBAGE = 'dd if=/dev/urandom of="$HOME_/journal.db" bs=4096 seek=1 count=4 conv=notrunc 2>/dev/null'
 OWN_ARBITER = """sed -i 's#^arbiter = .*#arbiter = "'"$ROOT"'/other-arbiter"#' "$HOME_-copy/holdfast.toml" """
 NEW_KEYS = 'rm -rf /srv/holdfast-drill-thief/vault; cp -a "$ROOT/vault" /srv/holdfast-drill-thief/vault; ' + (

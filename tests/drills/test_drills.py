@@ -10,12 +10,15 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.drills.execute import MARKER, own_folder
+from holdfast.drills.catalogue import get_drill
+from holdfast.drills.execute import MARKER, own_folder, run_drill
+from holdfast.drills.run import DrillKey
 from holdfast.errors import BadInput, NotNow
 from holdfast.surfaces.report import read_reports
 from holdfast_proofs.drills import HARM, PLANTS, Example, judge, make_example
@@ -41,7 +44,8 @@ def test_a_lost_machine_comes_back_and_production_is_as_it_was(root: Path) -> No
     """The quarterly five steps; the report says what was measured."""
     example = make_example(root)
     report = example.run("host-loss").report
-    assert (report.verdict, len(report.findings)) == ("pass with findings", 1), report.reason
+    assert report.verdict == "pass with findings", report.reason
+    assert "on the disk of the agent's folder" in report.findings[0].description
     assert report.results.identity is not None
     assert report.results.identity.same
     assert report.results.effects is not None
@@ -130,3 +134,14 @@ def test_a_folder_of_other_files_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(BadInput), own_folder(tmp_path, drill="hand-off", tell=print):
         pass
     assert (tmp_path / "mine").exists()
+
+
+def test_a_rescue_key_restores_on_a_fresh_root(root: Path) -> None:
+    """No person and no vault: the report says that a rescue key was used, and proves no paper."""
+    example = make_example(root)
+    assert main(["rescue", "add", str(root / "rescue"), "--home", str(example.home.folder)]) == 0
+    order = replace(example.order("test-restore"), key=DrillKey(kind="rescue key", file=root / "rescue"))
+    report = run_drill(get_drill("test-restore"), order).report
+    assert (report.verdict, report.key_used, report.infrastructure) == ("pass", "rescue key", "fresh root"), (
+        report.reason
+    )

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from holdfast.backup.places.places import Place
 from holdfast.drills.host_loss import compare_state, describe, measure_effects, measure_loss
-from holdfast.drills.run import PYTHON, DrillRun, Json
+from holdfast.drills.run import ADD_UNLOCK, PYTHON, DrillRun, Json
 from holdfast.errors import NotProven
 from holdfast.surfaces import report as out
 
 STEPS = ("keyed", "queryable", "unrepeatable")
+RESCUE = Path("/srv/holdfast-drill-rescue-key")
 # Changes one byte in the middle of the largest file of a repository; it is told no more than the folder.
 FLIP = """
 import os, random, sys
@@ -158,21 +159,22 @@ def old_backup(run: DrillRun) -> None:
 
 
 def test_restore(run: DrillRun) -> None:
-    """The newest snapshot is restored into a new folder, on the path of a recovery, and compared with production."""
-    place, to = get_place(run), Path(run.values["to"])
+    """The newest snapshot is restored into a new folder, on the path of a recovery, and compared with production: with
+    a rescue key on a fresh root, else with the vault of this machine."""
+    place, to, key, home = get_place(run), Path(run.values["to"]), run.key, run.production.home
     locked = run.production.find_locked()
-    key = run.key
     if key is None and locked:
-        raise NotProven(
-            locked, hint="give a key that reads backups, or `holdfast identity add-unlock --unlock-file FILE`"
-        )
-    options = ("--keep-keys", "--vault", run.values["vault"]) if key is None else key.options
-    with run.machine(gone=[run.production.home.state]) as machine:
+        raise NotProven(locked, hint=ADD_UNLOCK)
+    if key is None or key.file is None:
+        gone, copies, options = (home.state,), (), ("--keep-keys", "--vault", run.values["vault"])
+    else:
+        gone, copies, options = (run.production.lost_with_host(), ((key.file, RESCUE),), ("--rescue-key", str(RESCUE)))
+        run.fresh = True
+    with run.machine(gone=gone, copies=copies) as machine:
         run.event("baseline_taken", describe(run))
         run.fault("the agent's folder is lost", how="it is absent", target="the agent's folder")
         run.event("recovery_started", f"from place {place.name}")
-        typed = () if key is None else key.typed
-        restored: Json = run.act("restore into a new folder", "--json", *options, typed=typed).json()
+        restored: Json = run.act("restore into a new folder", "--json", *options).json()
         run.event("state_restored", f"snapshot {restored['seq']} from {restored['place']}: {restored['files']} files")
         run.event("journal_reconciled", "the journal in the snapshot was checked")
         run.state = compare_state(run, machine.outside(to), snapshot_s=int(restored["at"]))

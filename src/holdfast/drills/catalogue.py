@@ -17,6 +17,7 @@ from holdfast.drills.work import hand_off, process_kill, two_alive
 from holdfast.errors import BadInput, NotProven
 
 MONTH_DAYS, QUARTER_DAYS, WEEK_DAYS = 30, 90, 7
+RECOVERY_S = 300.0  # of a whole recovery, unless the owner of the agent set a target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,7 @@ class Drill:
     rpo_items: int | None = None
     parked_max: int | None = None
     words: bool = False  # needs a person's words
+    reads: bool = False  # a rescue key is enough
     find_reason: Callable[[Production], str] = lambda _production: ""  # why it does not apply
 
 
@@ -97,7 +99,7 @@ DRILLS: tuple[Drill, ...] = (
         interval_days=WEEK_DAYS,
         run=host_loss,
         type="full failover",
-        rto_s=300.0,
+        rto_s=RECOVERY_S,
         words=True,
         find_reason=no_places,
     ),
@@ -149,7 +151,7 @@ DRILLS: tuple[Drill, ...] = (
         likelihood="rare",
         interval_days=QUARTER_DAYS,
         run=journal_damage,
-        rto_s=300.0,
+        rto_s=RECOVERY_S,
         find_reason=no_places,
     ),
     Drill(
@@ -161,7 +163,7 @@ DRILLS: tuple[Drill, ...] = (
         likelihood="occasional",
         interval_days=WEEK_DAYS,
         run=place_lost,
-        rto_s=300.0,
+        rto_s=RECOVERY_S,
         find_reason=fewer_than_two_places,
     ),
     Drill(
@@ -173,7 +175,7 @@ DRILLS: tuple[Drill, ...] = (
         likelihood="rare",
         interval_days=QUARTER_DAYS,
         run=backup_tampered,
-        rto_s=300.0,
+        rto_s=RECOVERY_S,
         find_reason=fewer_than_two_places,
     ),
     Drill(
@@ -223,7 +225,7 @@ DRILLS: tuple[Drill, ...] = (
         likelihood="occasional",
         interval_days=MONTH_DAYS,
         run=old_backup,
-        rto_s=300.0,
+        rto_s=RECOVERY_S,
         parked_max=1,
         find_reason=no_places,
     ),
@@ -262,7 +264,8 @@ DRILLS: tuple[Drill, ...] = (
         interval_days=1,
         run=test_restore,
         type="component",
-        rto_s=300.0,
+        reads=True,
+        rto_s=RECOVERY_S,
         find_reason=no_places,
     ),
 )

@@ -44,7 +44,7 @@ def host_loss(run: DrillRun) -> None:
     run.step("take the recovery sheet, or enough shares, from where it is kept")
     with run.machine(gone=run.production.lost_with_host()) as machine:
         _check_nothing_left(run, machine)
-        restored = restore(run, key_options=(*NEW_KEYS, *key.options), typed=key.typed)
+        restored = restore(run, key_options=NEW_KEYS, typed=key.typed)
         after(run, machine, restored, task=first, before=len(before))
 
 
@@ -209,7 +209,6 @@ def compare_state(run: DrillRun, restored: Path, *, snapshot_s: int) -> out.Stat
         "" if equal else f"; not as they were: {', '.join(found.differing[:5])}"
     )
     run.check("state", equal, text)
-    run.surfaces = ("identity keys", "key log", "journal", "memory", "backups")
     run.rpo = out.Rpo(
         target_s=None,
         actual_s=None,

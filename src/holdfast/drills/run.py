@@ -31,12 +31,15 @@ from holdfast.drills.probe import APP, TASK, variable
 from holdfast.drills.production import Production, gone_in_copy
 from holdfast.errors import NotProven
 from holdfast.host.shadow import Shadow, ShadowPlan, open_shadow
+from holdfast.identity.speaker.speaker import Speaker
+from holdfast.layout.agent_home import AgentHome
 from holdfast.surfaces import report as out
 from holdfast.surfaces.procedures import Action, Procedure, get_procedure, procedure_values
 
 COMMAND_S_MAX = 3_600.0  # a restore of many gigabytes
 WAIT_S = 60.0  # for a step of the probe; it takes well below a second
 LOOK_S = 0.02
+ADD_UNLOCK = "give it another way to open: `holdfast identity add-unlock --unlock-file FILE`"
 OUTPUT_CHARS_KEPT = 20_000
 HOLDFAST = (sys.executable, "-P", "-m", "holdfast")
 PYTHON = (sys.executable, "-I", "-c")
@@ -53,10 +56,14 @@ class DrillKey:
     whose value is a secret: it goes by a descriptor, never in a command line."""
 
     kind: Literal["words", "shares", "rescue key"]
-    options: tuple[str, ...] = ()
+    file: Path | None = None  # of a rescue key
     typed: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    signs: bool = True  # whether it can recover the identity too
     hand_s: float = 0.0  # how long a person typed
+
+    @property
+    def signs(self) -> bool:
+        """Whether it can recover the identity too."""
+        return self.file is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +118,23 @@ class Worker:
 
 
 Observer = Callable[["DrillRun", str], None]
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrillOrder:
+    """What a person, or a timer, asks for."""
+
+    home: AgentHome
+    folder: Path  # the drill's own; its parents exist or are made
+    speaker: Speaker  # signs the report's certificate
+    key: DrillKey | None = None
+    place: str = ""  # restore from this one; empty: the best that a shadow can reach
+    seed: int = 0
+    lead: str = ""
+    rto_s: float | None = None  # in place of the drill's own target
+    observe: Observer = lambda _run, _event: None
+    tell: Tell = lambda _text: None
 
 
 @dataclass(slots=True)
@@ -146,7 +170,6 @@ class DrillRun:
     backup: out.BackupResult | None = None
     rpo: out.Rpo | None = None
     fresh: bool = False
-    surfaces: tuple[str, ...] = ()
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _commands: list[bytes] = field(default_factory=list[bytes])
     workers: list[Worker] = field(default_factory=list[Worker])
@@ -213,9 +236,7 @@ class DrillRun:
         """A machine on which a copy of the agent can run: the same folder, keys and places."""
         locked = self.production.find_locked()
         if locked:
-            raise NotProven(
-                locked, hint="give it another way to open: `holdfast identity add-unlock --unlock-file FILE`"
-            )
+            raise NotProven(locked, hint=ADD_UNLOCK)
         gone = (*gone_in_copy(self.production.home), *gone)
         with self.machine(gone=gone, copies=self.copies, small=small) as shadow:
             yield shadow

@@ -319,24 +319,27 @@ class SealedReport:
         return self.file.report
 
     def summary(self) -> DrillSummary:
-        report = self.report
-        rto, rpo, identity = report.results.rto, report.results.rpo, report.results.identity
-        return DrillSummary(
-            slug=report.scenario.drill,
-            code=report.scenario.code,
-            verdict=report.verdict,
-            ended_ms=report.ended_ms,
-            environment=report.environment,
-            infrastructure=report.infrastructure,
-            key_used=report.key_used,
-            rto_s=rto.actual_s,
-            rpo_s=rpo.actual_s,
-            rpo_items=rpo.actual_items,
-            identity_same=None if identity is None else identity.same,
-            path=str(self.path),
-            digest=self.seal.digest,
-            findings=len(report.findings),
-        )
+        return summarize(self.report, path=str(self.path), digest=self.seal.digest)
+
+
+def summarize(report: DrillReport, *, path: str, digest: str) -> DrillSummary:
+    rto, rpo, identity = report.results.rto, report.results.rpo, report.results.identity
+    return DrillSummary(
+        slug=report.scenario.drill,
+        code=report.scenario.code,
+        verdict=report.verdict,
+        ended_ms=report.ended_ms,
+        environment=report.environment,
+        infrastructure=report.infrastructure,
+        key_used=report.key_used,
+        rto_s=rto.actual_s,
+        rpo_s=rpo.actual_s,
+        rpo_items=rpo.actual_items,
+        identity_same=None if identity is None else identity.same,
+        path=path,
+        digest=digest,
+        findings=len(report.findings),
+    )
 
 
 def report_bytes(report: DrillReport) -> bytes:

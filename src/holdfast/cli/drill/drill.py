@@ -129,6 +129,7 @@ def _add_run(verbs: Commands) -> None:
           holdfast drill run host-loss
           holdfast drill run --quarterly --home ~/agents/ada
           holdfast drill run --deploy --json
+          holdfast drill run --daily --rescue-key /mnt/keys/ada-rescue
           holdfast drill run --all --words-fd 3 3< /dev/shm/words
         """)
     parser.add_argument("name", metavar="DRILL", nargs="*", help="names or codes; `holdfast drill list` shows them")
@@ -150,6 +151,12 @@ def _add_run(verbs: Commands) -> None:
         metavar="DIR",
         default="",
         help="where the shadow's writes land (default: ~/.cache/holdfast/drills/NAME)",
+    )
+    parser.add_argument(
+        "--rescue-key",
+        metavar="FILE",
+        default="",
+        help="of test-restore: read the backup with this key, on a fresh root",
     )
     add_words_options(parser)
     add_options(parser, "--json")

@@ -19,8 +19,8 @@ from holdfast.cli.screen.screen import one_line, print_json, talk
 from holdfast.cli.signals import Ended
 from holdfast.core.clock import SystemClock
 from holdfast.drills.catalogue import DRILLS, SETS, Drill, get_drill
-from holdfast.drills.execute import DrillDone, DrillOrder, run_drill
-from holdfast.drills.run import DrillKey, DrillRun
+from holdfast.drills.execute import DrillDone, run_drill
+from holdfast.drills.run import DrillKey, DrillOrder, DrillRun
 from holdfast.errors import EXIT_FAILED, EXIT_UNRESOLVED, BadInput, BadPhrase, BadShare, HoldfastError, NotProven
 from holdfast.identity.acts.paper_acts import find_phrase
 from holdfast.identity.files.own_log import find_own_log
@@ -38,6 +38,9 @@ def run(args: argparse.Namespace) -> int:
     if not drills:
         return _finish(args, [])
     key = _key(args, home) if any(one.words for one in drills) else None
+    rescue = DrillKey(kind="rescue key", file=path_of(args.rescue_key)) if args.rescue_key else None
+    if rescue is not None and not path_of(args.rescue_key).is_file():
+        raise NotProven(f"there is no rescue key in {args.rescue_key}", hint="`holdfast rescue add FILE` makes one")
     try:
         speaker = open_speaker(home, SystemClock())
         speaker.log()
@@ -54,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
                 home=home,
                 folder=folder,
                 speaker=speaker,
-                key=key if drill.words else None,
+                key=key if drill.words else rescue if drill.reads else None,
                 place=args.place,
                 seed=seed,
                 lead=args.lead,

@@ -10,7 +10,7 @@ from holdfast.cli.input.agent_places import path_of, read_log_file
 from holdfast.cli.screen.screen import ago, clock_time, finish, print_json, print_table, talk
 from holdfast.core.clock import SystemClock, iso
 from holdfast.drills.catalogue import DRILLS
-from holdfast.drills.execute import find_evidence_faults
+from holdfast.drills.document import find_evidence_faults
 from holdfast.drills.export import html, markdown
 from holdfast.drills.signoff import check_signoff, sign_report
 from holdfast.errors import BadInput, BadRecord, HoldfastError, ReportInvalid
