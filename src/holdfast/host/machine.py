@@ -25,7 +25,7 @@ def machine_id() -> str:
 def host_id(folder: Path) -> str:
     """Names this machine to others, together with the folder where its processes keep their locks. Two containers on
     one machine are two hosts unless they share the folder, because neither sees the other's locks. So is a folder that
-    was copied, here or to another machine: nobody holds the locks in a copy, which proves nothing."""
+    was copied, here or to another machine: no process holds the locks in a copy, which proves nothing."""
     ensure_private_folder(folder)
     path = folder / _HOST_FILE
     create_durably(path, os.urandom(16).hex().encode())
