@@ -32,7 +32,8 @@ from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.runtime.models.reply import Reply, Route, StopReason, Text
 from holdfast.surfaces import register
 from holdfast.surfaces.register import Register, look, opened_journal
-from holdfast.surfaces.report import DrillSummary, Verdict
+from holdfast.surfaces.report import DrillSummary
+from holdfast.surfaces.report import Verdict as DrillVerdict
 from holdfast.surfaces.targets import set_targets
 from holdfast_proofs.backup_lab.world import World, make_world
 
@@ -84,7 +85,7 @@ def drilled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(register, "read_reports", says((drill("host-loss", "pass", SystemClock().wall_ms()),)))
 
 
-def drill(slug: str, verdict: Verdict, ended_ms: int, *, lost: int | None = 0) -> DrillSummary:
+def drill(slug: str, verdict: DrillVerdict, ended_ms: int, *, lost: int | None = 0) -> DrillSummary:
     more: dict[str, Any] = {"environment": "shadow", "infrastructure": "fresh root", "key_used": "words", "rto_s": 2.0}
     more |= {"code": "D02", "rpo_s": 0.0, "identity_same": True, "digest": "", "findings": 0}
     return DrillSummary(slug=slug, verdict=verdict, ended_ms=ended_ms, rpo_items=lost, path="drills/1.json", **more)
