@@ -24,6 +24,7 @@ from holdfast.core.clock import SystemEntropy
 from holdfast.core.notices import Notice
 from holdfast.core.surfaces import DAY_MS, HOUR_MS, Fact
 from holdfast.core.waiting import running_beside
+from holdfast.drills.catalogue import DRILLS
 from holdfast.errors import BadInput
 from holdfast.host.log import Log
 from holdfast.host.private_files import write_atomically
@@ -109,6 +110,12 @@ def test_a_drill_that_failed_or_is_overdue(home: AgentHome) -> None:
     assert person.look([passed, failed], later_ms=2 * HOUR_MS) == ["drill"]
     assert person.heard[-1].hint == "`holdfast drill run disk-full`"
     assert person.look([older(failed, -HOUR_MS), passed], later_ms=3 * HOUR_MS) == ["drill"], "another one failed"
+
+
+def test_the_alarms_know_how_often_each_drill_is_due() -> None:
+    due = {one.slug: alarms.CADENCE_DAYS.get(one.slug, alarms.CADENCE_DEFAULT_DAYS) for one in DRILLS}
+    assert due == {one.slug: one.interval_days for one in DRILLS}
+    assert due.keys() >= alarms.CADENCE_DAYS.keys()
 
 
 def test_effects_in_doubt_and_secrets_that_were_not_rotated(home: AgentHome) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -86,19 +86,19 @@ class WebhookNotices:
 PING_TIMEOUT_S = 10.0
 
 
-async def with_pings(url: str, work: Callable[[], Awaitable[int]], *, warn: Callable[[str], None]) -> int:
+def with_pings(url: str, work: Callable[[], int], *, warn: Callable[[str], None]) -> int:
     """Do the work, and call the URL before and after it: `/start`, then the exit code, or `/fail` if the work raised. A
     call that does not get through is a warning, and never changes what becomes of the work."""
     if not url:
-        return await work()
+        return work()
     end = "fail"
-    await _ping(url, "start", warn)
+    asyncio.run(_ping(url, "start", warn))
     try:
-        code = await work()
+        code = work()
         end = str(min(code, 255))
         return code
     finally:
-        await _ping(url, end, warn)
+        asyncio.run(_ping(url, end, warn))
 
 
 async def _ping(url: str, end: str, warn: Callable[[str], None]) -> None:

@@ -108,7 +108,7 @@ def add_parser(commands: Commands) -> None:
     add_options(parser, "--dry-run")
     add_flag(parser, "--accept-missing", "continue although snapshots are missing: you know who removed them")
     add_options(parser, "--home", "--json")
-    parser = new_verb(verbs, "due", _in_loop(_due)).help("""back up to every place that is due
+    parser = new_verb(verbs, "due", run_due).help("""back up to every place that is due
 
         Back up to every place that is due, and send notices as [notices] says. For timers and cron. If a place
         failed, Holdfast tries it again soon, then less often. A disk that is not mounted raises no alarm until its
@@ -339,14 +339,14 @@ async def _prune(places: BackupPlaces, args: argparse.Namespace) -> int:
     return errors[0][1].exit_code if errors else 0
 
 
-async def _due(args: argparse.Namespace) -> int:
+def run_due(args: argparse.Namespace) -> int:
     from holdfast.app.notify import with_pings
 
     home = acting_home(args)
-    return await with_pings(home.settings.watch.ping, lambda: _due_now(args, home), warn=talk)
+    return with_pings(home.settings.watch.ping, lambda: run_async(_due(args, home)), warn=talk)
 
 
-async def _due_now(args: argparse.Namespace, home: AgentHome) -> int:
+async def _due(args: argparse.Namespace, home: AgentHome) -> int:
     from holdfast.app.notify import make_notices
     from holdfast.backup.places.backup_places import states_of
     from holdfast.backup.places.place_state import PlaceState

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from holdfast.app.notify import with_pings
 from holdfast.cli.command import home_of
 from holdfast.cli.input.agent_places import path_of
 from holdfast.cli.input.input_sheet import read_given
@@ -33,7 +34,12 @@ DAY_MS = 86_400_000
 
 
 def run(args: argparse.Namespace) -> int:
+    """A timer's run calls the ping of [watch]."""
     home = home_of(args)
+    return with_pings(home.settings.watch.ping if args.due else "", lambda: _run(args, home), warn=talk)
+
+
+def _run(args: argparse.Namespace, home: AgentHome) -> int:
     drills = _chosen(args, home)
     if not drills:
         return _finish(args, [])
