@@ -13,7 +13,7 @@ from holdfast.drills.work import no_loss
 SPARE_BYTES = 48 << 20
 FULL_S = 3.0  # how long the disk stays full
 PAUSE_S = 0.5  # between steps, so that the disk fills in between
-STEPS = ("keyed",) * 5
+STEPS = ("keyed",) * 12
 FLIPS = 8
 RESUME_S = 5.0
 # Writes zeros until the disk is full.

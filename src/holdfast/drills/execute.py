@@ -50,9 +50,9 @@ def run_drill(drill: Drill, order: DrillOrder) -> DrillDone:
     with own_folder(order.folder, drill=drill.slug, tell=order.tell) as folder:
         run, register = _prepare(drill, order, folder)
         ended, reason = _run(drill, run)
-        harm = asyncio.run(find_harm(run.production))
-        marked = f"{len(run.production.marks)} files of the agent are as they were"
-        run.check("production", not harm, "; ".join(harm) or marked)
+        harm, changed = asyncio.run(find_harm(run.production))
+        files = f"{len(run.production.marks)} files of the agent compared; {changed} changed, by its own work"
+        run.check("production", not harm, "; ".join(harm) or files)
     run.event("cleanup_done", "the drill's folder is removed; no process and no mount is left", actor="drill")
     report = build_report(drill, order, run, register, harm=harm, reason=reason, verdict=ended)
     return DrillDone(report=report, path=write_report(order, report, run.evidence), evidence=run.evidence)

@@ -269,17 +269,18 @@ def hash_file(path: str | Path) -> str:
     return seen.hexdigest()
 
 
-async def find_harm(before: Production) -> list[str]:
-    """What of production is not as it was and is not explained by its own work. Nothing is the only good answer."""
+async def find_harm(before: Production) -> tuple[list[str], int]:
+    """What of production is not as it was and is not explained by its own work: nothing is the only good answer. And
+    how many files changed."""
     home = before.home
     after = mark_all(home)  # before anything is opened
     changed = sorted(path for path in before.marks.keys() | after.keys() if before.marks.get(path) != after.get(path))
     if not changed:
-        return []
+        return [], 0
     now = await look(home)
     live = now.journal is not None and (now.journal.live or before.journal is None or before.journal.live)
     if not live:
-        return [f"{path} changed although the agent is stopped" for path in changed]
+        return [f"{path} changed although the agent is stopped" for path in changed], len(changed)
     fixed = [
         home.log_file,
         home.receipts_file,
@@ -292,7 +293,7 @@ async def find_harm(before: Production) -> list[str]:
     if now.granted != before.granted:
         harm.append(f"the arbiter granted incarnation {now.granted}; before the drill it was {before.granted}")
     harm += [f"a worker of a shadow wrote to the journal: {one}" for one in _shadow_workers(now)]
-    return [*harm, *_foreign_heads(before, now)]
+    return [*harm, *_foreign_heads(before, now)], len(changed)
 
 
 def _shadow_workers(now: Production) -> list[str]:
