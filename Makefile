@@ -16,7 +16,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 4
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions failovers region-loss breaks drills
+.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions failovers region-loss breaks drills fleet
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,6 +110,9 @@ region-loss: setup ## cut off a region with its server and workers, promote the 
 
 breaks: setup ## end 1,000 connections and kill pgbouncer 100 times under load (ARGS="--connections 100 --poolers 10")
 	$(BIN)/python -m holdfast_proofs.failovers.breaks --report build/breaks.json $(ARGS)
+
+fleet: setup ## 200 agents in one worker process and one PostgreSQL: connections, memory, idle share, a flood (ARGS="--agents 50")
+	$(BIN)/python -m holdfast_proofs.fleet --report build/fleet.json $(ARGS)
 
 fuzz: setup ## give every border what nobody sends on purpose (RUNS=1000000)
 	@$(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: -r requirements/fuzz.lock || \

@@ -37,6 +37,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
     "failovers": ("failovers",),
     "region-loss": ("failovers.regions",),
     "breaks": ("failovers.breaks",),
+    "fleet": ("fleet",),
     "reproduce": ("reproduce",),
     "fuzz": ("fuzz",),
     "defences": ("mutants", "--defences"),

@@ -40,6 +40,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Run them": (
         "how-to/run-a-worker",
         "how-to/postgres",
+        "how-to/many-agents",
         "how-to/lose-a-region",
         "how-to/rolling-deploys",
         "how-to/production-checklist",

@@ -9,7 +9,7 @@ from holdfast.journal.postgres.place import Known, PostgresPlace
 
 
 def asked(url: str, known: Known | None) -> tuple[object, object]:
-    given = conninfo_to_dict(PostgresPlace.read(url)._asking(known))
+    given = conninfo_to_dict(PostgresPlace.read(url).asking(known))
     return given.get("host"), given.get("port")
 
 

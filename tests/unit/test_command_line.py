@@ -94,7 +94,7 @@ def test_an_order_survives_the_way_to_the_worker_process() -> None:
 
 
 def test_metrics_are_in_prometheus_text_form() -> None:
-    text = render({"tasks": [('{state="queued"}', 3.0)], "up": [("", 1.0)]})
+    text = render({"tasks": [({"state": "queued"}, 3.0)], "up": [({}, 1.0)]})
     assert text == (
         f"# HELP holdfast_up {METRICS['up'][1]}\n# TYPE holdfast_up gauge\nholdfast_up 1\n"
         f"# HELP holdfast_tasks {METRICS['tasks'][1]}\n# TYPE holdfast_tasks gauge\n"

@@ -106,9 +106,9 @@ class Worker:
                 self._lines.put(line)
         self._lines.put(None)
 
-    def wait_line(self, matches: Callable[[str], bool]) -> str:
+    def wait_line(self, matches: Callable[[str], bool], wait_s: float = WAIT_S) -> str:
         """The next line that matches; it and the lines before it are kept in `said`."""
-        end = time.monotonic() + WAIT_S
+        end = time.monotonic() + wait_s
         while True:
             try:
                 line = self._lines.get(timeout=max(end - time.monotonic(), 0.01))
@@ -121,8 +121,8 @@ class Worker:
             if matches(line):
                 return line
 
-    def wait_event(self, event: str) -> Any:  # Any: the fields of that event
-        return json.loads(self.wait_line(lambda line: f'"event": "{event}"' in line))
+    def wait_event(self, event: str, wait_s: float = WAIT_S) -> Any:  # Any: the fields of that event
+        return json.loads(self.wait_line(lambda line: f'"event": "{event}"' in line, wait_s))
 
     def wait_said(self, text: str) -> None:
         self.wait_line(lambda line: text in line)

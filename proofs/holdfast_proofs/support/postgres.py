@@ -109,6 +109,12 @@ class Process:
             child.wait()
 
     @property
+    def pid(self) -> int:
+        if self._child is None:
+            raise RuntimeError("it does not run")
+        return self._child.pid
+
+    @property
     def ended(self) -> bool:
         return self._child is None or self._child.poll() is not None
 

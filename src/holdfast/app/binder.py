@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.app.serving_keys import check_may_begin, serve_journal
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.core.journal_address import JournalAddress
 from holdfast.core.notices import Notices, quarantined_notice, second_instance_notice
+from holdfast.core.pacing import ALONE, Pacing
 from holdfast.core.ports import KeyRing, Memory
 from holdfast.core.reading_ring import ReadingRing
 from holdfast.core.served import ServingRing
@@ -27,7 +29,7 @@ from holdfast.errors import AgentElsewhere, AgentQuarantined, BadSettings, Holdf
 from holdfast.host.log import Log
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.journal_keys.secret_file import SecretFile
-from holdfast.journal.bind import journal_at
+from holdfast.journal.bind import Connections, journal_at
 from holdfast.journal.contract import Journal
 from holdfast.layout.agent_home import BY_JOURNAL, find_home, load_home, peek_home
 from holdfast.layout.moved import check_not_moved
@@ -36,6 +38,8 @@ from holdfast.runtime.secrets import NO_SECRETS, Secrets
 
 if TYPE_CHECKING:
     from holdfast.app.agent_lease import AgentLease
+
+T = TypeVar("T")
 
 KEYS = "keys.json"
 SCRATCH = "scratch"
@@ -75,7 +79,7 @@ def scratch_root(address: JournalAddress, *, folder: str, journal_id: str) -> Pa
 
 @asynccontextmanager
 async def memory_beside(
-    address: JournalAddress, journal: Journal, *, secrets: Secrets, log: Log | None = None
+    address: JournalAddress, journal: Journal, *, secrets: Secrets, log: Log | None = None, pacing: Pacing = ALONE
 ) -> AsyncGenerator[Memory | None]:
     """The memory of the agent in whose folder this journal is, kept while the block lasts.
     None if the folder is not an agent's, or cannot be one: the log says why, the work continues."""
@@ -90,7 +94,7 @@ async def memory_beside(
         return
     from holdfast.app.memory import open_memory  # only where there is an agent
 
-    async with open_memory(home, journal, secrets=secrets, log=log) as memory:
+    async with open_memory(home, journal, secrets=secrets, log=log, pacing=pacing) as memory:
         yield memory
 
 
@@ -104,18 +108,20 @@ async def open_journal(
     synchronous: str = "FULL",
     moving: bool = False,
     new_journal: bool = False,
+    connections: Connections | None = None,
 ) -> tuple[Journal, ServingRing]:
     """The journal at this address with its keys; makes both if there are none.
     Raises JournalGone if the keys serve a journal that is missing, unless `new_journal` asks for a further one.
-    Raises MovedAway if the agent was moved to another host; `moving` is for the move itself."""
+    Raises MovedAway if the agent was moved to another host; `moving` is for the move itself.
+    `connections`: those of a process that serves many agents; what waits for a server waits beside the event loop."""
     if not moving:
         check_not_moved(address.instance)
     clock = clock or SystemClock()
     entropy = entropy or SystemEntropy()
-    admin = journal_at(address)
-    exists = admin.exists()
+    admin, look = journal_at(address, connections=connections), _at_once if connections is None else asyncio.to_thread
+    exists = await look(admin.exists)
     if not exists:
-        admin.check_not_lost()
+        await look(admin.check_not_lost)
         if not create:
             raise NotAJournal(
                 f"there is no journal at {address}",
@@ -130,13 +136,13 @@ async def open_journal(
         admin.peek()  # a file that is no journal has no keys: say that instead
         raise
     if not exists and not new_journal:
-        check_may_begin(address, keys)
+        await look(partial(check_may_begin, address, keys))
     journal = await admin.open(
         keys=keys, clock=clock, entropy=entropy, create=create, allow_network_fs=network_fs, synchronous=synchronous
     )
     try:
         if not isinstance(keys, ReadingRing):
-            serve_journal(address, journal.journal_id, keys, entropy)
+            await look(partial(serve_journal, address, journal.journal_id, keys, entropy))
         await asyncio.sleep(0)
         if not moving:
             check_not_moved(address.instance)  # again, now that a move would find it in use
@@ -144,6 +150,10 @@ async def open_journal(
         await journal.close()
         raise
     return journal, keys
+
+
+async def _at_once(act: Callable[[], T]) -> T:
+    return act()
 
 
 @asynccontextmanager
@@ -207,12 +217,19 @@ async def open_as(
     network_fs: bool,
     create: bool = True,
     new_journal: bool = False,
+    connections: Connections | None = None,
 ) -> tuple[Journal, ServingRing]:
     """The journal, under the incarnation of the lease."""
 
     async def opened() -> tuple[Journal, ServingRing]:
         return await open_journal(
-            address, clock=clock, entropy=entropy, create=create, network_fs=network_fs, new_journal=new_journal
+            address,
+            clock=clock,
+            entropy=entropy,
+            create=create,
+            network_fs=network_fs,
+            new_journal=new_journal,
+            connections=connections,
         )
 
     found, keys = await opened()

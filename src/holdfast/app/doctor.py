@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
@@ -53,6 +54,7 @@ from holdfast.journal.records import TaskState
 from holdfast.journal.unserved import find_unserved
 from holdfast.layout.agent_home import BY_JOURNAL, AgentHome, find_home, load_home
 from holdfast.layout.engine_settings import Settings
+from holdfast.layout.fleet import find_left_out
 from holdfast.layout.settings import NAME, BackupSettings
 
 NO_JOURNAL = "journal"  # the check that fails where neither a journal nor an agent is
@@ -109,6 +111,11 @@ async def examine(address: JournalAddress, *, settings: Settings, deep: bool) ->
     yield ok("versions", f"Holdfast {find_version()}, Python {platform.python_version()}, {admin.engine}")
     async for finding in examine_backups(address.folder):
         yield finding
+    left_out = find_left_out(address.instance)
+    if left_out is not None:
+        at = datetime.fromtimestamp(left_out.at_ms / 1000, UTC).isoformat(timespec="seconds")
+        text = f"the worker that serves several agents left this agent out at {at}: {left_out.error}"
+        yield warning("worker", text, "fix it, then start that worker again")
     if sys.platform != "linux":
         yield note("platform", "this system cannot kill a stopped worker: see `holdfast explain platforms`")
     try:

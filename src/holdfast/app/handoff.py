@@ -15,6 +15,7 @@ from pathlib import Path
 
 from holdfast.core.clock import SystemClock
 from holdfast.core.journal_address import JournalAddress
+from holdfast.core.pacing import ALONE, Pacing
 from holdfast.core.secret_handles import safe
 from holdfast.errors import BadInput, HoldfastError, NoHandoff, NotAnAgent
 from holdfast.host.log import Log
@@ -39,14 +40,14 @@ class Answer:
 
 @asynccontextmanager
 async def kept_handoff(
-    address: JournalAddress, journal: Journal, *, held: Views, log: Log
+    address: JournalAddress, journal: Journal, *, held: Views, log: Log, pacing: Pacing = ALONE
 ) -> AsyncGenerator[None, None]:
     """Keep the files of the agent in whose folder this journal is; do nothing elsewhere."""
     home = _find_home(address, log)
     if home is None:
         yield
         return
-    async with handoff_writer_of(home, journal, held=held, log=log):
+    async with handoff_writer_of(home, journal, held=held, log=log, pacing=pacing):
         yield
 
 
@@ -62,13 +63,16 @@ async def refresh_handoff(address: JournalAddress, journal: Journal, *, log: Log
         upkeep.close()
 
 
-def handoff_writer_of(home: AgentHome, journal: Journal, *, held: Views = lambda: (), log: Log) -> HandoffWriter:
+def handoff_writer_of(
+    home: AgentHome, journal: Journal, *, held: Views = lambda: (), log: Log, pacing: Pacing = ALONE
+) -> HandoffWriter:
     return HandoffWriter(
         gatherer_of(home, journal, held=held),
         handoff=home.handoff_file,
         heartbeat=home.heartbeat_file,
         instance=home.instance,
         report=lambda what, why: log.event("handoff-trouble", file=what, error=why),
+        pacing=pacing,
     )
 
 

@@ -22,6 +22,7 @@ from holdfast.core.secret_handles import safe
 from holdfast.core.step import StepState
 from holdfast.core.version import find_version
 from holdfast.errors import BadSettings, HoldfastError
+from holdfast.host.log import Log
 from holdfast.journal.contract import Journal
 from holdfast.journal.durability import Kept
 from holdfast.journal.records import TaskState
@@ -168,6 +169,15 @@ def _encoded(answer: _Answer) -> bytes:
     return head.encode() + body
 
 
+async def open_health(port: int, source: Source, stack: AsyncExitStack, log: Log) -> None:
+    """`serve_health`, and say where."""
+    port = await serve_health(port, source, stack)
+    log.event("health", port=port, url=f"http://{ADDRESS}:{port}/healthz")
+
+
+Figures = dict[str, list[tuple[dict[str, str], float]]]  # by name: labels and value
+
+
 class Gauges:
     """Reads the figures of one engine and its journal."""
 
@@ -194,8 +204,10 @@ class Gauges:
         return Health(reasons, facts)
 
     async def metrics(self) -> str:
+        return render({**build_info(), **await self.figures()})
+
+    async def figures(self) -> Figures:
         counts = self._engine.counts
-        label = _labels(version=self._version, python=platform.python_version())
         own: dict[str, float] = {
             "up": not self.health().reasons,
             "tasks_running_here": self._engine.active,
@@ -210,22 +222,21 @@ class Gauges:
             "runs_fenced_total": counts["fenced"],
             "commits_total": self._journal.commits,
         }
-        figures: dict[str, list[tuple[str, float]]] = {"build_info": [(label, 1)]}
-        figures |= {name: [("", float(value))] for name, value in own.items()}
+        figures: Figures = {name: [({}, float(value))] for name, value in own.items()}
         durability = self._engine.durability
         if durability is not None and durability.kept is not Kept.ONE_DISK:
-            figures["journal_standby"] = [("", float(durability.kept is Kept.STANDBY))]
+            figures["journal_standby"] = [({}, float(durability.kept is Kept.STANDBY))]
         # If the journal cannot be read, only its figures are missing.
         with contextlib.suppress(HoldfastError):
             tasks = await self._journal.count_tasks()
-            figures["tasks"] = [(_labels(state=state.value), float(tasks.get(state, 0))) for state in TaskState]
+            figures["tasks"] = [({"state": state.value}, float(tasks.get(state, 0))) for state in TaskState]
             figures["tasks_unserved"] = [
-                (_labels(name=one.name, **({"build": one.build} if one.build else {})), float(one.tasks))
+                ({"name": one.name, **({"build": one.build} if one.build else {})}, float(one.tasks))
                 for one in await find_unserved(self._journal, parked=True)
             ]
             untold = await self._journal.pending_notices(limit=NOTICES_COUNTED_MAX)
-            figures["notices_untold"] = [("", float(len(untold)))]
-        return render(figures)
+            figures["notices_untold"] = [({}, float(len(untold)))]
+        return figures
 
     def _steps_in_doubt(self) -> int:
         return sum(
@@ -241,18 +252,24 @@ class Gauges:
         return 0.0 if lease is None else max(0, lease.left_ms()) / 1000
 
 
-def render(figures: dict[str, list[tuple[str, float]]]) -> str:
+def build_info() -> Figures:
+    return {"build_info": [({"version": find_version(), "python": platform.python_version()}, 1)]}
+
+
+def render(figures: Figures) -> str:
     """Prometheus' text form, in the order of METRICS."""
     lines: list[str] = []
     for name, (kind, text) in METRICS.items():
         if name not in figures:
             continue
         lines += [f"# HELP {PREFIX}{name} {text}", f"# TYPE {PREFIX}{name} {kind}"]
-        lines += [f"{PREFIX}{name}{labels} {value:.15g}" for labels, value in figures[name]]
+        lines += [f"{PREFIX}{name}{_labels(labels)} {value:.15g}" for labels, value in figures[name]]
     return "\n".join(lines) + "\n"
 
 
-def _labels(**labels: str) -> str:
+def _labels(labels: dict[str, str]) -> str:
+    if not labels:
+        return ""
     escaped = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
     inner = ",".join(f'{name}="{value.translate(escaped)}"' for name, value in labels.items())
     return f"{{{inner}}}"

@@ -22,12 +22,14 @@ from msgspec import structs
 from holdfast.app.binder import open_journal, open_secrets
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.notices import memory_not_written_notice
+from holdfast.core.pacing import ALONE, Pacing
 from holdfast.core.ports import Recalled, Recollection, Unread
 from holdfast.core.waiting import wait_event
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.host.log import Log
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal, Remark, RemarkTo
+from holdfast.journal.quiet import Quiet
 from holdfast.journal.rules import check_remark, remark_to
 from holdfast.layout.agent_home import DAYS, MEMORY_FILE, AgentHome, MemoryPlace
 from holdfast.layout.covering import WORKSPACE
@@ -74,10 +76,12 @@ class HomeMemory:
 class Projector:
     """Writes remarks into the files for as long as the journal is open here."""
 
-    def __init__(self, memory: HomeMemory, journal: Journal, log: Log) -> None:
+    def __init__(self, memory: HomeMemory, journal: Journal, log: Log, pacing: Pacing) -> None:
         self._memory = memory
         self._journal = journal
         self._log = log
+        self._look_s = pacing.look_s(LOOK_S)
+        self._quiet = Quiet(journal, most_s=pacing.idle_s(0))
         self._closing = False
         self._seen: tuple[object, ...] = ()
         self._trouble = ""  # why the last pass failed
@@ -113,7 +117,7 @@ class Projector:
     async def _wait(self, at_most_s: float | None) -> None:
         """Until there is something to write, or for so long."""
         added = self._memory.added
-        while not await wait_event(added, LOOK_S if at_most_s is None else at_most_s):
+        while not await wait_event(added, self._look_s if at_most_s is None else at_most_s):
             if at_most_s is not None or await self._has_new():
                 return
         added.clear()
@@ -122,6 +126,8 @@ class Projector:
         try:
             if signature(self._memory.place, self._journal.now_ms()) != self._seen:
                 return True
+            if await self._quiet.lasts():
+                return False
             position = await find_position(self._journal, self._memory.place)
             return bool(await self._journal.remarks_after(position, limit=1))
         except (HoldfastError, OSError):
@@ -165,11 +171,11 @@ class Projector:
 
 @asynccontextmanager
 async def open_memory(
-    home: AgentHome, journal: Journal, *, secrets: Secrets, log: Log | None = None
+    home: AgentHome, journal: Journal, *, secrets: Secrets, log: Log | None = None, pacing: Pacing = ALONE
 ) -> AsyncGenerator[HomeMemory]:
     """The agent's memory over its open journal; its files are kept until the block is left."""
     memory = memory_of(home, journal, secrets=secrets)
-    projector = Projector(memory, journal, log or Log())
+    projector = Projector(memory, journal, log or Log(), pacing)
     try:
         yield memory
     finally:

@@ -1,4 +1,4 @@
-"""`holdfast worker`: one process supervises, a second one works: one session, one engine.
+"""`holdfast worker`: one process supervises, a second one works: one session, one engine; of many agents, one each.
 
 The parent opens no journal, no keys and no app, so it has nothing to lose and no tool can kill it; it only has our own
 code loaded, so that it can replace a dead worker at once. The worker process gets its order as one JSON text without
@@ -20,33 +20,37 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.app.binder import acting, memory_beside, open_as, open_secrets, scratch_root, watching
 from holdfast.app.declared import build_of, check_tools, check_windows
 from holdfast.app.handoff import kept_handoff
-from holdfast.app.loading import load_app
+from holdfast.app.loading import App, load_app
 from holdfast.app.notify import make_notices
-from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.core.journal_address import JournalAddress
 from holdfast.core.notices import Notices
+from holdfast.core.pacing import ALONE, Pacing
 from holdfast.core.ports import KeyRing
 from holdfast.core.secret_handles import safe
 from holdfast.core.waiting import running_beside
 from holdfast.errors import EXIT_RETRY, BadInput, HoldfastError, JournalStopped, Retryable, text_of
 from holdfast.host.hardening import harden
 from holdfast.host.log import Log, open_log
-from holdfast.journal.bind import journal_at
+from holdfast.journal.bind import Connections, journal_at
+from holdfast.journal.builds import Build
 from holdfast.journal.contract import Journal
+from holdfast.layout.engine_settings import Settings
 from holdfast.layout.journal_location import journal_address
-from holdfast.layout.moved import stopped_when_moved
-from holdfast.layout.settings import find_settings
+from holdfast.layout.moved import LOOK_S, stopped_when_moved
+from holdfast.layout.settings import find_settings, make_settings
+from holdfast.runtime.engine.claimer import Room
 from holdfast.runtime.engine.engine import Engine
 from holdfast.runtime.engine.supervisor import Warm, say_word, supervise, take_word
-from holdfast.runtime.session.deadman import DeadMan
+from holdfast.runtime.session.deadman import DeadMan, DeadManShare, SharedDeadMan
 
 JOBS_AFTER_S = 20.0
 CLOSE_S = 10.0  # beyond the calls' grace: for writing what they returned and closing the journal
@@ -57,8 +61,9 @@ class Order:
     """What a worker process is to do."""
 
     app: str
-    journal: str
+    journal: str = ""
     home: str = ""  # this host's folder of a journal on a server
+    homes: Sequence[str] = ()  # folders of many agents; then `journal` and `home` are empty
     config: str = ""
     overrides: Mapping[str, object] = field(default_factory=dict[str, object])
     health_port: int | None = None
@@ -91,16 +96,7 @@ Job = Callable[[JobContext], Awaitable[None]]
 def run_worker(order: Order) -> int:
     """Serve until asked to stop; the exit code."""
     log = open_log()
-    # Report wrong settings here, once, and not in a worker that would restart.
-    address = order.address
-    settings = find_settings(address, config=order.config, overrides=order.overrides)
-    if order.backup_every:
-        from holdfast.backup.upkeep.scheduled import parse_every
-        from holdfast.layout.agent_home import load_home
-
-        parse_every(order.backup_every)
-        load_home(address.folder)
-    journal_at(address)  # loads its code: with a driver that takes as long as all the rest of a worker's start
+    grace_s = _prepared(order) if not order.homes else _prepared_fleet(order)
     text = json.dumps(asdict(order))
 
     def work() -> int:
@@ -111,10 +107,39 @@ def run_worker(order: Order) -> int:
     return supervise(
         [sys.executable, "-P", "-m", "holdfast.app.worker", text],
         warm=Warm(work),
-        grace_s=settings.grace_s,
+        grace_s=grace_s,
         close_s=CLOSE_S,
         say=lambda line: log.event("supervisor", text=line),
     )
+
+
+def _prepared(order: Order) -> float:
+    """Report wrong settings here, once, and not in a worker that would restart; how long calls may take to end."""
+    address = order.address
+    settings = find_settings(address, config=order.config, overrides=order.overrides)
+    if order.backup_every:
+        from holdfast.backup.upkeep.scheduled import parse_every
+        from holdfast.layout.agent_home import load_home
+
+        parse_every(order.backup_every)
+        load_home(address.folder)
+    journal_at(address)  # loads its code: with a driver that takes as long as all the rest of a worker's start
+    return settings.grace_s
+
+
+def _prepared_fleet(order: Order) -> float:
+    """The same for many agents: one that is not right does not keep the others from starting."""
+    from holdfast.app import fleet  # loads its code
+
+    make_settings(order.overrides)
+    if order.backup_every:
+        from holdfast.backup.upkeep.scheduled import parse_every
+
+        parse_every(order.backup_every)
+    found = [fleet.find_address(home) for home in order.homes]
+    for address in {bool(one.url): one for one in found if one is not None}.values():
+        journal_at(address, connections=Connections())
+    return max((fleet.grace_s(one, order.overrides) for one in found if one is not None), default=Settings().grace_s)
 
 
 def parse_order(text: str) -> Order:
@@ -147,20 +172,86 @@ def main(text: str) -> int:
         return _explain(error, log)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the parent starts a new one
         log.event("worker-failed", code="internal", error=f"{type(error).__name__}: {error}")
-        _trace(error)
+        trace(error)
         return EXIT_DEFECT
 
 
 async def serve(order: Order, log: Log) -> None:
     """Open everything, serve until asked to stop, close everything."""
-    address = order.address
-    settings = find_settings(address, config=order.config, overrides=order.overrides)
     app = load_app(order.app)
     build = build_of(app.tasks.values(), order.build, takes_over=order.take_over, drains=order.drain)
-    notices = make_notices(settings)
-    clock, entropy = SystemClock(), SystemEntropy()
-    has_identity = os.path.lexists(address.folder / LOG)
-    if has_identity:
+    if order.homes:
+        from holdfast.app.fleet import serve_fleet  # many agents
+
+        await serve_fleet(order, app=app, build=build, log=log)
+        return
+    settings = find_settings(order.address, config=order.config, overrides=order.overrides)
+    agent = Agent(order=order, address=order.address, settings=settings, app=app, build=build, log=log)
+    async with open_agent(agent) as opened:
+        listen_to_signals(opened.engine.stop, log)
+        report_lost_errors(log)
+        async with AsyncExitStack() as stack:
+            if order.health_port is not None:
+                # Imported only if asked for: a resuming worker should start at once.
+                from holdfast.app.health import Gauges, open_health
+
+                await open_health(order.health_port, Gauges(engine=opened.engine, journal=opened.journal), stack, log)
+            await serve_agent(agent, opened, ready=tame_collector)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """What an agent is served with. The defaults: it has the process to itself."""
+
+    order: Order
+    address: JournalAddress
+    settings: Settings
+    app: App
+    build: Build
+    log: Log
+    clock: Clock = field(default_factory=SystemClock)
+    entropy: Entropy = field(default_factory=SystemEntropy)
+    beside: Beside | None = None
+
+    @property
+    def notices(self) -> Notices | None:
+        return make_notices(self.settings)
+
+    @property
+    def pacing(self) -> Pacing:
+        return ALONE if self.beside is None else self.beside.pacing
+
+    @property
+    def has_identity(self) -> bool:
+        return os.path.lexists(self.address.folder / LOG)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What the agents of one process share."""
+
+    pacing: Pacing
+    connections: Connections
+    room: Room
+    dead_man: SharedDeadMan
+    opening: asyncio.Semaphore
+    backing_up: asyncio.Lock
+
+
+class Opened(NamedTuple):
+    """An agent that can be served."""
+
+    engine: Engine
+    journal: Journal
+    keys: KeyRing
+
+
+@asynccontextmanager
+async def open_agent(agent: Agent) -> AsyncGenerator[Opened]:
+    """The agent's engine, ready to serve, for the block."""
+    address, settings, log, clock, entropy = agent.address, agent.settings, agent.log, agent.clock, agent.entropy
+    beside, notices = agent.beside, agent.notices
+    if agent.has_identity:
         from holdfast.app.eviction import check_at_start  # the rooms of keys: where they are used
 
         await check_at_start(address, notices=notices, log=log)
@@ -168,70 +259,81 @@ async def serve(order: Order, log: Log) -> None:
         lease = await stack.enter_async_context(
             acting(address, clock=clock, entropy=entropy, notices=notices, log=log, patient=True)
         )
-        journal, keys = await open_as(
-            lease,
-            address,
-            clock=clock,
-            entropy=entropy,
-            network_fs=settings.allow_network_fs,
-            new_journal=order.new_journal,
-        )
+        async with nullcontext() if beside is None else beside.opening:
+            journal, keys = await open_as(
+                lease,
+                address,
+                clock=clock,
+                entropy=entropy,
+                network_fs=settings.allow_network_fs,
+                new_journal=agent.order.new_journal,
+                connections=None if beside is None else beside.connections,
+            )
         stack.push_async_callback(journal.close)
-        used = check_tools(app.tasks.values(), app.tools.values())
+        used = check_tools(agent.app.tasks.values(), agent.app.tools.values())
         for trouble in await check_windows(used, journal, lease_s=settings.lease_ttl_s):
             log.event("short-window", text=trouble)
         secrets = open_secrets(address, keys=keys, clock=clock, entropy=entropy)
-        memory = await stack.enter_async_context(memory_beside(address, journal, secrets=secrets, log=log))
+        memory = await stack.enter_async_context(
+            memory_beside(address, journal, secrets=secrets, log=log, pacing=agent.pacing)
+        )
+
+        def give_up() -> None:
+            engine.give_up()
+
         engine = Engine(
             journal=journal,
             keys=keys,
             clock=clock,
             entropy=entropy,
-            tasks=app.tasks.values(),
-            tools=app.tools.values(),
+            tasks=agent.app.tasks.values(),
+            tools=agent.app.tools.values(),
             settings=settings,
             notices=notices,
             log=log,
-            dead_man=DeadMan.create(),
+            dead_man=DeadMan.create() if beside is None else DeadManShare(beside.dead_man, give_up),
             secrets=secrets,
             memory=memory,
             scratch_root=scratch_root(address, folder=settings.scratch_folder, journal_id=journal.journal_id),
             right=lease,
-            build=build,
+            build=agent.build,
+            room=None if beside is None else beside.room,
+            pacing=agent.pacing,
         )
         await stack.enter_async_context(watching(lease, journal, log))
-        _listen_to_signals(engine, log)
-        _report_lost_errors(log)
-        if order.health_port is not None:
-            # Imported only if asked for: a resuming worker should start at once.
-            from holdfast.app.health import Gauges, serve_health
+        yield Opened(engine, journal, keys)
 
-            gauges = Gauges(engine=engine, journal=journal)
-            port = await serve_health(order.health_port, gauges, stack)
-            log.event("health", port=port, url=f"http://127.0.0.1:{port}/healthz")
-        if order.backup_every:
+
+async def serve_agent(agent: Agent, opened: Opened, *, ready: Callable[[], None]) -> None:
+    """Serve until the engine is stopped. Raises what ends the agent's work here."""
+    address, log, build = agent.address, agent.log, agent.build
+    engine, journal = opened.engine, opened.journal
+    async with AsyncExitStack() as stack:
+        if agent.order.backup_every:
             from holdfast.backup.upkeep.scheduled import kept_backups
             from holdfast.layout.agent_home import load_home
 
-            home = load_home(address.folder)
-            await stack.enter_async_context(kept_backups(home, every=order.backup_every, clock=clock, log=log))
+            home, turn = load_home(address.folder), None if agent.beside is None else agent.beside.backing_up
+            await stack.enter_async_context(
+                kept_backups(home, every=agent.order.backup_every, clock=agent.clock, log=log, turn=turn)
+            )
         named = {"build": build.name} if build.name else {}
-        log.event("serving", journal=str(address), tasks=sorted(app.tasks), pid=os.getpid(), **named)
-        async with AsyncExitStack() as watched:
-            for one in (
-                kept_handoff(address, journal, held=engine.views, log=log),
-                stopped_when_moved(address.instance, engine.stop, log),
-            ):
-                await watched.enter_async_context(one)
-            if has_identity:
-                from holdfast.app.eviction import stopped_when_evicted
+        log.event("serving", journal=str(address), tasks=sorted(agent.app.tasks), pid=os.getpid(), **named)
+        for one in (
+            kept_handoff(address, journal, held=engine.views, log=log, pacing=agent.pacing),
+            stopped_when_moved(address.instance, engine.stop, log, look_s=agent.pacing.look_s(LOOK_S)),
+        ):
+            await stack.enter_async_context(one)
+        if agent.has_identity:
+            from holdfast.app.eviction import stopped_when_evicted
 
-                await watched.enter_async_context(stopped_when_evicted(address, engine.stop, notices=notices, log=log))
-            context = JobContext(address=address, journal=journal, keys=keys, notices=notices, log=log)
-            for name in order.jobs:
-                await watched.enter_async_context(running_beside(_run_job(name, context)))
-            _tame_collector()
-            await engine.serve()
+            evicted = stopped_when_evicted(address, engine.stop, notices=agent.notices, log=log)
+            await stack.enter_async_context(evicted)
+        context = JobContext(address=address, journal=journal, keys=opened.keys, notices=agent.notices, log=log)
+        for name in agent.order.jobs:
+            await stack.enter_async_context(running_beside(_run_job(name, context)))
+        ready()
+        await engine.serve()
 
 
 async def _run_job(name: str, context: JobContext) -> None:
@@ -245,7 +347,7 @@ async def _run_job(name: str, context: JobContext) -> None:
         context.log.event("job-failed", job=name, error=f"{type(error).__name__}: {text_of(error)}")
 
 
-def _tame_collector() -> None:
+def tame_collector() -> None:
     """What is loaded by now stays for the life of the process: the garbage collector need not walk it again. Steps make
     many short-lived objects and hardly a cycle, so it looks less often."""
     gc.collect()
@@ -253,7 +355,7 @@ def _tame_collector() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-def _listen_to_signals(engine: Engine, log: Log) -> None:
+def listen_to_signals(stop: Callable[[], None], log: Log) -> None:
     asked = False
 
     def on_signal(number: int) -> None:
@@ -262,14 +364,14 @@ def _listen_to_signals(engine: Engine, log: Log) -> None:
             os.kill(os.getpid(), signal.SIGKILL)  # loses nothing: another session resumes
         asked = True
         log.event("stopping", signal=signal.Signals(number).name)
-        engine.stop()
+        stop()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
 
 
-def _report_lost_errors(log: Log) -> None:
+def report_lost_errors(log: Log) -> None:
     """Log errors that no code awaits, instead of letting asyncio print them with secrets."""
 
     # Any: asyncio's own dictionary of mixed values
@@ -283,17 +385,22 @@ def _report_lost_errors(log: Log) -> None:
 
 def _explain(error: HoldfastError, log: Log) -> int:
     """Print the error; the exit code says whether to start a new worker."""
-    # The next process that opens a stopped journal alone repairs it.
-    if isinstance(error, (Retryable, JournalStopped)):
+    code = exit_code_of(error)
+    if code == EXIT_RETRY:
         log.event("worker-failed", code=error.code, error=error.message, hint=error.hint)
-        return EXIT_RETRY
+        return code
     hint = f"hint: {error.hint}\n" if error.hint else ""
     sys.stderr.write(f"error: {safe(error.message)}\n{hint}see: {error.explained_by}\n")
-    _trace(error)
-    return error.exit_code
+    trace(error)
+    return code
 
 
-def _trace(error: BaseException) -> None:
+def exit_code_of(error: HoldfastError) -> int:
+    """The next that opens a stopped journal alone repairs it."""
+    return EXIT_RETRY if isinstance(error, (Retryable, JournalStopped)) else error.exit_code
+
+
+def trace(error: BaseException) -> None:
     if os.environ.get("HOLDFAST_TRACE") == "1":
         import traceback
 

@@ -18,20 +18,27 @@ from holdfast.core.secret_handles import safe_value
 class Log:
     """Writes events to the stream; without a stream it writes nothing."""
 
-    __slots__ = ("_stream",)
+    __slots__ = ("_fields", "_stream")
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
+        self._fields: dict[str, object] = {}
 
     @classmethod
     def to_stderr(cls) -> Log:
         return cls(sys.stderr)
 
+    def bound(self, **fields: object) -> Log:
+        """The same stream; every event gets these fields."""
+        log = Log(self._stream)
+        log._fields = {**self._fields, **fields}
+        return log
+
     def event(self, event: str, **fields: object) -> None:
         if self._stream is None:
             return
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        shown = {name: safe_value(value) for name, value in fields.items()}
+        shown = {name: safe_value(value) for name, value in {**self._fields, **fields}.items()}
         try:
             self._stream.write(json.dumps({"at": at, "event": event, **shown}) + "\n")
             self._stream.flush()

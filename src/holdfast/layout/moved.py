@@ -77,13 +77,15 @@ def remove_mark(instance: Path) -> None:
 
 
 @asynccontextmanager
-async def stopped_when_moved(instance: Path, stop: Callable[[], None], log: Log) -> AsyncGenerator[None]:
+async def stopped_when_moved(
+    instance: Path, stop: Callable[[], None], log: Log, *, look_s: float = LOOK_S
+) -> AsyncGenerator[None]:
     """While the block runs, a mark that appears stops the work as SIGTERM would: calls under way end, tasks go back to
     the queue. Then this raises MovedAway: a new start would change nothing."""
 
     async def watch() -> None:
         while not os.path.lexists(instance / NAME):  # noqa: ASYNC110 - a file gives no sign
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(look_s)
         log.event("stopping", reason="the agent is moved to another host")
         stop()
 

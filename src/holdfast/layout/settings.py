@@ -113,7 +113,7 @@ def read_agent_settings(path: Path) -> AgentSettings:
 
 def _parsed(path: Path) -> dict[str, Any]:  # Any: TOML, checked by whoever takes it
     try:
-        return tomllib.loads(_read(path).decode())
+        return tomllib.loads(read_checked(path).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadSettings(f"{path} is not valid TOML: {error}") from error
 
@@ -167,13 +167,15 @@ def _unknown(path: Path, where: str, name: str, names: object) -> BadSettings:
     return BadSettings(f"{path}: {where} is not a setting", hint=hint + "see `holdfast explain settings`")
 
 
-def _read(path: Path) -> bytes:
+def read_checked(path: Path, *, what: str = "settings file") -> bytes:
+    """A file that decides which programs are run: no other user can change it. Raises BadSettings, WrongKind,
+    ModeTooWide, WrongOwner."""
     try:
         with open(path, "rb", opener=_opener) as file:
             _check(path, os.fstat(file.fileno()))
             return file.read(FILE_BYTES_MAX)
     except FileNotFoundError:
-        raise BadSettings(f"there is no settings file {path}") from None
+        raise BadSettings(f"there is no {what} {path}") from None
     except HoldfastError:
         raise
     except OSError as error:

@@ -46,7 +46,7 @@ class HandoffReader:
     """Reads the four answers from one journal, again and again."""
 
     def __init__(self, journal: Journal, *, agent: str, agent_id: Callable[[], str], held: Views = lambda: ()) -> None:
-        self._journal = journal
+        self.journal = journal
         self._agent = agent
         self._agent_id = agent_id
         self._held = held
@@ -57,17 +57,21 @@ class HandoffReader:
         self.more = 0
         self.troubles: tuple[str, ...] = ()
 
+    def holds_tasks(self) -> bool:
+        """Whether this process runs tasks: what they do is in its memory before the journal shows a change."""
+        return any(True for _ in self._held())
+
     async def gather(self) -> Handoff:
         """The hand-off of this moment. Raises JournalBusy and what else reading may."""
-        at_ms = self._journal.now_ms()  # before anything is read: all that is older is in it
+        at_ms = self.journal.now_ms()  # before anything is read: all that is older is in it
         held = {view.task_id: view for view in self._held()}
-        alive = {row.session_id for row in await self._journal.list_sessions() if row.alive}
+        alive = {row.session_id for row in await self.journal.list_sessions() if row.alive}
         inbox = await self._inbox()
         rows = await self._open_rows()
         facts = [await self._facts(row, held.get(row.task_id), alive, inbox.get(row.task_id, ())) for row in rows]
         await self._note_ended({row.task_id for row in rows})
         self.open_tasks = tuple(sorted(facts, key=lambda one: one.rank))
-        counts = await self._journal.count_tasks()
+        counts = await self.journal.count_tasks()
         self.more = max(0, sum(counts.get(state, 0) for state in OPEN) - len(rows))
         return self.compose(at_ms)
 
@@ -89,17 +93,17 @@ class HandoffReader:
         )
 
     async def _open_rows(self) -> list[TaskRow]:
-        pressing = await self._journal.list_tasks(Filter(states=PRESSING, limit=ROWS_MAX))
+        pressing = await self.journal.list_tasks(Filter(states=PRESSING, limit=ROWS_MAX))
         if len(pressing) >= ROWS_MAX:
             return pressing
         # The oldest of the rest: they come next.
         rest = Filter(states=OPEN - PRESSING, limit=ROWS_MAX - len(pressing), newest_first=False)
-        return [*pressing, *await self._journal.list_tasks(rest)]
+        return [*pressing, *await self.journal.list_tasks(rest)]
 
     async def _inbox(self) -> dict[TaskId, list[InboxItem]]:
         """What was dropped and not concluded yet, of all tasks."""
         found: dict[TaskId, list[InboxItem]] = {}
-        for item in await self._journal.read_inbox(after=0):
+        for item in await self.journal.read_inbox(after=0):
             found.setdefault(item.task_id, []).append(item)
         return found
 
@@ -125,21 +129,21 @@ class HandoffReader:
         if row.erased:
             return None
         try:
-            return await self._journal.read_task(row.task_id)
+            return await self.journal.read_task(row.task_id)
         except JournalDamaged:
             return None  # its worker parks it and tells a person; here it is only named
 
     async def _note_ended(self, still_open: set[TaskId]) -> None:
         """Remember what has ended; a long one that came and went between two looks by its last word alone."""
         limit = ENDED_LOOKED_AT if self._first else ENDED_KEPT
-        found = await self._journal.list_tasks(Filter(states=ENDED, limit=limit))
+        found = await self.journal.list_tasks(Filter(states=ENDED, limit=limit))
         newest = sorted(found, key=lambda row: row.changed_ms)[-ENDED_KEPT:]
         whole = {row.task_id for row in newest} if self._first else set[TaskId]()
         self._first = False
         rows = {row.task_id: row for row in newest}
         for task_id in [one for one in self._known if one not in still_open]:
             del self._known[task_id]
-            row = rows.get(task_id) or await self._journal.find_task(task_id)
+            row = rows.get(task_id) or await self.journal.find_task(task_id)
             if row is not None and row.state in ENDED:
                 rows[task_id] = row
                 whole.add(task_id)
@@ -155,7 +159,7 @@ class HandoffReader:
         try:
             if whole:
                 return facts_of(row, await self._read(row))
-            return ended_facts(row, await self._journal.read_newest(row.task_id))
+            return ended_facts(row, await self.journal.read_newest(row.task_id))
         except (TaskNotFound, JournalDamaged):
             return facts_of(row, None)
 

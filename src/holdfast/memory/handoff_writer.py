@@ -32,10 +32,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from holdfast.core.pacing import ALONE, Pacing
 from holdfast.core.secret_handles import safe
 from holdfast.core.waiting import wait_event
 from holdfast.errors import HoldfastError, text_of
 from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
+from holdfast.journal.quiet import Quiet
 from holdfast.layout.agent_home import PRIVATE
 from holdfast.memory.exchange import exchange, is_taken, left_asides, put_down, read_quiet
 from holdfast.memory.handoff import Handoff, render
@@ -65,7 +67,10 @@ class HandoffWriter:
         heartbeat: Path,
         instance: Path,
         report: Report = lambda _what, _why: None,
+        pacing: Pacing = ALONE,
     ) -> None:
+        self._look_s = pacing.look_s(LOOK_S)
+        self._quiet = Quiet(reader.journal, most_s=pacing.idle_s(0))
         self._reader = reader
         self._handoff = handoff
         self._heartbeat = heartbeat
@@ -117,6 +122,9 @@ class HandoffWriter:
             if not self._take_lock():
                 pause_s = LOCK_AGAIN_S
                 continue
+            if not self._reader.holds_tasks() and await self._quiet.lasts():
+                pause_s = self._look_s
+                continue
             pause_s = await self._look_and_write()
 
     async def _look_and_write(self) -> float:
@@ -136,7 +144,7 @@ class HandoffWriter:
         # One expensive look, such as the first, is no reason to look away; two in a row are.
         before, self._cost = self._cost, cost
         for_cpu = min(min(before, cost) * CPU_SHARE, PAUSE_S_MAX)
-        return max(LOOK_S, for_cpu, min(disk_s * DISK_SHARE, DISK_PAUSE_S_MAX))
+        return max(self._look_s, for_cpu, min(disk_s * DISK_SHARE, DISK_PAUSE_S_MAX))
 
     async def _timed(self, act: Callable[[], None]) -> float:
         begun = time.monotonic()

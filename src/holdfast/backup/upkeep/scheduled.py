@@ -244,22 +244,27 @@ SAID_CHARS_MAX = 500
 
 @asynccontextmanager
 async def kept_backups(
-    home: AgentHome, *, every: str, clock: Clock, log: Log, look_s: float = LOOK_S
+    home: AgentHome, *, every: str, clock: Clock, log: Log, look_s: float = LOOK_S, turn: asyncio.Lock | None = None
 ) -> AsyncGenerator[None, None]:
-    """Backups run while the body runs. Raises BadInput for a bad interval."""
-    every_s = parse_every(every)
-    async with running_beside(_look(home, every=every, every_s=every_s, clock=clock, log=log, look_s=look_s)):
+    """Backups run while the body runs; those of several agents one after the other, by their `turn`. Raises BadInput
+    for a bad interval."""
+    every_s, turn = parse_every(every), turn or asyncio.Lock()
+    looking = _look(home, every=every, every_s=every_s, clock=clock, log=log, look_s=look_s, turn=turn)
+    async with running_beside(looking):
         yield
 
 
-async def _look(home: AgentHome, *, every: str, every_s: float, clock: Clock, log: Log, look_s: float) -> None:
+async def _look(
+    home: AgentHome, *, every: str, every_s: float, clock: Clock, log: Log, look_s: float, turn: asyncio.Lock
+) -> None:
     ran_ms = 0
     while True:
         try:
             names = due_now(home, every_s=every_s, now_ms=clock.wall_ms())
             if names or clock.boot_ms() - ran_ms > NEWS_S * 1000:
                 ran_ms = clock.boot_ms()
-                await _run(home.folder, every, log)
+                async with turn:
+                    await _run(home.folder, every, log)
         except (HoldfastError, OSError) as error:
             log.event("backup-failed", error=str(error))
         await asyncio.sleep(look_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from holdfast.cli.command import Commands, add_options, new_command
+from holdfast.cli.command import Commands, add_list, add_options, new_command
 from holdfast.cli.input.input_journal import journal_of
 
 PORT_MAX = 65_535
@@ -16,16 +16,34 @@ def add_parser(commands: Commands) -> None:
         Run the tasks of an app until you stop it. This process supervises a worker process and starts it again when
         it dies; the new one resumes its tasks at once. SIGTERM or Ctrl-C lets calls in flight finish; a second one
         kills the worker, which loses nothing. Any number of workers may serve one journal on one machine. Events go
-        to standard error, as JSON lines unless it is a terminal.
+        to standard error, as JSON lines unless it is a terminal. One worker may serve many agents: `holdfast explain
+        many-agents`.
         examples:
           holdfast worker trip.py:tasks
           holdfast worker orders.app:app --journal /var/lib/orders --health-port 9471
           holdfast worker orders.app:app --build 2026-11-16
+          holdfast worker agents.app:app --home /srv/ada --home /srv/ben
+          holdfast worker agents.app:app --fleet /etc/holdfast/agents.txt
         """)
     parser.add_argument("app", metavar="APP", help="tasks to run: module:attribute or path/file.py:attribute")
-    add_options(parser, "--journal", "--home", "--config", "--new-journal")
+    add_options(parser, "--journal")
+    add_list(
+        parser,
+        "--home",
+        "DIR",
+        "the agent's folder (default: $HOLDFAST_HOME, else this folder); several times: serve all these agents",
+    )
+    parser.add_argument(
+        "--fleet", metavar="FILE", help="serve the agents whose folders this file lists, one on each line"
+    )
+    add_options(parser, "--config", "--new-journal")
     parser.add_argument("--name", help="a name for this worker (default: host:pid)")
-    parser.add_argument("--concurrency", type=int, metavar="N", help="tasks that run at the same time (default: 200)")
+    parser.add_argument(
+        "--concurrency",
+        type=int,
+        metavar="N",
+        help="tasks that run at the same time, of all agents together (default: 200)",
+    )
     parser.add_argument(
         "--lease-ttl",
         type=float,
@@ -74,11 +92,14 @@ def run(args: argparse.Namespace) -> int:
         "lease_ttl_s": args.lease_ttl,
         "grace_s": args.grace,
     }
-    address = journal_of(args)
+    homes: list[str] = _homes(args)
+    args.home = args.home[0] if args.home else None
+    address = None if homes else journal_of(args)
     order = Order(
         app=args.app,
-        journal=str(address),
-        home=str(address.folder) if address.url else "",
+        journal="" if address is None else str(address),
+        home=str(address.folder) if address is not None and address.url else "",
+        homes=homes,
         config=args.config,
         overrides={name: value for name, value in given.items() if value is not None},
         health_port=args.health_port,
@@ -90,6 +111,24 @@ def run(args: argparse.Namespace) -> int:
         jobs=JOBS,
     )
     return run_worker(order)
+
+
+def _homes(args: argparse.Namespace) -> list[str]:
+    """The folders of many agents; none where one agent has the worker to itself. Raises BadInput, BadSettings."""
+    if args.fleet is None and len(args.home) < 2:
+        return []
+    from pathlib import Path
+
+    from holdfast.errors import BadInput
+    from holdfast.layout.fleet import fleet_folders, read_fleet
+
+    for option in ("journal", "config", "new_journal"):
+        if getattr(args, option):
+            raise BadInput(
+                f"--{option.replace('_', '-')} is for one agent, and this worker serves several",
+                hint="write the agent's settings, also the url of its journal, to holdfast.toml in its folder",
+            )
+    return fleet_folders([*args.home, *(read_fleet(Path(args.fleet)) if args.fleet else ())])
 
 
 def _port(text: str) -> int:

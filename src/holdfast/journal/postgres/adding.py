@@ -30,6 +30,7 @@ import psycopg
 from psycopg import generators
 from psycopg.pq import ExecStatus
 
+from holdfast.journal.postgres.links import SETTINGS
 from holdfast.journal.postgres.place import PostgresPlace, Row
 
 if TYPE_CHECKING:
@@ -44,10 +45,7 @@ REST = 256  # then so many are not awaited in this way
 RECORDS_MAX = 2  # of one task: a step that ends, and the next one that begins; more go as a batch
 PLAN_S = 10.0
 
-_SETTINGS = (
-    "WITH settings AS MATERIALIZED (SELECT set_config('synchronous_commit', 'on', true) AS synced, "
-    "set_config('lock_timeout', '10000', true) AS waits), "
-)
+_SETTINGS = f"WITH settings AS MATERIALIZED ({SETTINGS}), "
 _RECORD = "t, seq, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, fingerprint, slot, quiet, body, hash"
 _TALLY = (
     "counted AS (UPDATE $s.tally SET stamp = stamp + 1, total = {0}::bytea, at_ms = greatest(at_ms, {1}), "

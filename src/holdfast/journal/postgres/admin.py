@@ -13,7 +13,7 @@ import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager, closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
@@ -35,6 +35,9 @@ from holdfast.journal.sqlite.admin import SINCE_EVER_MS
 from holdfast.journal.sqlite.host.high_water import high_water, raise_stored
 from holdfast.journal.sqlite.opening.open import forget_name, journal_names, remember_name
 
+if TYPE_CHECKING:
+    from holdfast.journal.postgres.pool import Pools
+
 ALONE_MS = 60_000
 ASK_AGAIN_S = 0.1
 TASK_SALT = "task_salt"
@@ -46,8 +49,11 @@ class PostgresAdmin:
     engine = f"PostgreSQL, through psycopg {psycopg.__version__}"
     hosts = True
 
-    def __init__(self, url: str, instance: Path, *, place: PostgresPlace | None = None) -> None:
+    def __init__(
+        self, url: str, instance: Path, *, place: PostgresPlace | None = None, pools: Pools | None = None
+    ) -> None:
         self._url = url
+        self._pools = pools
         self._place = place or PostgresPlace.read(url)
         self._instance = instance
         self._copied: Row | None = None  # how far it had come when it was copied
@@ -62,10 +68,17 @@ class PostgresAdmin:
         allow_network_fs: bool = False,
         synchronous: str = "FULL",
     ) -> Journal:
-        if not self.exists():
+        if not (self.exists() if self._pools is None else await asyncio.to_thread(self.exists)):
             self.check_not_lost()
         return await open_journal(
-            self._place, self._instance, keys=keys, clock=clock, entropy=entropy, create=create, name=self._url
+            self._place,
+            self._instance,
+            keys=keys,
+            clock=clock,
+            entropy=entropy,
+            create=create,
+            name=self._url,
+            pooled=None if self._pools is None else self._pools.links(self._place),
         )
 
     # looking

@@ -45,7 +45,7 @@ class PostgresJournal:
 
     def __init__(
         self,
-        link: Link,
+        links: Links,
         instance: Instance,
         *,
         journal_id: str,
@@ -60,7 +60,7 @@ class PostgresJournal:
             durable=True, statements=not statements_off, shared=True, hosts=True, administered=True
         )
         self.journal_id, self.incarnation = journal_id, instance.incarnation
-        self.place = link.place
+        self.place = links.place
         self._clock = clock
         self._entropy = instance.entropy
         self._instance = instance
@@ -69,7 +69,7 @@ class PostgresJournal:
         self._time = CarriedTime(clock)
         self._newest_ms = newest_ms
         self._running = wraps.running_total(journal_id)
-        self._links = Links(link)
+        self._links = links
         self._looks = Looks(clock, self._time, instance, host_id)
         self._writer = Writer(
             self._links,
@@ -92,6 +92,7 @@ class PostgresJournal:
         self._changes = Changes(self._links, self._entropy.bytes(8).hex())
         self._total_seen: object = None
         self._total_after_s = 0.0
+        self._total_tasks = 0  # that the last check has seen
         self._closed, self._holds = False, 0
         self.unclean = False  # a worker's death says nothing about the server's disk
 
@@ -133,13 +134,11 @@ class PostgresJournal:
         if asked > own.deadline_boot_ms:
             raise SessionLost("the lease ended before this process could renew it")
 
-        async def extend(link: Link) -> bool:
-            await self._looks.look(link)
-            return await sessions.extend(link, own, asked_boot_ms=asked)
-
-        if not await self._links.write(extend, urgent=True):
+        found = await self._looks.extend(self._links, own, asked_boot_ms=asked)
+        if not found.renewed:
             raise SessionLost("another process has declared this session dead")
         own.deadline_boot_ms = rules.deadline_boot_ms(asked, own.ttl_ms)
+        self._changes.found(found.version, rouse=found.waits)
 
     async def end_session(self, session: contract.Session, *, orderly: bool = True) -> None:
         own = _own(session)
@@ -395,7 +394,8 @@ class PostgresJournal:
         if version == self._total_seen or loop.time() < self._total_after_s:
             return
         began = loop.time()
-        await self._links.read(lambda link: totals.check(link, self._running))
+        before = self._total_tasks
+        self._total_tasks = await self._links.read(lambda link: totals.check(link, self._running, tasks=before))
         self._total_seen = version
         self._total_after_s = loop.time() + TOTAL_REST * (loop.time() - began)
 

@@ -30,7 +30,7 @@ import psycopg
 
 from holdfast.errors import CommitUnknown, HoldfastError, JournalOlderCopy
 from holdfast.journal.postgres.links import AGAIN_S, TRY_S, InDoubt, Link, Links, may_pass, transact
-from holdfast.journal.postgres.place import DATABASE_TIME
+from holdfast.journal.postgres.place import DATABASE_TIME, Wire
 from holdfast.journal.postgres.sql_errors import translated
 from holdfast.journal.total import NONCE_BYTES, RunningTotal
 
@@ -95,7 +95,8 @@ class Lane(ABC, Generic[A]):
         self.tally = Tally(running)
         self._queue: deque[A] = deque()
         self._pump: asyncio.Task[None] | None = None
-        self._looked: WeakSet[Link] = WeakSet()  # connections over which the tally was seen as it was left
+        self._letting: asyncio.Task[None] | None = None
+        self._looked: WeakSet[Wire] = WeakSet()  # connections over which the tally was seen as it was left
         self._made = False  # its row of `tally`
         self._doubt: int | None = None  # by how much the batch in doubt moves the total
         self._in_doubt: Sequence[A] = ()
@@ -144,7 +145,7 @@ class Lane(ABC, Generic[A]):
 
     def may_begin(self, link: Link) -> bool:
         """Nothing is in doubt, and the tally was seen over this connection."""
-        return self._doubt is None and link in self._looked
+        return self._doubt is None and link.db in self._looked
 
     async def _give_way(self, loop: asyncio.AbstractEventLoop) -> None:
         """A task whose acts are decided at once would never let the lease be renewed: yield now and then."""
@@ -159,8 +160,9 @@ class Lane(ABC, Generic[A]):
         return bool(self._queue) or (self._pump is not None and not self._pump.done())
 
     async def close(self) -> None:
-        if self._pump is not None:
-            await asyncio.wait((self._pump,))
+        for task in (self._pump, self._letting):
+            if task is not None:
+                await asyncio.wait((task,))
 
     @abstractmethod
     def next_batch(self, queue: deque[A]) -> list[A]:
@@ -202,8 +204,13 @@ class Lane(ABC, Generic[A]):
             except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
                 for act in acts:
                     act.error = act.error or error
-            for act in acts:
-                act.decide()
+            if self._links.shared:
+                if self._letting is not None:
+                    await asyncio.wait((self._letting,))
+                self._letting = asyncio.get_running_loop().create_task(_let_go(acts))
+            else:
+                for act in acts:
+                    act.decide()
         self._under_way = False
 
     async def _decide(self, acts: list[A], taken: Link | None) -> None:
@@ -255,8 +262,7 @@ class Lane(ABC, Generic[A]):
             raise
         if self._doubt is None:
             return  # every act was refused: nothing was written
-        if link.warned:
-            await link.make_durable()
+        await link.make_durable()
         self.committed(move)
 
     async def _abort(self, link: Link) -> None:
@@ -312,7 +318,7 @@ class Lane(ABC, Generic[A]):
 
     async def _prepare(self, link: Link) -> None:
         """Over a new connection, look first whether the database still has what this lane has committed."""
-        if link in self._looked:
+        if link.db in self._looked:
             return
         if self._made and self._doubt is None:
             await self._find_row(link)
@@ -324,7 +330,7 @@ class Lane(ABC, Generic[A]):
                 (self.tally.w, stored),
             )
             self._made = True
-        self._looked.add(link)
+        self._looked.add(link.db)
 
     async def _find_row(self, link: Link) -> None:
         """Look whether the database still has what this lane has committed. A row that retention has folded is gone,
@@ -343,3 +349,11 @@ class Lane(ABC, Generic[A]):
     def _fail(acts: Sequence[A], error: HoldfastError) -> None:
         for act in acts:
             act.error = act.error or error
+
+
+async def _let_go(acts: Sequence[Act]) -> None:
+    """One in each turn of the loop: of an agent with much to do, those who waited for a commit do not all go on at
+    once, and what other agents of this process have to do comes in between."""
+    for act in acts:
+        act.decide()
+        await asyncio.sleep(0)

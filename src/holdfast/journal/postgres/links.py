@@ -18,13 +18,13 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from enum import Enum
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg import AsyncConnection
 
 from holdfast.errors import CommitUnknown, HoldfastError
-from holdfast.journal.postgres.place import Known, PostgresPlace, Row
+from holdfast.journal.postgres.place import Known, PostgresPlace, Row, Wire
 from holdfast.journal.postgres.sql_errors import AGAIN, translated
 
 T = TypeVar("T")
@@ -38,12 +38,24 @@ BEGIN = (
     f"SET LOCAL lock_timeout = {LOCK_WAIT_MS}; SET LOCAL idle_in_transaction_session_timeout = {IDLE_MS}; "
     "SET LOCAL search_path = pg_catalog"
 ).encode()
+# The same in a statement that is its own transaction.
+SETTINGS = (
+    "SELECT set_config('synchronous_commit', 'on', true) AS synced, "
+    f"set_config('lock_timeout', '{LOCK_WAIT_MS}', true) AS waits"
+)
 # For what may be lost with a server, and must be said while its standby is gone: notices, and whether it is gone.
 BEGIN_LOCAL = BEGIN.replace(b"synchronous_commit = on", b"synchronous_commit = local")
 BEGIN_READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 AGAIN_S = 0.1
 TRY_S = 20.0
-_WARNING = "01000"
+
+
+class Use(Enum):
+    """What a connection is borrowed for."""
+
+    COMMIT = "commit"  # waits for the server's standby, perhaps for long
+    LOOK = "look"  # waits for no standby
+    LEASE = "lease"  # a renewal: waits for no other connection
 
 
 class InDoubt(Exception):
@@ -51,24 +63,17 @@ class InDoubt(Exception):
 
 
 class Link:
-    """One connection."""
+    """One connection, for the statements of one journal."""
 
-    __slots__ = ("__weakref__", "address", "db", "place", "warned")
+    __slots__ = ("db", "place")
 
-    def __init__(self, place: PostgresPlace, db: AsyncConnection[Row]) -> None:
+    def __init__(self, place: PostgresPlace, db: Wire) -> None:
         self.place = place
         self.db = db
-        self.address = (db.info.host, str(db.info.port))
-        self.warned = ""  # by the last commit
-        db.add_notice_handler(self._hear)
 
     @classmethod
     async def open(cls, place: PostgresPlace, *, known: Known | None = None) -> Link:
         return cls(place, await place.connect(known=known))
-
-    def _hear(self, notice: psycopg.errors.Diagnostic) -> None:
-        if notice.sqlstate == _WARNING:
-            self.warned = notice.message_primary or _WARNING
 
     async def run(self, text: str, values: Sequence[Any] = ()) -> list[Row]:
         done = await self.db.execute(self.place.sql(text), values or None, binary=bool(values))
@@ -100,22 +105,21 @@ class Link:
 
     async def commit(self) -> None:
         """Raises InDoubt."""
-        self.warned = ""
+        self.db.warned = ""
         try:
             await self.db.execute(b"COMMIT")
         except psycopg.Error as error:
             if self.lost:
                 raise InDoubt(str(error)) from error
             raise
-        if self.warned:
-            await self.make_durable()
+        await self.make_durable()
 
     async def make_durable(self) -> None:
-        """Write until a commit comes back without a warning."""
-        while self.warned:
-            self.warned = ""
+        """Where the last commit came back with a warning: write until one comes back without."""
+        while self.db.warned:
+            self.db.warned = ""
             await self.run("UPDATE $s.counter SET value = value WHERE name = 'inbox'")
-            if self.warned:
+            if self.db.warned:
                 await asyncio.sleep(AGAIN_S)
 
     async def roll_back(self) -> None:
@@ -126,7 +130,9 @@ class Link:
 
 
 class Links:
-    """A few connections for one process, given in the order they are asked for."""
+    """A few connections for one journal, given in the order they are asked for."""
+
+    shared = False  # with the journals of other agents (pool.py)
 
     def __init__(self, first: Link, *, limit: int = LINKS_MAX) -> None:
         self.place = first.place
@@ -135,14 +141,13 @@ class Links:
         self._idle: list[Link] = [first]
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._closed = False
-        self._known = Known(first.address, answers=True)
+        self._known = Known(first.db.address, answers=True)
         self.commits = 0
 
     @asynccontextmanager
-    async def borrowed(self, *, urgent: bool = False, taken: Link | None = None) -> AsyncGenerator[Link]:
-        """A connection for the block, or the one that was taken before; what is urgent waits for no other. Raises
-        psycopg.Error."""
-        link = taken or await self._take(urgent)
+    async def borrowed(self, use: Use = Use.COMMIT, *, taken: Link | None = None) -> AsyncGenerator[Link]:
+        """A connection for the block, or the one that was taken before. Raises psycopg.Error."""
+        link = taken or await self._take(use is Use.LEASE)
         try:
             yield link
         except BaseException:  # a cancel too: what is under way on it must not reach the next one
@@ -170,7 +175,7 @@ class Links:
             link = self._idle.pop()
             if not link.lost:
                 return link
-            self._known = Known(link.address, answers=False)
+            self._known = Known(link.db.address, answers=False)
             self._open -= 1
         self._open += 1
         try:
@@ -179,12 +184,12 @@ class Links:
             self._open -= 1
             self._wake()
             raise
-        self._known = Known(link.address, answers=True)
+        self._known = Known(link.db.address, answers=True)
         return link
 
     def give(self, link: Link) -> None:
         if link.lost:
-            self._known = Known(link.address, answers=False)
+            self._known = Known(link.db.address, answers=False)
         if link.lost or self._closed or self._open > self._limit:
             self._open -= 1
             link.db.pgconn.finish()
@@ -203,20 +208,33 @@ class Links:
         """Look; again where the connection was lost meanwhile."""
 
         async def once() -> T:
-            async with self.borrowed() as link:
+            async with self.borrowed(Use.LOOK) as link:
                 return await act(link)
 
         return await repeated(once)
 
-    async def write(self, act: Callable[[Link], Awaitable[T]], *, begin: bytes = BEGIN, urgent: bool = False) -> T:
-        """One transaction that may be repeated: what is in doubt is done once more, which settles it. What is urgent
-        waits for no other connection. Raises what the act raises; JournalBusy, JournalFull; CommitUnknown."""
+    async def write(self, act: Callable[[Link], Awaitable[T]], *, begin: bytes = BEGIN) -> T:
+        """One transaction that may be repeated: what is in doubt is done once more, which settles it. Raises what the
+        act raises; JournalBusy, JournalFull; CommitUnknown."""
 
         async def once() -> T:
-            async with self.borrowed(urgent=urgent) as link:
+            async with self.borrowed(Use.LOOK if begin is BEGIN_LOCAL else Use.COMMIT) as link:
                 result = await transact(link, act, begin=begin)
                 self.commits += 1
                 return result
+
+        return await repeated(once)
+
+    async def extend(self, statement: str, values: Sequence[int]) -> list[Row]:
+        """A statement that extends a lease, and is its own transaction; done again where the connection was lost."""
+
+        async def once() -> list[Row]:
+            async with self.borrowed(Use.LEASE) as link:
+                link.db.warned = ""
+                rows = await link.run(statement, values)
+                await link.make_durable()
+                self.commits += 1
+                return rows
 
         return await repeated(once)
 

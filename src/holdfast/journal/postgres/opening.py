@@ -18,7 +18,7 @@ from holdfast.host.private_files import ensure_private_folder
 from holdfast.journal.postgres import restoring, schema, totals
 from holdfast.journal.postgres.guards import check_keys, check_not_older, new_meta
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.journal.postgres.links import InDoubt, Link
+from holdfast.journal.postgres.links import InDoubt, Link, Links
 from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.journal.postgres.sql_errors import translated
 from holdfast.journal.postgres.verbs import statements
@@ -33,16 +33,26 @@ ALONE = "alone"  # the turn of whoever changes the journal as a whole
 
 
 async def open_journal(
-    place: PostgresPlace, instance: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy, create: bool, name: str = ""
+    place: PostgresPlace,
+    instance: Path,
+    *,
+    keys: KeyRing,
+    clock: Clock,
+    entropy: Entropy,
+    create: bool,
+    name: str = "",
+    pooled: Links | None = None,
 ) -> PostgresJournal:
     """Open the journal there, or make a new one where there is none; raises as `JournalAdmin.open`. With a `name` this
-    machine remembers that it has used it, so that its loss is noticed."""
+    machine remembers that it has used it, so that its loss is noticed. `pooled`: the connections that it works over;
+    otherwise it has its own."""
     try:
         link = await Link.open(place)
     except psycopg.Error as error:
         raise await asyncio.to_thread(translated, error, opening=True) from error
+    links = pooled or Links(link)
     try:
-        return await _open(link, instance, keys=keys, clock=clock, entropy=entropy, create=create, name=name)
+        return await _open(link, links, instance, keys=keys, clock=clock, entropy=entropy, create=create, name=name)
     except BaseException as error:  # also a cancel: no connection is kept without a journal
         await link.close()
         if isinstance(error, psycopg.Error | InDoubt):
@@ -50,10 +60,13 @@ async def open_journal(
                 error if isinstance(error, psycopg.Error) else psycopg.OperationalError(str(error))
             ) from error
         raise
+    finally:
+        if pooled is not None:
+            await link.close()
 
 
 async def _open(
-    link: Link, instance: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy, create: bool, name: str
+    link: Link, links: Links, instance: Path, *, keys: KeyRing, clock: Clock, entropy: Entropy, create: bool, name: str
 ) -> PostgresJournal:
     await _prepare_schema(link, keys, entropy=entropy, create=create)
     journal_id = await check_keys(link, keys)
@@ -74,7 +87,7 @@ async def _open(
             remember_name(folder, name)
         own = Instance(folder, clock=clock, entropy=entropy, incarnation=incarnation, use=use)
         journal = PostgresJournal(
-            link,
+            links,
             own,
             journal_id=journal_id,
             wraps=wraps,

@@ -30,11 +30,28 @@ _CONNECT = {
     "keepalives_count": "3",
     "tcp_user_timeout": "9000",
 }
+STATELESS: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}  # Any: options of the driver
 DATABASE_TIME = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 # Of the log as it is written now: the control file's value lags behind until a checkpoint.
 TIMELINE = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
 
 Row = tuple[Any, ...]  # Any: what the driver makes of columns
+
+_WARNING = "01000"
+
+
+class Wire(AsyncConnection[Row]):
+    """A connection that remembers where it leads, and the warning of its last commit."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:  # Any: the driver's own arguments
+        super().__init__(*given, **named)
+        self.address = (self.info.host, str(self.info.port))
+        self.warned = ""
+        self.add_notice_handler(self._hear)
+
+    def _hear(self, notice: psycopg.errors.Diagnostic) -> None:
+        if notice.sqlstate == _WARNING:
+            self.warned = notice.message_primary or _WARNING
 
 
 class Known(NamedTuple):
@@ -100,10 +117,10 @@ class PostgresPlace:
         own = text.replace("$now", self.time).replace("$timeline", self.timeline)
         return own.replace("$s", f'"{self.schema}"').encode()
 
-    async def connect(self, *, known: Known | None = None) -> AsyncConnection[Row]:
-        return await AsyncConnection.connect(self._asking(known), autocommit=True, prepare_threshold=None)
+    async def connect(self, *, known: Known | None = None) -> Wire:
+        return await Wire.connect(self.asking(known), **STATELESS)
 
-    def _asking(self, known: Known | None) -> str:
+    def asking(self, known: Known | None) -> str:
         """The hosts in the order in which they are asked: one that answered is the first, one that was lost the last.
         So a host that is gone does not cost every new connection the time that it takes to find that out."""
         given = conninfo_to_dict(self.conninfo)
@@ -120,4 +137,4 @@ class PostgresPlace:
 
     def connect_at_once(self) -> Connection[Row]:
         """For what is done from outside any session; blocks."""
-        return psycopg.connect(self.conninfo, autocommit=True, prepare_threshold=None)
+        return psycopg.connect(self.conninfo, **STATELESS)

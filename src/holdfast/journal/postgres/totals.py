@@ -18,11 +18,11 @@ from holdfast.journal.postgres.place import PostgresPlace, Row
 from holdfast.journal.sqlite.totals import PUT_BACK
 from holdfast.journal.total import MODULUS, RunningTotal
 
-VERSION = (
-    "SELECT (SELECT sum(stamp) FROM $s.tally), (SELECT sum(value) FROM $s.counter), (SELECT max(s) FROM $s.session)"
-)
+VERSION_OF = "(SELECT sum(stamp) FROM $s.tally), (SELECT sum(value) FROM $s.counter), (SELECT max(s) FROM $s.session)"
+VERSION = f"SELECT {VERSION_OF}"
 _PART = 2_000  # heads at a time
 _TASKS = "SELECT head, erased_ms IS NOT NULL FROM $s.task"
+_AT_ONCE = f"SELECT w, total, NULL, NULL FROM $s.tally UNION ALL (SELECT NULL, NULL, q.* FROM ({_TASKS} LIMIT {{}}) q)"
 _TASKS_BY_RECORD = (
     "SELECT coalesce(r.hash, k.head), k.erased_ms IS NOT NULL FROM $s.task k "
     "LEFT JOIN $s.record r ON r.t = k.t AND r.seq = k.seq AND k.erased_ms IS NULL"
@@ -34,17 +34,29 @@ async def version(link: Link) -> Row | None:
     return await link.one(VERSION)
 
 
-async def check(link: Link, running: RunningTotal) -> None:
-    """Raises RowsPutBack. In small parts: the loop goes on meanwhile."""
+async def check(link: Link, running: RunningTotal, *, tasks: int = 0) -> int:
+    """How many tasks there are. `tasks`: how many there were; few are read at once, many in small parts: the loop goes
+    on meanwhile. Raises RowsPutBack."""
+    if tasks < _PART:
+        rows = await link.run(_AT_ONCE.format("%s"), (_PART,))
+        heads = [row[2:] for row in rows if row[0] is None]
+        if len(heads) < _PART and running.of(heads) == _wanted(
+            (row[:2] for row in rows if row[0] is not None), running
+        ):
+            return len(heads)
+    return await _check_in_parts(link, running)
+
+
+async def _check_in_parts(link: Link, running: RunningTotal) -> int:
     await link.db.execute(BEGIN_READING)
     try:
         wanted = _wanted(await link.run("SELECT w, total FROM $s.tally"), running)
         for query in (_TASKS, _TASKS_BY_RECORD):
-            total = 0
+            total = tasks = 0
             async for rows in link.parts(query, rows=_PART):
-                total += running.of(rows)
+                total, tasks = total + running.of(rows), tasks + len(rows)
             if total % MODULUS == wanted:
-                return
+                return tasks
     finally:
         await link.roll_back()
     raise RowsPutBack(PUT_BACK)

@@ -227,7 +227,7 @@ class Writer(Lane[Write]):
             self._links.give(link)
             return None
         sent = self._send(link, acts, alone=self.tasks <= 1)
-        if not sent.is_good or link.warned:
+        if not sent.is_good or link.db.warned:
             self._sent = sent
             return cast(list[Write], acts), link
         self._links.give(link)
@@ -244,7 +244,7 @@ class Writer(Lane[Write]):
         return len(queue) == 1 and _records(queue[0]) <= RECORDS_MAX and self._adding.is_prepared(link)
 
     def _send(self, link: Link, acts: list[Append], *, alone: bool = False) -> Answer:
-        link.warned = ""
+        link.db.warned = ""
         batch = [Addition(act.hold.row, act.made.rows, act.progress) for act in acts]
         tally = self.tally.moved(sum(act.move for act in acts), at_ms=self._time.now_ms())
         return self._adding.send_one(link, batch[0], tally) if alone else self._adding.send(link, batch, tally)
@@ -252,7 +252,7 @@ class Writer(Lane[Write]):
     async def _add(self, link: Link, acts: list[Append]) -> int:
         sent, self._sent = self._sent, None
         if sent is None:
-            if self.tasks <= 1:
+            if self.tasks <= 1 and not self._links.shared:
                 await self._adding.prepare(link)
             sent = self._send(link, acts)
         move = sum(act.move for act in acts)

@@ -23,6 +23,7 @@ from holdfast import errors
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ids import EffectKeys, TaskId, fingerprint_key
 from holdfast.core.notices import Notices
+from holdfast.core.pacing import ALONE, Pacing
 from holdfast.core.ports import KeyRing, Memory
 from holdfast.host.log import Log
 from holdfast.journal.builds import NO_BUILD, Build
@@ -30,12 +31,13 @@ from holdfast.journal.contract import Claimed, Hold, Journal, Session
 from holdfast.journal.durability import Durability
 from holdfast.journal.records import TaskState, TaskView
 from holdfast.layout.engine_settings import Settings
+from holdfast.runtime.engine.claimer import Claimer, Room
 from holdfast.runtime.engine.suspects import Suspects
 from holdfast.runtime.engine.upkeep import Upkeep
 from holdfast.runtime.scratch.scratch import Scratch, ScratchFolders, chained
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 from holdfast.runtime.session.deadlines import Deadlines
-from holdfast.runtime.session.deadman import DeadMan
+from holdfast.runtime.session.deadman import Timer
 from holdfast.runtime.session.lease import BoundLease, Right, SessionLease
 from holdfast.runtime.session.task_writer import Flusher, TaskWriter
 from holdfast.runtime.step.attempt import Caller
@@ -45,8 +47,7 @@ from holdfast.runtime.task.run import Run
 from holdfast.runtime.task.task import SCOPE_NAME, TaskType
 from holdfast.runtime.tool.blocking import ChildPool, Threads
 
-SECRETS_EVERY_S, CLAIM_EVERY_S = 0.5, 0.01
-TROUBLE_EVERY_S, AGAIN_S = 5.0, 0.5
+CLAIM_EVERY_S, TROUBLE_EVERY_S, AGAIN_S = 0.01, 5.0, 0.5
 CANCELS_MAX, CANCEL_EVERY_S = 3, 1.0  # for a run whose code swallows the first ones
 
 
@@ -65,13 +66,16 @@ class Engine:
         settings: Settings,
         notices: Notices | None = None,
         log: Log | None = None,
-        dead_man: DeadMan | None = None,
+        dead_man: Timer | None = None,
         secrets: Secrets = NO_SECRETS,
         scratch_root: Path | None = None,
         memory: Memory | None = None,
         right: Right | None = None,
         build: Build = NO_BUILD,
+        room: Room | None = None,
+        pacing: Pacing = ALONE,
     ) -> None:
+        self._pacing = pacing
         self._memory = memory
         self._right = right
         self._build = build
@@ -91,6 +95,9 @@ class Engine:
         self._writers: dict[TaskId, TaskWriter] = {}
         self._running: dict[TaskId, asyncio.Task[None]] = {}
         self._suspects = Suspects(self._writers)
+        self._claimer = Claimer(
+            journal, settings, self._suspects, names=self._served(), active=lambda: self.active, room=room
+        )
         self._strays: list[Hold] = []  # of runs that ended without a record of their own
         self._children: ChildPool | None = None
         self._threads = Threads()
@@ -102,6 +109,7 @@ class Engine:
             secrets=secrets,
             folders=self._scratch_folders,
             on_trouble=self._on_trouble,
+            pacing=pacing,
         )
         self._deadlines = Deadlines(self._upkeep.tell_stuck)
         self._flusher = Flusher()
@@ -133,6 +141,7 @@ class Engine:
         told = (self._upkeep.watch_durability, self._upkeep.tell_notices)
         helpers = [asyncio.create_task(self._guarded(work)) for work in told]
         session: Session | None = None
+        self._claimer.join()
         try:
             session = await self.open_session()
             helpers += [asyncio.create_task(self._guarded(work)) for work in self._loops()]
@@ -142,6 +151,7 @@ class Engine:
             for helper in (*helpers, stopping):
                 helper.cancel()
             await asyncio.wait((*helpers, stopping))
+            self._claimer.leave()
             if session is not None:
                 await self._close_session(session, orderly=not self._fatal.done())
         if self._fatal.done():
@@ -162,6 +172,12 @@ class Engine:
     def stop(self) -> None:
         """Finish what is under way, give the rest back, end."""
         self._stopping.set()
+
+    def give_up(self) -> None:
+        """The lease is about to end: nothing that runs here may act any more."""
+        if self.lease is not None:
+            self.lease.lost = True
+        self._fail(errors.SessionLost("the lease could not be renewed in time"))
 
     def writer_for(self, claimed: Claimed) -> tuple[TaskWriter, Steps]:
         """The writer and the steps of a claimed task."""
@@ -218,13 +234,7 @@ class Engine:
             loops.append(self._watch_right)
         if self._build.drains:
             loops.append(self._end_drained)
-        return loops if self._secrets is NO_SECRETS else [*loops, self._watch_secrets]
-
-    async def _watch_secrets(self) -> None:
-        """Know a new value soon, also where no step of this process has asked for it."""
-        while True:
-            await asyncio.sleep(SECRETS_EVERY_S)
-            self._secrets.refresh()
+        return loops if self._secrets is NO_SECRETS else [*loops, self._upkeep.watch_secrets]
 
     async def _watch_right(self) -> None:
         """The agent's lease moves on beside this session's: the timer follows it."""
@@ -253,8 +263,9 @@ class Engine:
                 return
 
     async def _renew(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(self.settings.renew_every_s)
+            await asyncio.sleep(self._pacing.renew_in_s(self.settings.renew_every_s, now_s=loop.time()))
             if self.lease is None:
                 return
             # Lost once is lost: a wall clock that was set back since must not hide it.
@@ -284,51 +295,35 @@ class Engine:
             except (errors.JournalBusy, errors.JournalFull) as error:
                 self._on_trouble(error)
                 claimed = 0
-            if not claimed or self.active >= self.settings.concurrency:
+            if self._claimer.lacks_places():
+                await self._claimer.wait_places()
+            elif not claimed or self.active >= self.settings.concurrency:
                 seen = await self.journal.wait_change(timeout_s=await self._pause_s(), seen=seen)
 
     async def _pause_s(self) -> float:
-        due = await self.journal.find_due_ms()
+        most_s, due = self._pacing.idle_s(self.settings.sweep_every_s), await self.journal.find_due_ms()
         if due is None or self.active >= self.settings.concurrency:
-            return self.settings.sweep_every_s
+            return most_s
         left = (due - self.journal.now_ms()) / 1000
         if left <= 0:  # due, and not claimed a moment ago: it is not for us, or not now
-            return self.settings.sweep_every_s
-        return min(self.settings.sweep_every_s, max(left, CLAIM_EVERY_S))
+            return most_s
+        return min(most_s, max(left, CLAIM_EVERY_S))
 
     async def _claim(self) -> int:
-        if self.lease is None or not self.lease.ok() or self._suspects.one_runs_alone() or self._stopping.is_set():
+        if self.lease is None or not self.lease.ok() or self._stopping.is_set():
             return 0
-        room = self.settings.concurrency - self.active
-        names = self._served()
-        if room <= 0 or not names:
-            return 0
-        claimed = await self._claim_suspect(self.lease.session, names)
-        if not claimed:
-            most = min(room, self.settings.claim_batch)
-            claimed = await self.journal.claim(self.lease.session, names=names, limit=most)
-        if not claimed and not self._running:
-            claimed = await self.journal.claim(self.lease.session, names=names, limit=1, alone=True)
-            if claimed and claimed[0].crashes:
-                self._suspects.runs_alone(claimed[0].hold.task_id)
-        if self._stopping.is_set():
-            return 0  # asked to stop meanwhile: the end of the session gives them back
-        for one in claimed:
-            self._start(one)
+        with self._claimer.places() as places:
+            claimed = await self._claimer.claim(self.lease.session, places)
+            if self._stopping.is_set():
+                return 0  # asked to stop meanwhile: the end of the session gives them back
+            for one in claimed:
+                self._start(one)
         self.counts["claims"] += len(claimed)
         return len(claimed)
 
     def _served(self) -> list[str]:
         """The names of the tasks that this engine claims."""
         return [*self.tasks, SCOPE_NAME] if self.tools else [*self.tasks]
-
-    async def _claim_suspect(self, session: Session, names: list[str]) -> list[Claimed]:
-        """The longest waiting task, suspect or not, where this engine is never idle."""
-        if not self._suspects.may_claim(idle=not self._running):
-            return []
-        claimed = await self.journal.claim(session, names=names, limit=1, alone=True)
-        self._suspects.took(claimed[0] if claimed else None)
-        return claimed
 
     async def _release_strays(self) -> None:
         """No other session may claim what this one holds: give back what it has lost."""
@@ -396,6 +391,7 @@ class Engine:
         finally:
             self.unwatch(writer, rested=state is not None)
             self._running.pop(task_id, None)
+            self._claimer.freed()
             self._note_end(task_id, writer, state)
             if writer.scratch is not None:
                 self._remove_scratch(writer.scratch, task_id, state)

@@ -54,6 +54,10 @@ class Suspects:
         if self._alone == task_id:
             self._alone = None
 
+    def runs_one(self) -> bool:
+        """Whether a task runs here that is still under suspicion."""
+        return any(one in self._writers and not self._is_cleared(one) for one in (self._alone, self._beside))
+
     def _is_cleared(self, task_id: TaskId | None) -> bool:
         writer = None if task_id is None else self._writers.get(task_id)
         return writer is not None and writer.view.progress_epoch == writer.hold.epoch

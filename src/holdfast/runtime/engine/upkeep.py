@@ -18,11 +18,13 @@ from holdfast.core.notices import (
     stuck_notice,
     unserved_notice,
 )
+from holdfast.core.pacing import ALONE, Pacing
 from holdfast.errors import HoldfastError
 from holdfast.host.log import Log
 from holdfast.journal.builds import Build
 from holdfast.journal.contract import Journal
 from holdfast.journal.durability import Durability, Kept
+from holdfast.journal.quiet import Quiet
 from holdfast.journal.unserved import find_unserved
 from holdfast.layout.engine_settings import Settings
 from holdfast.runtime.scratch.scratch import ScratchFolders, sweep
@@ -33,6 +35,7 @@ NOTICE_EVERY_S = 1.0
 NOTICE_S_MAX = 300.0  # between two tries while a hook fails
 NOTICE_TURN_S = 20.0  # a turn lasts a minute at least, and one notice takes half of that at most
 TIDY_EVERY_S = 3_600.0
+SECRETS_EVERY_S = 0.5
 CLOCK_BEHIND_MS = 60_000
 UNSERVED_EVERY_S = 30.0
 STANDBY_EVERY_S = 30.0  # a person hears of it within a minute
@@ -52,6 +55,7 @@ class Upkeep:
     secrets: Secrets
     folders: ScratchFolders | None
     on_trouble: Callable[[HoldfastError], None]
+    pacing: Pacing = ALONE
     durability: Durability | None = None  # as it was last seen
     _adding: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
@@ -59,11 +63,16 @@ class Upkeep:
         """Deliver notices; one that cannot be delivered is tried again, the others are not held up."""
         if self.notices is None:
             return
-        delay_s = NOTICE_EVERY_S
+        delay_s, left = NOTICE_EVERY_S, False
+        quiet = Quiet(self.journal, most_s=self.pacing.idle_s(0))
         while True:
+            if not left and await quiet.lasts():
+                await asyncio.sleep(self.pacing.look_s(NOTICE_EVERY_S) * self.settings.pace)
+                continue
             async with self.journal.notice_turn() as mine:
                 pending = await self.journal.pending_notices(limit=NOTICES_AT_ONCE) if mine else []
                 told = await self._tell_in_turn(self.notices, pending)
+            left = len(told) == NOTICES_AT_ONCE or len(told) < len(pending) or not all(told)
             delay_s = min(delay_s * 2, NOTICE_S_MAX) if told and not any(told) else NOTICE_EVERY_S
             await asyncio.sleep(delay_s * self.settings.pace)
 
@@ -97,12 +106,18 @@ class Upkeep:
                 await sweep(self.folders, self.journal)
             await asyncio.sleep(TIDY_EVERY_S)
 
+    async def watch_secrets(self) -> None:
+        """Know a new value soon, also where no step of this process has asked for it."""
+        while True:
+            await asyncio.sleep(self.pacing.look_s(SECRETS_EVERY_S))
+            self.secrets.refresh()
+
     async def watch_unserved(self) -> None:
         """Tell a person of tasks that no live worker serves: once for each time that it happens."""
         told: set[str] = set()
         seen: dict[tuple[str, str], int] = {}  # a task that sleeps is old when its build's worker is replaced
         while True:
-            await asyncio.sleep(UNSERVED_EVERY_S * self.settings.pace)
+            await asyncio.sleep(self.pacing.seldom_s(UNSERVED_EVERY_S) * self.settings.pace)
             found, now_ms = await find_unserved(self.journal), self.journal.now_ms()
             seen = {(one.name, one.build): seen.get((one.name, one.build), now_ms) for one in found}
             for one in found:
@@ -125,7 +140,7 @@ class Upkeep:
                 self.log.event("standby", kept=found.kept.value, text=found.text, hint=found.hint)
                 await self.journal.add_notice(standby_notice(found.text, found.hint, since_ms=told_ms))
             self.durability = found
-            await asyncio.sleep(STANDBY_EVERY_S * self.settings.pace)
+            await asyncio.sleep(self.pacing.seldom_s(STANDBY_EVERY_S) * self.settings.pace)
 
     async def wait_drained(self, build: Build, held: Callable[[], tuple[int, int]]) -> None:
         """Until no open task is pinned to a build that is served here. `held`: how many tasks this engine holds, and

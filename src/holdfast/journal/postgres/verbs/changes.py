@@ -22,12 +22,14 @@ from psycopg import AsyncConnection
 from holdfast.core.waiting import wait_event
 from holdfast.errors import HoldfastError
 from holdfast.journal.postgres import totals
-from holdfast.journal.postgres.links import Links
+from holdfast.journal.postgres.links import Links, Use
 
 POLL_S = 0.05
 POLL_MAX_S = 0.5
 LOOK_EVERY_S = 0.01  # at most, however many hints come
 HINT_EVERY_S = 0.05
+# Of an agent among many: each renewal of its lease is a look too. A hint that does not come costs that long.
+HEARD_S, UNHEARD_S = 60.0, 1.0
 LISTEN_AGAIN_S = 5.0
 CHANNEL = "holdfast"
 _HINT = "BEGIN; SET LOCAL synchronous_commit = off; SELECT pg_catalog.pg_notify('{}', '{}'); COMMIT"
@@ -68,22 +70,34 @@ class Changes:
         if self.listener is None:
             self.listener = Listener.shared(self._links.place.direct)
             self.listener.hearers[self] = self._hear
-        pause_s = POLL_S
+        pause_s, hinted = POLL_S, False
         while self._waiting and not self._closed.is_set():
             before = self._count
             self._hinted.clear()
             try:
-                await self._look()
+                await self._look(hinted=hinted)
             except HoldfastError:
                 self._wake()  # those who wait look themselves, and so get the error
             await asyncio.sleep(LOOK_EVERY_S)
-            await wait_event(self._hinted, pause_s)
-            pause_s = POLL_S if self._count != before else min(POLL_MAX_S, pause_s * 1.2)
+            if self._links.shared:
+                pause_s = HEARD_S if self.listener.hears else UNHEARD_S
+            else:
+                pause_s = POLL_S if self._count != before else min(POLL_MAX_S, pause_s * 1.2)
+            hinted = await wait_event(self._hinted, pause_s)
 
-    async def _look(self) -> None:
-        found = await self._links.read(totals.version)
-        if found != self.seen:
-            self.seen = found
+    async def _look(self, *, hinted: bool = False) -> None:
+        """After a hint those who wait are woken first: they look themselves. What comes after their look brings its own
+        hint, or is found by the next renewal of a lease."""
+        if hinted:
+            self._wake()
+            self.seen = await self._links.read(totals.version)
+        else:
+            self.found(await self._links.read(totals.version))
+
+    def found(self, version: object, *, rouse: bool = False) -> None:
+        """The version was read. `rouse`: those who wait have something to do even if it is the same as before."""
+        if rouse or version != self.seen:
+            self.seen = version
             self._wake()
 
     def _wake(self) -> None:
@@ -108,7 +122,7 @@ class Changes:
         while self._hint_again:
             self._hint_again = False
             with suppress(psycopg.Error, OSError):
-                async with self._links.borrowed() as link:
+                async with self._links.borrowed(Use.LOOK) as link:
                     await link.db.execute(_HINT.format(CHANNEL, f"{self._schema} {self._own_id}").encode())
             await wait_event(self._closed, HINT_EVERY_S)
 

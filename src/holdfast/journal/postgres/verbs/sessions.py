@@ -15,28 +15,28 @@ from holdfast.core.clock import Clock
 from holdfast.journal import rules
 from holdfast.journal.builds import names_claimed
 from holdfast.journal.contract import SessionRow, TaskNames
-from holdfast.journal.postgres.links import Link
+from holdfast.journal.postgres.links import SETTINGS, Link, Links
+from holdfast.journal.postgres.place import Row
 from holdfast.journal.postgres.times import CarriedTime
+from holdfast.journal.postgres.totals import VERSION_OF
 from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.host.page_reader import page_path
 from holdfast.journal.sqlite.verbs.sessions import SqliteSession as PagedSession
 
-__all__ = [
-    "DeadSession",
-    "Looks",
-    "PagedSession",
-    "begin",
-    "bury",
-    "end",
-    "extend",
-    "longest_lease_ms",
-    "pages_to_keep",
-]
+__all__ = ["DeadSession", "Looks", "PagedSession", "begin", "bury", "end", "longest_lease_ms", "pages_to_keep"]
 
 _LEASE = "s.s, s.session_id, s.ended, s.boot_id, s.until_boot_ms, s.host_id, s.until_ms, s.ttl_ms"
-_LOOK = (
-    f"SELECT $now, $timeline, {_LEASE} FROM (VALUES (1)) AS one LEFT JOIN $s.session s "
+_LEASES = (
+    f"$now, $timeline, {_LEASE} FROM (VALUES (1)) AS one LEFT JOIN $s.session s "
     "ON s.ended = 0 OR EXISTS (SELECT 1 FROM $s.task k WHERE k.session = s.s)"
+)
+# Every renewal changes `until_ms`: others watch for that.
+_EXTEND = (
+    f"WITH settings AS MATERIALIZED ({SETTINGS}), own AS (UPDATE $s.session AS o SET until_boot_ms = %b, "
+    "until_ms = greatest($now + o.ttl_ms, o.until_ms + 1) FROM settings WHERE o.s = %b AND o.ended = 0 RETURNING 1) "
+    "SELECT (SELECT count(*) FROM own), "
+    "(SELECT min(due_ms) FROM $s.task WHERE state IN ('queued', 'sleeping', 'waiting')), "
+    f"{VERSION_OF}, {_LEASES}"
 )
 
 
@@ -55,7 +55,18 @@ class Looks:
 
     async def look(self, link: Link) -> rules.LookedAt:
         asked_boot_ms = self._clock.boot_ms()
-        rows = await link.run(_LOOK)
+        return self._looked(await link.run(f"SELECT {_LEASES}"), asked_boot_ms)
+
+    async def extend(self, links: Links, session: PagedSession, *, asked_boot_ms: int) -> Extended:
+        """Extend the session's lease, and look at everything else in the same statement."""
+        until_boot_ms = rules.lease_until_boot_ms(asked_boot_ms, session.ttl_ms)
+        rows = await links.extend(_EXTEND, (until_boot_ms, session.row))
+        renewed, due_ms, *version = rows[0][:5]
+        at = self._looked([row[5:] for row in rows], asked_boot_ms)
+        waits = (due_ms is not None and due_ms <= at.now_ms) or bool(self._dead(at, but=session.row))
+        return Extended(renewed == 1, waits, tuple(version))
+
+    def _looked(self, rows: Sequence[Row], asked_boot_ms: int) -> rules.LookedAt:
         now_ms, timeline = int(rows[0][0]), str(rows[0][1])
         self.promoted = self.promoted or timeline != (self.timeline or timeline)
         self.timeline = timeline
@@ -81,7 +92,9 @@ class Looks:
 
     async def find_dead(self, link: Link, *, but: int) -> list[DeadSession]:
         """Sessions whose tasks may be taken: lease over, or their process provably gone."""
-        at = await self.look(link)
+        return self._dead(await self.look(link), but=but)
+
+    def _dead(self, at: rules.LookedAt, *, but: int) -> list[DeadSession]:
         dead: list[DeadSession] = []
         for row, lease in self._leases.items():
             death = rules.Death.NO if row == but else self.death(lease, at)
@@ -116,6 +129,14 @@ class Looks:
                 )
             )
         return found
+
+
+class Extended(NamedTuple):
+    """What came of a renewal."""
+
+    renewed: bool  # False: the session was found dead
+    waits: bool  # a task is due, or its worker has died
+    version: Row  # totals.version
 
 
 class DeadSession(NamedTuple):
@@ -153,17 +174,6 @@ async def begin(
         ),
     )
     return 0 if row is None else row[0]
-
-
-async def extend(link: Link, session: PagedSession, *, asked_boot_ms: int) -> bool:
-    """False where the session was found dead."""
-    # Every renewal changes `until_ms`: others watch for that.
-    changed = await link.change(
-        "UPDATE $s.session SET until_ms = greatest($now + ttl_ms, until_ms + 1), until_boot_ms = %s "
-        "WHERE s = %s AND ended = 0",
-        (rules.lease_until_boot_ms(asked_boot_ms, session.ttl_ms), session.row),
-    )
-    return changed == 1
 
 
 async def end(link: Link, session: PagedSession, *, now_ms: int) -> None:

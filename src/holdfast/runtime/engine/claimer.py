@@ -1,0 +1,154 @@
+"""Which tasks an engine takes, and how many at a time; beside the engines of other agents it leaves them room.
+
+Engines of one process share its places for running tasks (`Room`). An engine may add tasks while it runs fewer than
+there are free places. So one that has much to do takes half of them and leaves the other half free, two take a third
+each, and so on: an agent that begins to have something to do finds a place, however long the tasks of the others take.
+Where all places are taken, those who wait get them in the order they asked.
+
+A task that killed its process is a suspect (suspects.py). In a process that serves many agents it kills the tasks of
+all of them, so one suspect at a time runs in the whole process: it can make no other task a suspect that was not one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
+
+from holdfast.core.waiting import wait_event
+from holdfast.journal.contract import Claimed, Journal, Session
+from holdfast.layout.engine_settings import Settings
+from holdfast.runtime.engine.suspects import Suspects
+
+
+class Room:
+    """The places of one process."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._reserved = 0
+        self._members: list[Claimer] = []
+        self._freed = asyncio.Event()
+        self._suspect_asked = False
+
+    def join(self, claimer: Claimer) -> None:
+        self._members.append(claimer)
+
+    def leave(self, claimer: Claimer) -> None:
+        self._members.remove(claimer)
+
+    def places(self, own: int) -> int:
+        """How many tasks an engine that runs `own` may add now."""
+        free = self._limit - self._reserved - sum(one.active() for one in self._members)
+        return max(0, (free - own + 1) // 2)
+
+    @contextmanager
+    def reserved(self, places: int) -> Generator[int]:
+        """Nobody else gets these places until the block is left; tasks that were begun count by themselves then."""
+        self._reserved += places
+        try:
+            yield places
+        finally:
+            self._reserved -= places
+
+    def freed(self) -> None:
+        """A task has ended."""
+        self._freed.set()
+        self._freed = asyncio.Event()
+
+    async def wait_places(self, own: Callable[[], int], *, timeout_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_s
+        while not self.places(own()) and (left := end - loop.time()) > 0:
+            await wait_event(self._freed, left)
+
+    @contextmanager
+    def suspect_turn(self, claimer: Claimer) -> Generator[bool]:
+        """Whether this engine may take a suspect, until the block is left."""
+        mine = not self._suspect_asked and not any(one.suspects.runs_one() for one in self._members if one != claimer)
+        self._suspect_asked = self._suspect_asked or mine
+        try:
+            yield mine
+        finally:
+            self._suspect_asked = self._suspect_asked and not mine
+
+
+class Claimer:
+    """Claims for one engine; `active` says how many tasks it runs."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        settings: Settings,
+        suspects: Suspects,
+        *,
+        names: Collection[str],
+        active: Callable[[], int],
+        room: Room | None,
+    ) -> None:
+        self._journal = journal
+        self._settings = settings
+        self.names = names
+        self.suspects = suspects
+        self.active = active
+        self._room = room
+
+    def join(self) -> None:
+        """This engine begins to serve."""
+        if self._room is not None:
+            self._room.join(self)
+
+    def leave(self) -> None:
+        if self._room is not None:
+            self._room.leave(self)
+            self._room.freed()
+
+    def freed(self) -> None:
+        """A task has ended here."""
+        if self._room is not None:
+            self._room.freed()
+
+    def lacks_places(self) -> bool:
+        """Whether the tasks of other agents keep this engine from taking more."""
+        return self._room is not None and not self._room.places(self.active())
+
+    async def wait_places(self) -> None:
+        """Not for longer than the usual pause: the tasks that run here may have got something."""
+        if self._room is not None:
+            await self._room.wait_places(self.active, timeout_s=self._settings.sweep_every_s)
+
+    @contextmanager
+    def places(self) -> Generator[int]:
+        """How many tasks may be begun inside the block."""
+        own = min(self._settings.concurrency - self.active(), self._settings.claim_batch)
+        if self._room is None:
+            yield max(0, own)
+            return
+        with self._room.reserved(max(0, min(own, self._room.places(self.active())))) as places:
+            yield places
+
+    async def claim(self, session: Session, places: int) -> list[Claimed]:
+        if not places or not self.names or self.suspects.one_runs_alone():
+            return []
+        claimed = await self._claim_suspect(session)
+        if not claimed:
+            claimed = await self._journal.claim(session, names=self.names, limit=places)
+        if not claimed and not self.active():
+            claimed = await self._claim_any(session)
+            if claimed and claimed[0].crashes:
+                self.suspects.runs_alone(claimed[0].hold.task_id)
+        return claimed
+
+    async def _claim_suspect(self, session: Session) -> list[Claimed]:
+        """The longest waiting task, suspect or not, where this engine is never idle."""
+        if not self.suspects.may_claim(idle=not self.active()):
+            return []
+        claimed = await self._claim_any(session)
+        self.suspects.took(claimed[0] if claimed else None)
+        return claimed
+
+    async def _claim_any(self, session: Session) -> list[Claimed]:
+        if self._room is None:
+            return await self._journal.claim(session, names=self.names, limit=1, alone=True)
+        with self._room.suspect_turn(self) as mine:
+            return await self._journal.claim(session, names=self.names, limit=1, alone=mine)

@@ -1,0 +1,203 @@
+"""What many agents share in one process: the list of them, places for tasks, the timer that kills it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from holdfast.cli.main import main
+from holdfast.core.pacing import Pacing
+from holdfast.errors import BadInput, BadSettings, ModeTooWide
+from holdfast.journal.contract import Claimed, Journal, Session
+from holdfast.layout.engine_settings import Settings
+from holdfast.layout.fleet import AGENTS_MAX, fleet_folders, read_fleet
+from holdfast.runtime.engine.claimer import Claimer, Room
+from holdfast.runtime.engine.suspects import Suspects
+from holdfast.runtime.session.deadman import DeadMan, DeadManShare, SharedDeadMan
+from holdfast.testing.clocks import ManualClock
+
+
+def listed(folder: Path, text: str) -> Path:
+    path = folder / "agents.txt"
+    path.write_text(text)
+    return path
+
+
+def test_the_list_has_a_folder_on_each_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    path = listed(tmp_path, "# all of them\n\n  one \n./two\n/srv/three\n~/four\n")
+    assert read_fleet(path) == [f"{tmp_path}/one", f"{tmp_path}/two", "/srv/three", "/home/ada/four"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("one\n\n./one\n", r"agents\.txt, line 3: .*/one is on line 1 already"),
+        ("one\na\0b\n", r"agents\.txt, line 2: not a path"),
+        ("one\n" + "x" * 5_000, "line 2: not a path"),
+        ("# none\n", "lists no agent"),
+    ],
+)
+def test_a_list_that_is_wrong_is_refused_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(BadSettings, match=said):
+        read_fleet(listed(tmp_path, text))
+
+
+def test_a_list_that_others_could_change_is_refused(tmp_path: Path) -> None:
+    path = listed(tmp_path, "one\n")
+    path.chmod(0o666)
+    with pytest.raises(ModeTooWide):
+        read_fleet(path)
+    path.chmod(0o600)
+    path.write_bytes(b"\xff\n")
+    with pytest.raises(BadSettings, match="UTF-8"):
+        read_fleet(path)
+    with pytest.raises(BadSettings, match="no fleet file"):
+        read_fleet(tmp_path / "none")
+
+
+def test_an_agent_is_named_once_and_a_worker_has_so_many(tmp_path: Path) -> None:
+    (tmp_path / "ada" / ".holdfast").mkdir(parents=True)
+    (tmp_path / "ada" / ".holdfast" / "holdfast.toml").touch()
+    assert fleet_folders([str(tmp_path / "ada"), "/srv/b"]) == [str(tmp_path / "ada" / ".holdfast"), "/srv/b"]
+    with pytest.raises(BadInput, match="named twice"):
+        fleet_folders([str(tmp_path / "ada"), str(tmp_path / "ada" / ".holdfast")])
+    with pytest.raises(BadInput, match="too many"):
+        fleet_folders([str(number) for number in range(AGENTS_MAX + 1)])
+
+
+@pytest.mark.parametrize("option", [("--journal", "j"), ("--config", "c"), ("--new-journal",)])
+def test_options_for_one_agent_are_refused_for_several(
+    option: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["worker", "app.py:tasks", "--home", "a", "--home", "b", *option]) == 2
+    said = capsys.readouterr().err
+    assert f"{option[0]} is for one agent" in said
+    assert "holdfast.toml" in said
+
+
+class Claims:
+    """A journal that hands out nothing and notes what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, bool]] = []
+
+    async def claim(self, _session: Session, *, limit: int, alone: bool = False, **_: object) -> list[Claimed]:
+        self.asked.append((limit, alone))
+        await asyncio.sleep(0)
+        return []
+
+
+class OneSuspect(Suspects):
+    def __init__(self) -> None:
+        super().__init__({})
+        self.suspect = False
+
+    def runs_one(self) -> bool:
+        return self.suspect
+
+
+class Agent:
+    def __init__(self, room: Room | None) -> None:
+        self.running = 0
+        self.journal = Claims()
+        self.suspects = OneSuspect()
+        self.claimer = Claimer(
+            cast(Journal, self.journal), Settings(), self.suspects, names=("t",), active=lambda: self.running, room=room
+        )
+        self.claimer.join()
+
+    def fill(self) -> int:
+        """Take as many places as there are."""
+        while True:
+            with self.claimer.places() as places:
+                self.running += places
+            if not places:
+                return self.running
+
+
+def test_agents_with_much_to_do_share_the_places_and_leave_some() -> None:
+    room = Room(200)
+    agents = [Agent(room) for _ in range(4)]
+    assert agents[0].fill() == 100
+    assert [one.fill() for one in agents[1:]] == [50, 25, 13]
+    agents[0].running = 0  # ends; the others take their part of it
+    assert [one.fill() for one in agents[1:]] == [81, 53, 33]
+    assert all(one.claimer.lacks_places() for one in agents[1:])
+    assert Agent(room).fill() > 0
+
+
+def test_places_that_are_being_claimed_are_nobody_elses() -> None:
+    room = Room(3)
+    first, second, third = Agent(room), Agent(room), Agent(room)
+    with first.claimer.places() as one, second.claimer.places() as two, third.claimer.places() as three:
+        assert (one, two, three) == (2, 1, 0)
+    assert Agent(None).fill() == Settings().concurrency
+
+
+async def test_a_place_that_gets_free_wakes_those_who_wait() -> None:
+    room = Room(1)
+    busy, waiting = Agent(room), Agent(room)
+    assert busy.fill() == 1
+    woken = asyncio.create_task(room.wait_places(lambda: waiting.running, timeout_s=60))
+    await asyncio.sleep(0)
+    busy.running = 0
+    busy.claimer.freed()
+    async with asyncio.timeout(5):
+        await woken
+    busy.running = 1
+    busy.claimer.leave()  # its engine has ended
+    assert not waiting.claimer.lacks_places()
+
+
+async def test_one_suspect_at_a_time_runs_in_the_process() -> None:
+    room, session = Room(10), cast(Session, None)
+    one, other = Agent(room), Agent(room)
+    await one.claimer.claim(session, 5)
+    assert one.journal.asked == [(5, False), (1, True)]
+    other.suspects.suspect = True
+    await one.claimer.claim(session, 5)
+    assert one.journal.asked[2:] == [(5, False), (1, False)]
+    other.suspects.suspect = False
+    await asyncio.gather(one.claimer.claim(session, 5), other.claimer.claim(session, 5))
+    assert sorted([*one.journal.asked[4:], *other.journal.asked]) == [(1, False), (1, True), (5, False), (5, False)]
+
+
+class Timer:
+    def __init__(self) -> None:
+        self.at_ms = 0
+
+    def arm_at(self, boot_ms: int) -> None:
+        self.at_ms = boot_ms
+
+    def disarm(self) -> None:
+        self.at_ms = 0
+
+
+async def test_the_kernel_waits_for_the_earliest_lease_and_the_loop_gives_one_up_before() -> None:
+    clock, timer, given_up = ManualClock(), Timer(), asyncio.Event()
+    shared = SharedDeadMan(cast(DeadMan, timer), clock)
+    patient, late = DeadManShare(shared, given_up.clear), DeadManShare(shared, given_up.set)
+    now_ms = clock.boot_ms()
+    patient.arm(60)
+    assert timer.at_ms == now_ms + 60_000
+    late.arm_at(now_ms + 40)
+    assert timer.at_ms == now_ms + 40
+    async with asyncio.timeout(10):
+        await given_up.wait()
+    assert timer.at_ms == now_ms + 60_000
+    patient.disarm()
+    assert timer.at_ms == 0
+
+
+def test_renewals_of_a_process_meet_at_ticks() -> None:
+    alone, beside = Pacing(), Pacing(200)
+    assert alone.renew_in_s(3.0, now_s=17.123) == 3.0
+    for now_s in (0.0, 17.123, 4_711.4):
+        wait_s = beside.renew_in_s(3.0, now_s=now_s)
+        assert 2.5 - 1e-6 <= wait_s <= 3.0
+        assert abs((now_s + wait_s) * 2 - round((now_s + wait_s) * 2)) < 1e-6
+    assert (alone.look_s(0.25), beside.look_s(0.25), beside.look_s(60.0)) == (0.25, 5.0, 60.0)
