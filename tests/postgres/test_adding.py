@@ -15,7 +15,7 @@ from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.ids import task_id_from_bytes
 from holdfast.errors import LeaseLost
 from holdfast.journal.contract import Claimed, Submission
-from holdfast.journal.postgres import adding
+from holdfast.journal.postgres import adding, lane
 from holdfast.journal.postgres.adding import Adding, Addition, Answer
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.links import Link
@@ -142,23 +142,42 @@ async def test_nothing_is_prepared_behind_a_pooler(
     assert sent == {"1 together": 4}
 
 
-async def test_of_many_tasks_the_first_half_is_sent_before_the_others_are_ready(
-    open_it: OpenJournal, sent: Counter[str]
-) -> None:
-    journal = await open_it()
-    claims, steps = await claimed_tasks(journal, 30), 10
+async def work(journal: PostgresJournal, claims: Sequence[Claimed], steps: int) -> None:
+    """Each task adds record after record; at the end the journal has them all."""
 
-    async def work(claimed: Claimed) -> None:
-        for n in range(steps):
-            await journal.append(claimed.hold, [noted(f"n{n}")])
+    async def one(claimed: Claimed) -> None:
+        for _ in range(steps):
+            await journal.append(claimed.hold, [noted(f"n{claimed.hold.seq}")])
 
-    await journal.append(claims[0].hold, [noted("first")])  # its connection has seen the tally
-    await asyncio.gather(*map(work, claims))
-    assert sent["15 together"] > 0
-    assert sent["30 together"] == 0
+    await asyncio.gather(*map(one, claims))
     for claimed in claims:
-        assert len((await journal.read_task(claimed.hold.task_id)).notes) == steps + (claimed is claims[0])
+        assert len((await journal.read_task(claimed.hold.task_id)).notes) == steps
     assert [line async for line in journal.check()] == []
+
+
+async def test_of_many_tasks_the_first_half_is_sent_before_the_others_are_ready(
+    open_it: OpenJournal, sent: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane, "TOGETHER", 0)  # however slow this machine is
+    journal = await open_it()
+    await work(journal, await claimed_tasks(journal, 30), 10)
+    assert sent["15 together"] > sent["30 together"]
+
+
+async def test_while_answers_take_long_all_tasks_share_a_commit(
+    open_it: OpenJournal, sent: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a standby far away: half of them would only wait for the other half."""
+    wait = Answer.wait
+
+    async def late(answer: Answer) -> Any:
+        await asyncio.sleep(0.2)
+        return await wait(answer)
+
+    monkeypatch.setattr(Answer, "wait", late)
+    journal = await open_it()
+    await work(journal, await claimed_tasks(journal, 30), 10)
+    assert sent["30 together"] > sent["15 together"]
 
 
 @pytest.mark.parametrize("tasks", [1, 20])

@@ -20,7 +20,9 @@ from holdfast.journal import contract, rules
 from holdfast.journal.builds import NO_BUILD, Build, name_and_build
 from holdfast.journal.durability import Durability
 from holdfast.journal.postgres import check, standby, totals
+from holdfast.journal.postgres.gathered import Gathered
 from holdfast.journal.postgres.links import BEGIN_LOCAL, Link, Links
+from holdfast.journal.postgres.place import Row
 from holdfast.journal.postgres.rows import COLUMNS, TASK_COLUMNS, TASK_FROM, folded
 from holdfast.journal.postgres.times import CarriedTime
 from holdfast.journal.postgres.verbs import claims, inbox, listing, remarks, sessions, upkeep
@@ -90,6 +92,7 @@ class PostgresJournal:
             wraps=wraps,
         )
         self._changes = Changes(self._links, self._entropy.bytes(8).hex())
+        self._task_rows, self._newest = Gathered(self._find_rows), Gathered(self._read_newest)
         self._total_seen: object = None
         self._total_after_s = 0.0
         self._total_tasks = 0  # that the last check has seen
@@ -219,9 +222,12 @@ class PostgresJournal:
     # reading
 
     async def find_task(self, task_id: TaskId) -> contract.TaskRow | None:
-        query, raw = f"SELECT {TASK_COLUMNS} {TASK_FROM} WHERE k.task_id = %b", task_id_bytes(task_id)
-        row = await self._links.read(lambda link: link.one(query, (raw,)))
+        row = await self._task_rows.get(task_id_bytes(task_id))
         return None if row is None else task_row(row)
+
+    async def _find_rows(self, raws: Sequence[bytes]) -> dict[bytes, Row]:
+        query = f"SELECT {TASK_COLUMNS} {TASK_FROM} WHERE k.task_id = ANY(%b::bytea[])"
+        return {row[0]: row for row in await self._links.read(lambda link: link.run(query, (raws,)))}
 
     async def read_task(self, task_id: TaskId) -> TaskView:
         raw = task_id_bytes(task_id)
@@ -244,19 +250,22 @@ class PostgresJournal:
 
     async def read_newest(self, task_id: TaskId) -> Record | None:
         raw = task_id_bytes(task_id)
-        query = (
-            f"SELECT k.key_id, k.data_key, k.erased_ms, {COLUMNS} FROM $s.task k "
-            "LEFT JOIN $s.record r ON r.t = k.t AND r.seq = k.seq WHERE k.task_id = %b"
-        )
-        row = await self._links.read(lambda link: link.one(query, (raw,)))
+        row = await self._newest.get(raw)
         if row is None:
             raise TaskNotFound(task_id)
-        key_id, data_key, erased_ms, *record = row
+        _, key_id, data_key, erased_ms, *record = row
         if erased_ms is not None:
             return None
         if record[0] is None:
             raise JournalDamaged(f"task {task_id}: its newest record is missing")
         return open_record(tuple(record), raw, self._wraps.open_data_key(key_id, data_key, raw))
+
+    async def _read_newest(self, raws: Sequence[bytes]) -> dict[bytes, Row]:
+        query = (
+            f"SELECT k.task_id, k.key_id, k.data_key, k.erased_ms, {COLUMNS} FROM $s.task k "
+            "LEFT JOIN $s.record r ON r.t = k.t AND r.seq = k.seq WHERE k.task_id = ANY(%b::bytea[])"
+        )
+        return {row[0]: row for row in await self._links.read(lambda link: link.run(query, (raws,)))}
 
     async def inbox_of(self, task_id: TaskId) -> list[contract.InboxItem]:
         return await self._links.read(lambda link: inbox.of_task(link, task_id, self._wraps))
@@ -441,6 +450,8 @@ class PostgresJournal:
             return
         self._closed = True
         await self._changes.close()
+        await self._task_rows.close()
+        await self._newest.close()
         await self._writer.close()
         await self._claims.close()
         await self._links.close()

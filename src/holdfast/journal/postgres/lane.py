@@ -41,6 +41,7 @@ COUNT_IN = (
     "WHERE w = %s AND stamp = %s RETURNING stamp"
 )
 GIVE_WAY_S = 0.005
+TOGETHER = 64  # batches until it is tried again whether a part of one is better sent early
 USED_UP = 2  # added to the stamp of a batch that is not there; one more would say that it is
 _NO_RESULT = object()
 
@@ -103,6 +104,8 @@ class Lane(ABC, Generic[A]):
         self.commits = 0
         self._begun: tuple[list[A], Link] | None = None  # sent, its answer not yet awaited
         self._under_way = False
+        self._queued_at = self._began_at = 0.0
+        self.together = 0  # so many batches are not sent before the turn of the loop is over
         self._gave_way = 0.0
         self.broken = ""
         self.timeline = ""
@@ -113,7 +116,9 @@ class Lane(ABC, Generic[A]):
             raise JournalOlderCopy(self.broken)
         loop = asyncio.get_running_loop()
         self._queue.append(act)
+        self._queued_at = loop.time()
         if self._begun is None and not self._under_way:
+            self._began_at = self._queued_at
             self._begun = self.begin(self._queue)
             if act.decided:
                 self.ended(act)
@@ -125,7 +130,7 @@ class Lane(ABC, Generic[A]):
         cancelled = None
         while not act.decided:
             try:
-                await asyncio.shield(act.future)
+                await act.future
             except asyncio.CancelledError as error:
                 if act.future.cancelled():
                     act.future = loop.create_future()
@@ -194,9 +199,12 @@ class Lane(ABC, Generic[A]):
     # the pump
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
         await asyncio.sleep(0)  # what others ask for in this turn of the loop shares the commit
         self._under_way = True
         while self._begun is not None or self._queue:
+            if self._begun is None:
+                self._began_at = loop.time()
             acts, taken = self._begun or (self.next_batch(self._queue), None)
             self._begun = None
             try:
@@ -211,7 +219,19 @@ class Lane(ABC, Generic[A]):
             else:
                 for act in acts:
                     act.decide()
+            if self._is_far(loop.time()):
+                await asyncio.sleep(0)
         self._under_way = False
+
+    def _is_far(self, now: float) -> bool:
+        """Whether those that were not in the batch waited longer for its answer than they had computed meanwhile. Then
+        it is better that all of them share a commit: for a while nothing is sent early."""
+        self.together = max(0, self.together - 1)
+        computed = self._queued_at - self._began_at
+        if not 0 < computed < now - self._queued_at:
+            return False
+        self.together = TOGETHER
+        return True
 
     async def _decide(self, acts: list[A], taken: Link | None) -> None:
         """Commit the batch, or set the error of every act. `taken`: the connection over which it is under way."""

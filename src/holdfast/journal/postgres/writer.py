@@ -170,7 +170,7 @@ class Writer(Lane[Write]):
             statements=statements,
         )
         if entries:
-            act.move = self._running.element(made.head) - self._running.element(made.before)
+            act.move = self._running.moved(made.before, made.head)
         return act
 
     def ended(self, act: Write) -> None:
@@ -217,7 +217,7 @@ class Writer(Lane[Write]):
     # one statement
 
     def begin(self, queue: deque[Write]) -> tuple[list[Write], Link] | None:
-        if len(queue) < (max(self.tasks // 2, SENT_EARLY_MIN) if self.tasks > 1 else 1):
+        if self.tasks > 1 and (self.together or len(queue) < max(self.tasks // 2, SENT_EARLY_MIN)):
             return None
         link = self._links.take_idle() if _add_only(queue) else None
         if link is None:
