@@ -93,7 +93,7 @@ def test_it_agrees_with_the_image_and_the_command_line(composed: dict[str, Any])
         args = build_parser(worker["command"]).parse_args(worker["command"])
         url = parse_journal_url(args.journal)  # with a password in it, this would fail
         assert f"agent:{volume}" in worker["volumes"]
-        assert (args.home, url) == (volume, args.journal)
+        assert (args.home, url) == ([volume], args.journal)
         assert f":{args.health_port}/" in worker["healthcheck"]["test"][-1]
         own, name = postgres["environment"], url.partition("?")[0]
         assert name == f"postgresql://{own['POSTGRES_USER']}@postgres/{own['POSTGRES_DB']}"
