@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ import holdfast
 from holdfast.app import worker
 from holdfast.app.notify import with_pings
 from holdfast.app.worker import JobContext
+from holdfast.cli.drill import run as drill_run
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemEntropy
 from holdfast.core.notices import Notice
@@ -212,31 +213,32 @@ class FarEnd:
         await self._server.wait_closed()
 
 
-def pinged(
-    work: Callable[[], Awaitable[int]], *, status: int = 200, url: str = ""
-) -> tuple[object, list[str], list[str]]:
+def pinged(work: Callable[[], int], *, status: int = 200, url: str = "") -> tuple[object, list[str], list[str]]:
     """What became of the work, what the far end was asked, and the warnings."""
     far, warned = FarEnd(status=status), list[str]()
 
-    async def run() -> object:
+    def run(own: str) -> object:
+        try:
+            return with_pings(url or own, work, warn=warned.append)
+        except ValueError as error:
+            return error
+
+    async def heard() -> object:
         async with far as own:
-            try:
-                return await with_pings(url or own, work, warn=warned.append)
-            except ValueError as error:
-                return error
+            return await asyncio.to_thread(run, own)
 
-    return asyncio.run(run()), far.asked, warned
+    return asyncio.run(heard()), far.asked, warned
 
 
-async def works() -> int:
+def works() -> int:
     return 0
 
 
-async def fails() -> int:
+def fails() -> int:
     return 7
 
 
-async def raises() -> int:
+def raises() -> int:
     raise ValueError("no")
 
 
@@ -255,6 +257,20 @@ def test_a_ping_that_does_not_get_through_changes_nothing_and_shows_no_url() -> 
     code, _, gone = pinged(works, url="http://127.0.0.1:9/s3cret-token")
     assert (code, len(gone)) == (0, 2)
     assert not any("s3cret" in text or "127.0.0.1" in text for text in (*warned, *gone))
+
+
+def test_scheduled_drills_ping_too(home: AgentHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drill_run, "DRILLS", ())
+
+    async def run(*words: str) -> list[str]:
+        far = FarEnd()
+        async with far as url:
+            (home.folder / "holdfast.toml").write_text(f'agent = "ada"\n[watch]\nping = "{url}"\n')
+            await asyncio.to_thread(main, ["drill", "run", *words, "--home", str(home.folder)])
+        return [one.split("/")[-1] for one in far.asked]
+
+    assert [one.partition("?")[0] for one in asyncio.run(run("--due"))] == ["start", "0"]
+    assert asyncio.run(run("no-such-drill")) == [], "a person is there"
 
 
 def test_backup_due_pings_and_tells(home: AgentHome, monkeypatch: pytest.MonkeyPatch) -> None:
