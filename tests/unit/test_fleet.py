@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.core.pacing import Pacing
+from holdfast.core.waiting import Pacing
 from holdfast.errors import BadInput, BadSettings, ModeTooWide
 from holdfast.journal.contract import Claimed, Journal, Session
 from holdfast.layout.engine_settings import Settings

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast.journal.postgres import gathered
-from holdfast.journal.postgres.gathered import Gathered
+from holdfast.journal.postgres.verbs.gathered import Gathered
 
 
 class Squares:

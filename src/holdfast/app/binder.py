@@ -21,10 +21,10 @@ from holdfast.app.serving_keys import check_may_begin, serve_journal
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.core.journal_address import JournalAddress
 from holdfast.core.notices import Notices, quarantined_notice, second_instance_notice
-from holdfast.core.pacing import ALONE, Pacing
 from holdfast.core.ports import KeyRing, Memory
 from holdfast.core.reading_ring import ReadingRing
 from holdfast.core.served import ServingRing
+from holdfast.core.waiting import ALONE, Pacing
 from holdfast.errors import AgentElsewhere, AgentQuarantined, BadSettings, HoldfastError, KeysMissing, NotAJournal
 from holdfast.host.log import Log
 from holdfast.identity.journal_keys.keyfile import load_or_create

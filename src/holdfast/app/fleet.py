@@ -36,8 +36,7 @@ from holdfast.app.worker import (
 )
 from holdfast.core.clock import SystemClock
 from holdfast.core.journal_address import INSTANCE, JournalAddress
-from holdfast.core.pacing import Pacing
-from holdfast.core.waiting import wait_event
+from holdfast.core.waiting import Pacing, wait_event
 from holdfast.errors import HoldfastError, text_of
 from holdfast.host.log import Log
 from holdfast.journal.bind import Connections

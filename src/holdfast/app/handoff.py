@@ -15,8 +15,8 @@ from pathlib import Path
 
 from holdfast.core.clock import SystemClock
 from holdfast.core.journal_address import JournalAddress
-from holdfast.core.pacing import ALONE, Pacing
 from holdfast.core.secret_handles import safe
+from holdfast.core.waiting import ALONE, Pacing
 from holdfast.errors import BadInput, HoldfastError, NoHandoff, NotAnAgent
 from holdfast.host.log import Log
 from holdfast.host.private_files import write_atomically

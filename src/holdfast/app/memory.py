@@ -22,9 +22,8 @@ from msgspec import structs
 from holdfast.app.binder import open_journal, open_secrets
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.notices import memory_not_written_notice
-from holdfast.core.pacing import ALONE, Pacing
 from holdfast.core.ports import Recalled, Recollection, Unread
-from holdfast.core.waiting import wait_event
+from holdfast.core.waiting import ALONE, Pacing, wait_event
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.host.log import Log
 from holdfast.journal.bind import journal_at

@@ -33,10 +33,9 @@ from holdfast.app.notify import make_notices
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.core.journal_address import JournalAddress
 from holdfast.core.notices import Notices
-from holdfast.core.pacing import ALONE, Pacing
 from holdfast.core.ports import KeyRing
 from holdfast.core.secret_handles import safe
-from holdfast.core.waiting import running_beside
+from holdfast.core.waiting import ALONE, Pacing, running_beside
 from holdfast.errors import EXIT_RETRY, BadInput, HoldfastError, JournalStopped, Retryable, text_of
 from holdfast.host.hardening import harden
 from holdfast.host.log import Log, open_log

@@ -32,9 +32,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.core.pacing import ALONE, Pacing
 from holdfast.core.secret_handles import safe
-from holdfast.core.waiting import wait_event
+from holdfast.core.waiting import ALONE, Pacing, wait_event
 from holdfast.errors import HoldfastError, text_of
 from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
 from holdfast.journal.quiet import Quiet

@@ -24,11 +24,11 @@ from holdfast.host.private_files import check_private_folder, ensure_private_fol
 from holdfast.journal.admin import ALONE_WAIT_S, HighWater, JournalPosition, Restored
 from holdfast.journal.contract import Journal
 from holdfast.journal.postgres import check, copying, loading, restoring, schema, totals
-from holdfast.journal.postgres.guards import check_keys, new_meta
 from holdfast.journal.postgres.links import BEGIN_READING, Link
 from holdfast.journal.postgres.opening import ALONE, open_journal
 from holdfast.journal.postgres.place import PostgresPlace, Row
 from holdfast.journal.postgres.sql_errors import in_our_words, translated
+from holdfast.journal.postgres.verbs.guards import check_keys, new_meta
 from holdfast.journal.postgres.verbs.shared import PostgresShared
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.admin import SINCE_EVER_MS

@@ -20,7 +20,6 @@ from holdfast.journal import contract, rules
 from holdfast.journal.builds import NO_BUILD, Build, name_and_build
 from holdfast.journal.durability import Durability
 from holdfast.journal.postgres import check, standby, totals
-from holdfast.journal.postgres.gathered import Gathered
 from holdfast.journal.postgres.links import BEGIN_LOCAL, Link, Links
 from holdfast.journal.postgres.place import Row
 from holdfast.journal.postgres.rows import COLUMNS, TASK_COLUMNS, TASK_FROM, folded
@@ -28,6 +27,7 @@ from holdfast.journal.postgres.times import CarriedTime
 from holdfast.journal.postgres.verbs import claims, inbox, listing, remarks, sessions, upkeep
 from holdfast.journal.postgres.verbs.changes import Changes
 from holdfast.journal.postgres.verbs.claims import Claim, Claims
+from holdfast.journal.postgres.verbs.gathered import Gathered
 from holdfast.journal.postgres.verbs.sessions import Looks, PagedSession
 from holdfast.journal.postgres.writer import Confirm, Retain, Submit, Writer
 from holdfast.journal.records import NewRecord, Record, TaskState, TaskView

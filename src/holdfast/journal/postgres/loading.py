@@ -23,11 +23,11 @@ from holdfast.errors import CommitUnknown, JournalDamaged, NotNow
 from holdfast.host.sqlite import Db, open_alone
 from holdfast.journal.admin import JournalPosition
 from holdfast.journal.postgres import schema
-from holdfast.journal.postgres.guards import new_meta
 from holdfast.journal.postgres.links import InDoubt, Link, transact
 from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.journal.postgres.restoring import RAISE, begin_total
 from holdfast.journal.postgres.sql_errors import translated
+from holdfast.journal.postgres.verbs.guards import new_meta
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.admin import prepare_copy
 from holdfast.journal.sqlite.schema import find_tool_tables

@@ -16,12 +16,12 @@ from holdfast.errors import BadInput, JournalBusy, NotAJournal, ReadOnly
 from holdfast.host.machine import host_id
 from holdfast.host.private_files import ensure_private_folder
 from holdfast.journal.postgres import restoring, schema, totals
-from holdfast.journal.postgres.guards import check_keys, check_not_older, new_meta
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.links import InDoubt, Link, Links
 from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.journal.postgres.sql_errors import translated
 from holdfast.journal.postgres.verbs import statements
+from holdfast.journal.postgres.verbs.guards import check_keys, check_not_older, new_meta
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.host.use_lock import JournalUse

@@ -22,11 +22,11 @@ from holdfast.journal import rules
 from holdfast.journal.admin import HighWater, Restored
 from holdfast.journal.bodies import RestoredFrom
 from holdfast.journal.postgres import standby, totals
-from holdfast.journal.postgres.guards import check_not_older
 from holdfast.journal.postgres.lane import Tally
 from holdfast.journal.postgres.links import BEGIN_LOCAL, Link, transact
 from holdfast.journal.postgres.rows import Chained, chained
 from holdfast.journal.postgres.standby import Promotion
+from holdfast.journal.postgres.verbs.guards import check_not_older
 from holdfast.journal.postgres.verbs.sessions import longest_lease_ms
 from holdfast.journal.postgres.writer import KEEP, records_by_column
 from holdfast.journal.records import NewRecord, RecordKind

@@ -23,8 +23,8 @@ from holdfast import errors
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ids import EffectKeys, TaskId, fingerprint_key
 from holdfast.core.notices import Notices
-from holdfast.core.pacing import ALONE, Pacing
 from holdfast.core.ports import KeyRing, Memory
+from holdfast.core.waiting import ALONE, Pacing
 from holdfast.host.log import Log
 from holdfast.journal.builds import NO_BUILD, Build
 from holdfast.journal.contract import Claimed, Hold, Journal, Session

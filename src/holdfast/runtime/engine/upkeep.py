@@ -18,7 +18,7 @@ from holdfast.core.notices import (
     stuck_notice,
     unserved_notice,
 )
-from holdfast.core.pacing import ALONE, Pacing
+from holdfast.core.waiting import ALONE, Pacing
 from holdfast.errors import HoldfastError
 from holdfast.host.log import Log
 from holdfast.journal.builds import Build
