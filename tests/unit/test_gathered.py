@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.journal.postgres import gathered
+from holdfast.journal.postgres.verbs import gathered
 from holdfast.journal.postgres.verbs.gathered import Gathered
 
 
