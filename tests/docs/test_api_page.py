@@ -66,7 +66,7 @@ INNER = {
     "TaskType": {"digests"},
     "Run": {"signal"},
     "Scratch": {"caught_up"},
-    "Tool": {"takes", "needs_child", "target", "check_args"},
+    "Tool": {"takes", "target", "check_args"},
     "Field": {"words"},
     "Apply": {"parsed"},
     "Gate": {"allows", "looks_back", "counted", "decide"},
