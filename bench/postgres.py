@@ -36,7 +36,8 @@ WAITING = (1_000, 1_000_000)
 # How many steps a task gets. A peer's task costs something before its first step, so it gets more than a few.
 STEPS = {1: 1_000, 50: 100, 500: 20}
 PEER_STEPS = {1: 300, 50: 40, 500: 10}
-SLOW_STEPS = {1: 40, 50: 10, 500: 4}
+SLOW_STEPS = {1: 200, 50: 40, 500: 20}
+SLOW_PEER_STEPS = {1: 40, 50: 10, 500: 4}
 PEERS: dict[str, tuple[str, ...]] = {
     "absurd": ("absurd_steps.py",),
     "absurd, intent step": ("absurd_steps.py", "--intent"),
@@ -115,7 +116,7 @@ class Bench:
         return self.run([str(HERE / "postgres_claims.py"), "--url", self.database(), "--waiting", str(count)])
 
     def slow(self, sizes: Iterable[int]) -> Figures:
-        some: Figures = {"peers": QUICK_PEERS, "steps": (SLOW_STEPS, SLOW_STEPS)}
+        some: Figures = {"peers": QUICK_PEERS, "steps": (SLOW_STEPS, SLOW_PEER_STEPS)}
         with _slow_link(self.server) as url:
             link = self.rates(sizes, 1, what=f", link {SLOW_MS} ms", url=url, **some)
         with _slow_commit(self.server):

@@ -10,12 +10,14 @@ import contextlib
 import gc
 import hashlib
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGconn, PGresult
 
 from holdfast.core.ids import task_id_from_bytes
 from holdfast.errors import CommitUnknown, JournalOlderCopy
@@ -378,3 +380,20 @@ async def test_retention_of_another_process_meets_a_commit_in_doubt(
     claims += await journal.claim(session, names=None, limit=1)
     assert len(cuts) == len(claims) == 1
     assert [line async for line in journal.check()] == []
+
+
+async def test_a_connection_that_ends_while_statements_are_prepared_is_a_lost_one(
+    place: PostgresPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two results come of it: what the server said, and that it has gone."""
+    link = await Link.open(place)
+
+    def ended(pgconn: PGconn) -> Generator[Any, Any, list[PGresult]]:
+        return [pgconn.make_empty_result(ExecStatus.FATAL_ERROR) for _ in range(2)]
+        yield  # a generator, as the driver's own
+
+    monkeypatch.setattr(adding.generators, "execute", ended)
+    with pytest.raises(psycopg.Error):
+        await Adding(place).prepare(link)
+    monkeypatch.undo()
+    await link.close()

@@ -72,6 +72,10 @@ async def test_a_revoked_key_opens_no_newer_snapshot(tmp_path: Path) -> None:
     assert {one["place"]: one["newer"] for one in done["opens"]} == newer
     listed, _ = run(world, "rescue", "list")
     assert {one["place"]: one["newer"] for one in listed["keys"][0]["opens"]} == newer
+    rows = {one["id"]: one for one in run(world, "surface", "list")[0]["surfaces"]}
+    assert (rows["rescue/night"]["verdict"], rows["rescue/drills"]["verdict"]) == ("covered", "at risk")
+    assert "every snapshot at place place-2" in rows["rescue/drills"]["why"]
+    assert rows["rescue/drills"]["fix"] == "holdfast rescue revoke drills"
     found, _ = run(world, "doctor", code=1)
     (finding,) = (one for one in found["findings"] if one["check"] == "rescue" and one["level"] == "warning")
     assert "every snapshot at place place-2" in finding["text"]

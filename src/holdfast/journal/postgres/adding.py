@@ -156,9 +156,10 @@ class Adding:
             if until is not None:
                 await link.run(f"DEALLOCATE {name.decode()}")
             link.db.pgconn.send_prepare(name, text)
-            (done,) = await link.db.wait(generators.execute(link.db.pgconn))
-            if done.status != ExecStatus.COMMAND_OK:
-                raise psycopg.errors.error_from_result(done)
+            # Of a connection that the server ends there are two: what the server said, and that it has gone.
+            for done in await link.db.wait(generators.execute(link.db.pgconn)):
+                if done.status != ExecStatus.COMMAND_OK:
+                    raise psycopg.errors.error_from_result(done)
         self._known[link.db] = time.monotonic() + PLAN_S
 
     def is_prepared(self, link: Link) -> bool:
