@@ -240,6 +240,7 @@ DRILLS: tuple[Drill, ...] = (
         run=hand_off,
         type="component",
         rto_s=60.0,
+        find_reason=no_journal,
     ),
     Drill(
         slug="provider-lost",

@@ -10,6 +10,8 @@ effect once.
 from __future__ import annotations
 
 import secrets
+import shlex
+import subprocess
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,7 +19,7 @@ from pathlib import Path
 from holdfast.core.clock import iso
 from holdfast.downstream.faults import Fault, FaultKind
 from holdfast.drills.production import compare_files
-from holdfast.drills.run import DrillFailed, DrillRun, Json
+from holdfast.drills.run import WAIT_S, DrillFailed, DrillRun, Json
 from holdfast.errors import NotProven
 from holdfast.host.shadow import Shadow
 from holdfast.surfaces import report as out
@@ -25,6 +27,7 @@ from holdfast.surfaces import report as out
 UNLOCK, UNLOCK_SECOND = "/run/holdfast-drill-unlock", "/run/holdfast-drill-unlock-second"
 NEW_KEYS = ("--unlock-file", UNLOCK, "--second-unlock-file", UNLOCK_SECOND)
 REQUEST = "drill-request"
+CHECK_EVERY_S = 0.5
 
 
 def host_loss(run: DrillRun) -> None:
@@ -50,6 +53,28 @@ def host_loss(run: DrillRun) -> None:
 
 def after(run: DrillRun, machine: Shadow, restored: Json, *, task: str, before: int) -> None:
     """From restored files to a verified step; then everything is compared."""
+    works = run.production.journal is not None
+    if works:
+        _work_again(run, task=task, before=before)
+    if run.production.home.settings.drills.check:
+        _own_check(run)
+    run.identity = check_identity(run, incarnation=restored["incarnation"])
+    snapshot = restored["restored"]
+    run.state = compare_state(run, run.home_in(machine), snapshot_s=int(snapshot["at"]))
+    tasks = None
+    if works:
+        listed = run.good("task", "list", "--limit", "100000", "--json", "--home", run.values["home"]).json()["tasks"]
+        tasks = {one["task_id"] for one in listed}
+        run.act("see what waits for a person", "--json", must=False, why="its JSON is read")
+    elif not run.production.home.settings.drills.check:
+        run.deviations.append("no step was done: the agent has no journal, and [drills] has no `check`")
+        run.event("first_verified_step", "it answered a challenge, and its files were compared")
+    measure_loss(run, snapshot, tasks=tasks)
+    run.act("see which secrets to rotate", must=False)
+
+
+def _work_again(run: DrillRun, *, task: str, before: int) -> None:
+    """The caller sends its request again; a real worker does what is left of it."""
     run.start_worker().wait_serving()
     run.event("connectivity_restored", "the worker serves")
     began_ms = time.time_ns() // 1_000_000
@@ -60,19 +85,25 @@ def after(run: DrillRun, machine: Shadow, restored: Json, *, task: str, before: 
     measure_effects(run, [again], before=before, expected=2)
     if task:
         run.check("I9", again == task, f"sent again, the request is task {again}; before the loss it was {task}")
-    run.identity = check_identity(run, incarnation=restored["incarnation"])
-    snapshot = restored["restored"]
-    run.state = compare_state(run, run.home_in(machine), snapshot_s=int(snapshot["at"]))
-    listed = run.good("task", "list", "--limit", "100000", "--json", "--home", run.values["home"]).json()["tasks"]
-    measure_loss(run, snapshot, tasks={one["task_id"] for one in listed})
-    run.act("see what waits for a person", "--json", must=False, why="its JSON is read")
-    run.act("see which secrets to rotate", must=False)
+
+
+def _own_check(run: DrillRun) -> None:
+    """The agent's own way to start and to say that it works, in its restored folder."""
+    own, folder = run.production.home.settings.drills, run.production.home.state
+    if own.start:
+        run.get_shadow().start(own.start, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + WAIT_S
+    while (done := run.run(own.check, cwd=folder)).code != 0 and time.monotonic() < end:
+        time.sleep(CHECK_EVERY_S)
+    said = f"{shlex.join(own.check)}: exit {done.code}"
+    if run.check("own check", done.code == 0, said):
+        run.event("first_verified_step", said)
 
 
 def work_and_die(run: DrillRun) -> str:
     """A copy of the agent works on a machine of its own, which then dies in the middle of a step. The task that it had;
     empty where no copy can run, because its vault needs a person."""
-    locked = run.production.find_locked()
+    locked = run.production.find_locked() if run.production.journal is not None else "the agent has no journal"
     if locked:
         run.deviations.append(f"no copy of the agent worked before the loss: {locked}")
         run.event("baseline_taken", describe(run))
@@ -123,8 +154,9 @@ def restore(run: DrillRun, *, key_options: Iterable[str], typed: Iterable[tuple[
     run.event(
         "state_restored", f"snapshot {restored['seq']} of {at} from {restored['place']}: {restored['files']} files"
     )
-    checked = run.act("check the journal", must=False)
-    run.check("I11", checked.code == 0, f"holdfast journal check: exit {checked.code}")
+    if run.production.journal is not None:
+        checked = run.act("check the journal", must=False)
+        run.check("I11", checked.code == 0, f"holdfast journal check: exit {checked.code}")
     run.event("journal_reconciled", f"incarnation {found['incarnation']}; {found['suspect_tasks']} open tasks in doubt")
     run.backup = out.BackupResult(
         places=tuple(one.name for one in run.production.places),

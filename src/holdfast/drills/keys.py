@@ -56,8 +56,8 @@ def keys_lost(run: DrillRun) -> None:
 
 
 def keys_stolen(run: DrillRun) -> None:
-    """The thief has the folder, the vault and the second place, and works with them. After one command nobody who looks
-    at a witness believes him, and his worker ends."""
+    """The thief has the folder, the vault and the second place, and works with them. After one command his signatures
+    are refused, and his worker ends."""
     key, home = get_key(run), run.production.home
     if home.vault is None or home.second is None:
         raise NotProven("the settings name no vault or no second place", hint="see `holdfast explain keys`")

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from holdfast.app.binder import open_journal
 from holdfast.backup.chain.heads import parse_copy
 from holdfast.backup.places.address import PlaceKind
@@ -39,7 +41,7 @@ from holdfast.identity.vault.slots import find_unattended
 from holdfast.identity.vault.vault import read_slots
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Filter, Journal
-from holdfast.layout.agent_home import AgentHome
+from holdfast.layout.agent_home import BY_JOURNAL, AgentHome
 from holdfast.layout.covered import CoveredKind, covered_files
 from holdfast.layout.settings import read_fields, write_identity_settings, write_journal_url
 from holdfast.layout.witness_address import folders_of
@@ -47,6 +49,7 @@ from holdfast.runtime.task.talk import ASK
 from holdfast.surfaces.report import FOLDER as REPORTS
 
 SHADOW_HOST = "shadow"  # the name of a shadow's machine, so of its workers
+ARBITER = "/srv/holdfast-drill-arbiter"  # in place of a shared journal: one in a file grants nothing
 HASHED_BYTES_MAX = 64 << 20
 HEADS_BYTES_MAX = 64 << 20
 PIECE_BYTES = 1 << 20
@@ -134,7 +137,7 @@ class Production:
             return "the agent has no vault"
         if find_unattended(read_slots(vault)):
             return ""
-        return "the vault opens only with a passphrase, which nobody types in a drill"
+        return "the vault opens only with a passphrase, and a drill cannot type it"
 
 
 async def look(home: AgentHome) -> Production:
@@ -210,10 +213,9 @@ def copy_for_shadow(home: AgentHome, to: Path) -> tuple[tuple[Path, Path], ...]:
     settings.chmod(0o600)
     if read_fields(settings).get("journal_url"):
         write_journal_url(settings, "")
-    if home.settings.identity.signer:
-        from msgspec.structs import replace
-
-        write_identity_settings(settings, name=home.name, identity=replace(home.settings.identity, signer=""))
+    old = home.settings.identity
+    identity = replace(old, signer="", arbiter=ARBITER if old.arbiter == BY_JOURNAL else old.arbiter)
+    write_identity_settings(settings, name=home.name, identity=identity)
     return (*copies, (settings, home.settings_file))
 
 

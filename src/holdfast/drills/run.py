@@ -259,6 +259,7 @@ class DrillRun:
         *,
         typed: Iterable[tuple[str, str]] = (),
         more: Mapping[str, str] | None = None,
+        cwd: Path = Path("/"),
         shown: Sequence[str] = (),
     ) -> Done:
         """Run a command in the machine and wait for it. `typed`: options whose value goes by a descriptor."""
@@ -269,7 +270,7 @@ class DrillRun:
                 fds.append(_pipe(text))
                 whole += [option, str(fds[-1])]
             began = time.monotonic()
-            process = self.get_shadow().start(whole, more=more, give=fds)
+            process = self.get_shadow().start(whole, more=more, cwd=cwd, give=fds)
         finally:
             for one in fds:
                 os.close(one)

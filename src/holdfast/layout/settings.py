@@ -10,6 +10,7 @@ user could change is rejected; every user may read it, because it holds no secre
     [backup]     how often, how long kept, and what counts as too old
     [surfaces]   state of the agent that is kept where Holdfast cannot look
     [watch]      who notices that scheduled runs have stopped
+    [drills]     how an adopted agent is started and tested in a drill
 
 Paths may begin with `~`; a relative one is counted from the agent's folder.
 
@@ -199,7 +200,7 @@ def _check(path: Path, found: os.stat_result) -> None:
         raise BadSettings(f"{path} has more than {FILE_BYTES_MAX:,} bytes")
 
 
-AGENT_SECTIONS = ("adopted", "identity", "memory", "backup", "surfaces", "watch")
+AGENT_SECTIONS = ("adopted", "identity", "memory", "backup", "surfaces", "watch", "drills")
 
 
 class AdoptedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -252,6 +253,11 @@ class WatchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ping: Annotated[str, msgspec.Meta(pattern=r"^(https?://[!-~]+)?$")] = ""  # URL that each scheduled run calls
 
 
+class DrillSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    start: tuple[str, ...] = ()  # how an agent that Holdfast does not run is started, in its folder
+    check: tuple[str, ...] = ()  # ends with 0 where the restored agent works
+
+
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     adopted: AdoptedSettings = msgspec.field(default_factory=AdoptedSettings)
     identity: IdentitySettings = msgspec.field(default_factory=IdentitySettings)
@@ -259,6 +265,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     backup: BackupSettings = msgspec.field(default_factory=BackupSettings)
     surfaces: SurfacesSettings = msgspec.field(default_factory=SurfacesSettings)
     watch: WatchSettings = msgspec.field(default_factory=WatchSettings)
+    drills: DrillSettings = msgspec.field(default_factory=DrillSettings)
 
 
 def parse_agent_settings(parsed: Mapping[str, Any], *, where: Path) -> AgentSettings:
