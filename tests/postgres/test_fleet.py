@@ -221,7 +221,8 @@ async def test_leases_are_renewed_in_one_commit_and_alone_where_one_journal_fail
     with psycopg.connect(server.url()) as db:  # a session that is locked keeps the others waiting for a moment only
         db.execute(f"SELECT 1 FROM {schema}.session FOR UPDATE".encode())
         late = asyncio.create_task(renew(0))
-        await asyncio.gather(*map(renew, range(1, 5)))
+        async with asyncio.timeout(60):
+            await asyncio.gather(*map(renew, range(1, 5)))
         assert not late.done()
     await late
 

@@ -8,9 +8,14 @@ from typing import cast
 
 import pytest
 
+from holdfast.app.fleet import Fleet
+from holdfast.app.loading import App
+from holdfast.app.worker import Order
 from holdfast.cli.main import main
 from holdfast.core.waiting import Pacing
 from holdfast.errors import BadInput, BadSettings, ModeTooWide
+from holdfast.host.log import Log
+from holdfast.journal.builds import NO_BUILD
 from holdfast.journal.contract import Claimed, Journal, Session
 from holdfast.layout.engine_settings import Settings
 from holdfast.layout.fleet import AGENTS_MAX, fleet_folders, read_fleet
@@ -164,6 +169,25 @@ async def test_one_suspect_at_a_time_runs_in_the_process() -> None:
     other.suspects.suspect = False
     await asyncio.gather(one.claimer.claim(session, 5), other.claimer.claim(session, 5))
     assert sorted([*one.journal.asked[4:], *other.journal.asked]) == [(1, False), (1, True), (5, False), (5, False)]
+
+
+async def test_an_agent_that_is_still_being_opened_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may wait for its lease for ever."""
+    opening = asyncio.Event()
+
+    async def never(*_: object) -> None:
+        opening.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Fleet, "_serve", never)
+    fleet = Fleet(Order(app="", homes=["a"]), app=App(), build=NO_BUILD, log=Log())
+    (member,) = fleet.members
+    member.keeper = asyncio.create_task(fleet.keep(member))
+    await opening.wait()
+    fleet.stop()
+    ended, _ = await asyncio.wait((member.keeper,), timeout=10)
+    assert ended
+    member.keeper.result()
 
 
 class Timer:

@@ -36,7 +36,7 @@ from holdfast.app.worker import (
 )
 from holdfast.core.clock import SystemClock
 from holdfast.core.journal_address import INSTANCE, JournalAddress
-from holdfast.core.waiting import Pacing, wait_event
+from holdfast.core.waiting import Pacing, running_beside, wait_event
 from holdfast.errors import HoldfastError, text_of
 from holdfast.host.log import Log
 from holdfast.journal.bind import Connections
@@ -52,7 +52,8 @@ from holdfast.runtime.engine.supervisor import DELAY_S_MAX, Restart, Stop, after
 from holdfast.runtime.session.deadman import DeadMan, SharedDeadMan
 
 OPENING_MAX = 4  # agents that are opened at the same time
-CLAIM_BATCH_MAX = 8  # verifying the tasks of one claim keeps the others waiting
+CLAIM_BATCH_MAX = 4  # verifying the tasks of one claim keeps the others waiting
+TRIED_S = 300.0
 FILES_EACH, FILES_BESIDE = 16, 512  # open files: of an agent; of the process itself
 
 
@@ -66,6 +67,7 @@ class Member:
     trouble: str = ""  # why it is not served
     left_out: HoldfastError | None = None
     tried: bool = False  # once at least
+    keeper: asyncio.Task[None] | None = None
 
 
 async def serve_fleet(order: Order, *, app: App, build: Build, log: Log) -> None:
@@ -81,9 +83,9 @@ async def serve_fleet(order: Order, *, app: App, build: Build, log: Log) -> None
             from holdfast.app.health import open_health
 
             await open_health(order.health_port, FleetGauges(fleet.members), stack, log)
-        async with asyncio.TaskGroup() as group:
+        async with running_beside(fleet.announce()), asyncio.TaskGroup() as group:
             for member in fleet.members:
-                group.create_task(fleet.keep(member), name=f"agent {member.home}")
+                member.keeper = group.create_task(fleet.keep(member), name=f"agent {member.home}")
     left_out = [member.left_out for member in fleet.members if member.left_out is not None]
     if len(left_out) == len(fleet.members):
         raise left_out[0]
@@ -92,7 +94,7 @@ async def serve_fleet(order: Order, *, app: App, build: Build, log: Log) -> None
 class Fleet:
     def __init__(self, order: Order, *, app: App, build: Build, log: Log) -> None:
         self._order, self._app, self._build, self._log = order, app, build, log
-        self._stopping = asyncio.Event()
+        self._stopping, self._all_tried = asyncio.Event(), asyncio.Event()
         self._clock = SystemClock()
         self.members = [Member(home) for home in order.homes]
         self.connections = Connections()
@@ -110,13 +112,29 @@ class Fleet:
         for member in self.members:
             if member.engine is not None:
                 member.engine.stop()
+            elif member.keeper is not None:  # it is being opened, or waits
+                member.keeper.cancel()
+
+    async def announce(self) -> None:
+        """When each agent was tried once, say how many are served. One may wait for its lease for ever."""
+        await wait_event(self._all_tried, TRIED_S)
+        serving = sum(one.engine is not None for one in self.members)
+        self._log.event("fleet", agents=len(self.members), serving=serving)
+        tame_collector()
 
     async def keep(self, member: Member) -> None:
+        try:
+            await self._keep(member)
+        except asyncio.CancelledError:
+            if not self._stopping.is_set():
+                raise
+
+    async def _keep(self, member: Member) -> None:
         """Serve the agent, again after what may pass, until asked to stop."""
         loop, failures = asyncio.get_running_loop(), 0
         log = self._log.bound(agent=member.home)
         while not self._stopping.is_set():
-            began, member.trouble = loop.time(), ""
+            began = loop.time()
             try:
                 await self._serve(member, log)
                 return
@@ -153,21 +171,16 @@ class Fleet:
             beside=self._beside,
         )
         async with open_agent(agent) as opened:
-            member.engine, member.journal = opened.engine, opened.journal
+            member.engine, member.journal, member.trouble = opened.engine, opened.journal, ""
             forget_left_out(address.instance)
             if self._stopping.is_set():
                 opened.engine.stop()
             await serve_agent(agent, opened, ready=partial(self._tried, member))
 
     def _tried(self, member: Member) -> None:
-        """When each agent was tried once, say how many are served."""
-        if member.tried:
-            return
         member.tried = True
         if all(one.tried for one in self.members):
-            serving = sum(one.engine is not None for one in self.members)
-            self._log.event("fleet", agents=len(self.members), serving=serving)
-            tame_collector()
+            self._all_tried.set()
 
     def _leave_out(self, member: Member, error: HoldfastError, log: Log) -> None:
         member.left_out = error

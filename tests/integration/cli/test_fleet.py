@@ -27,14 +27,18 @@ def start(folder: Path, *homes: Path) -> Worker:
 
 
 async def test_agents_with_journals_in_files_share_a_worker(tmp_path: Path) -> None:
-    """One has wrong settings: it is left out, and the others work."""
+    """One has wrong settings: it is left out. The server of another does not answer: it is tried again and again. The
+    others work, and all stop when they are told."""
     ada, ben = make_home(tmp_path / "ada", 'agent = "ada"\n'), make_home(tmp_path / "ben", 'agent = "ben"\n')
     odd = make_home(tmp_path / "odd", "agnet = 1\n")
-    worker = start(tmp_path, ada, ben, odd)
+    far = make_home(tmp_path / "far", f'[journal]\nurl = "postgresql://u@/d?host={tmp_path}"\n')
+    worker = start(tmp_path, ada, ben, odd, far)
     try:
         left_out = worker.wait_event("agent-left-out")
         assert (left_out["agent"], left_out["code"]) == (str(odd), "bad-settings")
         assert worker.wait_event("fleet")["serving"] == 2
+        failed = worker.wait_event("agent-failed")
+        assert (failed["agent"], failed["code"]) == (str(far), "journal-busy")
         for home in (ada, ben):
             async with holdfast.open(journal_in(home), serve=False) as hf, asyncio.timeout(60):
                 task = await hf.submit("hello", who=home.name, request_id="the same")

@@ -43,6 +43,7 @@ COUNT_IN = (
 GIVE_WAY_S = 0.005
 TOGETHER = 64  # batches until it is tried again whether a part of one is better sent early
 USED_UP = 2  # added to the stamp of a batch that is not there; one more would say that it is
+TURNS_EACH = 4  # turns of the event loop for each act of an agent among many
 _NO_RESULT = object()
 
 
@@ -372,8 +373,9 @@ class Lane(ABC, Generic[A]):
 
 
 async def _let_go(acts: Sequence[Act]) -> None:
-    """One in each turn of the loop: of an agent with much to do, those who waited for a commit do not all go on at
-    once, and what other agents of this process have to do comes in between."""
+    """One after the other: of an agent with much to do, those who waited for a commit do not all go on at once, and in
+    most turns of the loop other agents of this process find it free."""
     for act in acts:
         act.decide()
-        await asyncio.sleep(0)
+        for _ in range(TURNS_EACH):
+            await asyncio.sleep(0)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import psycopg
 from psycopg_pool import AsyncConnectionPool
 
-from holdfast.journal.postgres.links import BEGIN, LOCK_WAIT_MS, Link, Links, Use
+from holdfast.journal.postgres.links import BEGIN, LOCK_WAIT_MS, SETTINGS, Link, Links, Use
 from holdfast.journal.postgres.place import STATELESS, Known, PostgresPlace, Row, Wire
 
 SHARES = {Use.COMMIT: 20, Use.LOOK: 8, Use.LEASE: 4}
@@ -33,7 +33,7 @@ WAIT_S = 5.0  # for a connection; whoever asked tries again
 IDLE_S = 5.0  # after so long a connection that was not needed is closed: each keeps what it knows of every journal
 GATHER_S = 0.02  # engines renew at the same ticks of the clock
 TOGETHER_WAIT_MS = 200  # a journal whose session is locked keeps the others waiting no longer
-_BEGIN_TOGETHER = BEGIN.replace(f"lock_timeout = {LOCK_WAIT_MS}".encode(), b"lock_timeout = %d" % TOGETHER_WAIT_MS)
+_SETTINGS_TOGETHER = SETTINGS.replace(f"'{LOCK_WAIT_MS}'", f"'{TOGETHER_WAIT_MS}'")
 
 # It warns of every connection that a server closes; what comes of that is ours to say.
 logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
@@ -132,7 +132,7 @@ class Renewals:
                     one.rows.set_result(rows)
 
     async def _commit(self, together: list[Renewal]) -> list[list[Row]]:
-        text = b"; ".join((_BEGIN_TOGETHER, *(one.statement for one in together), b"COMMIT"))
+        text = b"; ".join((BEGIN, *(one.statement for one in together), b"COMMIT"))
         async with self._pool.connection(Use.LEASE) as db:
             db.warned = ""
             cursor, found = await db.execute(text), list[list[Row]]()
@@ -169,7 +169,8 @@ class PooledLinks(Links):
 
     async def extend(self, statement: str, values: Sequence[int]) -> list[Row]:
         # Simple protocol, which takes several statements at once and no values: these are whole numbers.
-        rows = await self._pool.renewals.extend(self.place, statement.replace("%b", "{}").format(*map(int, values)))
+        text = statement.replace(SETTINGS, _SETTINGS_TOGETHER).replace("%b", "{}").format(*map(int, values))
+        rows = await self._pool.renewals.extend(self.place, text)
         if rows is None:
             return await super().extend(statement, values)
         self.commits += 1
