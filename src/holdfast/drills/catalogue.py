@@ -68,7 +68,7 @@ def no_server(production: Production) -> str:
 def _on_servers(_run: DrillRun) -> None:
     raise NotProven(
         "a shadow has no PostgreSQL servers that it could fail over",
-        hint="fail over your own servers in a test system, as docs/how-to/lose-a-region.md says",
+        hint="fail over your own servers in a test system: `holdfast explain lose-a-region`",
     )
 
 

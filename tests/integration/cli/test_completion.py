@@ -29,7 +29,7 @@ def scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (("ta",), {"task"}),
+        (("ta",), {"task", "target"}),
         (("backup", "ver"), {"verify"}),
         (("task", "list", "--st"), {"--state"}),
         (("task", "list", "--state", "pa"), {"parked"}),
