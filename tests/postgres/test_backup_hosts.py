@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,12 +17,14 @@ from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.places.backup_places import PlaceRequest, open_places, states_of
 from holdfast.backup.places.place_state import PlaceState
 from holdfast.backup.turns import next_number, take_duty, taking_snapshot
+from holdfast.backup.upkeep import scheduled
 from holdfast.backup.upkeep.prune import prune
-from holdfast.backup.upkeep.scheduled import run_due
+from holdfast.backup.upkeep.scheduled import kept_backups, run_due
 from holdfast.core.clock import SystemClock
 from holdfast.core.notices import Notice
 from holdfast.demo.machine import back_up
 from holdfast.errors import BackupBusy, EngineMissing
+from holdfast.host.log import Log
 from holdfast.layout.agent_home import AgentHome
 
 SecondHost = Callable[..., AgentHome]
@@ -106,3 +109,29 @@ async def test_two_hosts_at_the_same_moment(agent: AgentHome, second_host: Secon
         drawn = list(threads.map(partial(next_number, above=1), [agent, other] * 10))
     assert sorted(drawn) == list(range(2, 22))
     assert [(await two.now(check=False)).snapshot.seq for _ in range(2)] == [1, 22]
+
+
+async def test_a_worker_starts_no_backup_that_is_another_hosts(
+    agent: AgentHome, second_host: SecondHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add_place(agent, tmp_path / PLACE)
+    other, started, looked = second_host(), list[str](), asyncio.Event()
+
+    async def run(folder: Path, *_: object) -> None:
+        started.append(folder.name)
+        looked.set()
+
+    def taken(home: AgentHome) -> str:
+        found = take_duty(home)
+        if home == other and found:
+            loop.call_soon_threadsafe(looked.set)
+        return found
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(scheduled, "_run", run)
+    monkeypatch.setattr(scheduled, "take_duty", taken)
+    for home in (agent, other):
+        looked.clear()
+        async with kept_backups(home, every="5m", clock=SystemClock(), log=Log(), look_s=0.01):
+            await asyncio.wait_for(looked.wait(), 30)
+    assert set(started) == {"ada"}

@@ -260,11 +260,13 @@ async def _look(
     ran_ms = 0
     while True:
         try:
-            names = due_now(home, every_s=every_s, now_ms=clock.wall_ms())
+            # Beside the loop: the journal may be asked, and a server that is away takes its time.
+            names = await asyncio.to_thread(due_now, home, every_s=every_s, now_ms=clock.wall_ms())
             if names or clock.boot_ms() - ran_ms > NEWS_S * 1000:
                 ran_ms = clock.boot_ms()
-                async with turn:
-                    await _run(home.folder, every, log)
+                if not await asyncio.to_thread(take_duty, home):
+                    async with turn:
+                        await _run(home.folder, every, log)
         except (HoldfastError, OSError) as error:
             log.event("backup-failed", error=str(error))
         await asyncio.sleep(look_s)
