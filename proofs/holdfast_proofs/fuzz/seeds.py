@@ -143,6 +143,7 @@ SETTINGS = (
     b'[notices]\ncommand = ["/bin/tell", "--now"]\n[retention]\nkeep_days = 3\ntombstone_days = 4\n',
     b'[notices]\nwebhook = "http://127.0.0.1:1/x"\n',
 )
+FLEETS = (b"# all\n\none\n./two\n~/three\n/srv/four\n", b"one\r\none/.holdfast\n", b"~nobody/a\n")
 WORDS = (
     b"submit\napp.py:tasks\n--args\n{}",
     b"worker\napp.py:tasks\n--journal\nx\n--concurrency\n5\n--health-port\n0",

@@ -46,6 +46,7 @@ TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
         Target(name="settings", run=texts.settings, seeds=seeds.SETTINGS, words=seeds.TOML_WORDS),
+        Target(name="fleet", run=texts.fleet, seeds=seeds.FLEETS),
         Target(name="words", run=texts.words, seeds=seeds.WORDS, words=seeds.CLI_WORDS, share=0.2),
         Target(name="order", run=texts.order, seeds=seeds.ORDERS, words=seeds.JSON_WORDS, json=True),
         Target(name="keys", run=texts.keys, seeds=seeds.KEYS, words=seeds.JSON_WORDS, json=True),

@@ -19,6 +19,7 @@ from holdfast.cli.main import build_parser, check_words
 from holdfast.core import ids, ordinal, values
 from holdfast.errors import BadReference, BadValue, HoldfastError
 from holdfast.identity.journal_keys import keyfile
+from holdfast.layout.fleet import fleet_folders, read_fleet
 from holdfast.layout.settings import make_settings, read_fields
 from holdfast_proofs.fuzz.feed import Feed, as_text, law
 
@@ -36,6 +37,14 @@ def settings(raw: bytes) -> None:
     path.write_bytes(raw)
     made = make_settings(read_fields(path))
     law(made.renew_every_s < made.lease_ttl_s, "a lease that is not renewed in time")
+
+
+def fleet(raw: bytes) -> None:
+    path = folder() / "agents.txt"
+    path.write_bytes(raw)
+    homes = fleet_folders(read_fleet(path))
+    law(len(set(homes)) == len(homes) > 0, "an agent that is served twice, or none")
+    law(all(home.startswith("/") for home in homes), "a folder that depends on where the worker is started")
 
 
 def words(raw: bytes) -> None:

@@ -241,6 +241,7 @@ class PlaceSnapshots:
             engine.progress.reached(f"place {place.name}: sending", amount)
 
         async def create() -> Created:
+            on_progress(Amount())  # quick work ends before the backup program says how far it is
             return await engine.create(repository, archive, staged.folder, on_progress=on_progress)
 
         try:

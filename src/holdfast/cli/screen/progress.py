@@ -61,9 +61,9 @@ class Progress:
         now = self._clock()
         with self._turn, self._unheard():
             if self._terminal:
-                self._going.pop(what, None)
+                begins = self._going.pop(what, None) is None
                 self._going[what] = (now, f"{what}: {amount_text(amount)}")
-                if now - self._drawn_at >= REDRAW_S:
+                if begins or now - self._drawn_at >= REDRAW_S:
                     self._draw(now)
             elif now - self._told.setdefault(what, now) >= EVERY_S:
                 self._told[what] = now
