@@ -49,6 +49,8 @@ def fewer_than_two_places(production: Production) -> str:
 
 
 def no_arbiter(production: Production) -> str:
+    if production.home.by_journal:
+        return "the journal in PostgreSQL decides between copies: run the drill region-loss"
     return "" if production.home.arbiter is not None else "the settings name no arbiter: nothing decides between copies"
 
 

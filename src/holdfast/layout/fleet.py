@@ -42,7 +42,12 @@ def read_fleet(path: Path) -> list[str]:
             continue
         if len(text) > PATH_CHARS_MAX or not text.isprintable():
             raise BadSettings(f"{path}, line {number}: not a path", hint="write one agent's folder on each line")
-        home = os.path.abspath(base / Path(text).expanduser())
+        try:
+            home = os.path.abspath(base / Path(text).expanduser())
+        except RuntimeError:
+            raise BadSettings(
+                f"{path}, line {number}: {text} names a user without a home folder", hint="write the whole path"
+            ) from None
         if home in homes:
             raise BadSettings(f"{path}, line {number}: {home} is on line {homes[home]} already", hint="remove one")
         homes[home] = number
