@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -50,11 +51,14 @@ class Proof:
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
         given = self._parse(arguments)
+        before = signal.signal(signal.SIGTERM, _leave)
         try:
             result = self.run(given)
         except HoldfastError as error:
             print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
             return 2
+        finally:
+            signal.signal(signal.SIGTERM, before)
         raw = msgspec.json.format(msgspec.json.encode(result.figures), indent=1)
         if given.report is not None:
             given.report.parent.mkdir(parents=True, exist_ok=True)
@@ -82,6 +86,11 @@ class Proof:
     @property
     def _command(self) -> str:
         return f"python -m holdfast_proofs.{self.name}"
+
+
+def _leave(number: int, _frame: object) -> None:
+    """Servers and network namespaces of the proof are taken down on the way out."""
+    sys.exit(128 + number)
 
 
 def at_least_one(text: str) -> int:

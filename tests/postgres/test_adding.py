@@ -85,6 +85,18 @@ async def test_a_task_that_runs_alone_has_its_own_prepared_statement(
     assert [line async for line in journal.check()] == []
 
 
+async def test_no_index_of_tasks_has_a_column_that_a_step_changes(
+    open_it: OpenJournal, server: Server, place: PostgresPlace
+) -> None:
+    """Else every step would write a new entry into each index of its task."""
+    await open_it()
+    found = server.execute(
+        f"SELECT indexdef FROM pg_indexes WHERE schemaname = '{place.schema}' AND tablename = 'task'"
+    )
+    assert len(found) >= 7
+    assert [one for (one,) in found if any(name in one for name in ("changed_ms", "seq", "head", "crashes"))] == []
+
+
 async def test_an_answer_that_does_not_come_soon_is_awaited_as_everything_else(
     open_it: OpenJournal, sent: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

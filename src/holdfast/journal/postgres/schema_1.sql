@@ -59,7 +59,8 @@ CREATE TABLE $s.task (
 CREATE INDEX task_due ON $s.task (due_ms, t) WHERE state IN ('queued', 'sleeping', 'waiting');
 CREATE INDEX task_due_by_name ON $s.task (name, due_ms, t) WHERE state IN ('queued', 'sleeping', 'waiting');
 CREATE INDEX task_held ON $s.task (session) WHERE session IS NOT NULL;
-CREATE INDEX task_ended ON $s.task (changed_ms) WHERE state IN ('succeeded', 'failed', 'cancelled') AND erased_ms IS NULL;
+-- Not by changed_ms: a step would then need a new entry in every index of its task.
+CREATE INDEX task_ended ON $s.task (created_ms) WHERE state IN ('succeeded', 'failed', 'cancelled') AND erased_ms IS NULL;
 CREATE INDEX task_erased ON $s.task (erased_ms) WHERE erased_ms IS NOT NULL;
 
 -- Empty but for transactions under way: submissions that name each other's ids meet at a key.

@@ -93,8 +93,9 @@ async def erase_old(link: Link, *, now_ms: int, keep_ms: int) -> list[bytes]:
     """Erase the payloads of what ended long ago; the heads of those tasks."""
     rows = await link.run(
         "SELECT t, head FROM $s.task WHERE state IN ('succeeded', 'failed', 'cancelled') AND erased_ms IS NULL "
-        "AND changed_ms < %s AND keep_until_ms <= %s ORDER BY changed_ms LIMIT %s FOR UPDATE SKIP LOCKED",
-        (now_ms - keep_ms, now_ms, RETAIN_TASKS_MAX),
+        "AND created_ms < %s AND changed_ms < %s AND keep_until_ms <= %s ORDER BY created_ms LIMIT %s "
+        "FOR UPDATE SKIP LOCKED",
+        (now_ms - keep_ms, now_ms - keep_ms, now_ms, RETAIN_TASKS_MAX),
     )
     if rows:
         tasks = [row[0] for row in rows]
