@@ -27,6 +27,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "how-to/write-a-tool",
         "how-to/retries-and-refusals",
         "how-to/test-your-tools",
+        "how-to/prove-your-own-tool",
         "how-to/make-a-service-safe",
         "how-to/secrets",
         "how-to/agents",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,6 +23,7 @@ from holdfast.errors import Misuse
 from holdfast.host.log import Log
 from holdfast.journal.bind import journal_at
 from holdfast.journal.builds import NO_BUILD
+from holdfast.journal.contract import Journal
 from holdfast.layout.engine_settings import Settings, request_scopes
 from holdfast.layout.journal_location import Where, journal_address
 from holdfast.layout.settings import find_settings
@@ -56,6 +57,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
     clock: Clock | None = None,
     entropy: Entropy | None = None,
     log: Log | None = None,
+    wrap: Callable[[Journal], Journal] | None = None,
 ) -> AsyncGenerator[Holdfast, None]:
     """Open the journal at this path or url and serve the given tasks until the block is left.
 
@@ -69,6 +71,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
         new_journal: also make the journal if the keys in its folder serve another one that is missing there.
         build: which build of your code this is; tasks with on_change="pin" finish on the build that began them.
         take_over: builds that are gone for good: this process finishes their tasks with its own code.
+        wrap: for tests: puts something around the open journal, such as what `holdfast.testing` counts or kills at.
     """
     if in_child():
         raise Misuse(
@@ -100,6 +103,8 @@ async def open(  # noqa: A001 - the public name is holdfast.open
             network_fs=settings.allow_network_fs,
             new_journal=new_journal,
         )
+        if wrap is not None:
+            opened = wrap(opened)
         try:
             secrets = open_secrets(address, keys=keys, clock=clock, entropy=entropy)
             memory = None

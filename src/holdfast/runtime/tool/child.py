@@ -75,7 +75,7 @@ def locate(function: Function) -> Target:
             f"module {function.__module__} holds something else under the name {name}",
             hint="keep the tool under the name it was defined with, at the top level of its module",
         )
-    return _place(module, name)
+    return place_in(module, name)
 
 
 def resolve(target: Target) -> Function:
@@ -93,7 +93,8 @@ def resolve(target: Target) -> Function:
     return cast(Function, found)
 
 
-def _place(module: ModuleType, name: str) -> Target:
+def place_in(module: ModuleType, name: str) -> Target:
+    """Where another process finds what this module holds under this name. Raises ToolNotImportable."""
     spec = cast("ModuleSpec | None", getattr(module, "__spec__", None))
     file: str | None = getattr(module, "__file__", None)
     if module.__name__ == "__main__":
