@@ -90,10 +90,11 @@ def _work_again(run: DrillRun, *, task: str, before: int) -> None:
 def _own_check(run: DrillRun) -> None:
     """The agent's own way to start and to say that it works, in its restored folder."""
     own, folder = run.production.home.settings.drills, run.production.home.state
+    more = run.own_environment()
     if own.start:
-        run.get_shadow().start(own.start, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        run.get_shadow().start(own.start, cwd=folder, more=more, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     end = time.monotonic() + WAIT_S
-    while (done := run.run(own.check, cwd=folder)).code != 0 and time.monotonic() < end:
+    while (done := run.run(own.check, cwd=folder, more=more)).code != 0 and time.monotonic() < end:
         time.sleep(CHECK_EVERY_S)
     said = f"{shlex.join(own.check)}: exit {done.code}"
     if run.check("own check", done.code == 0, said):

@@ -31,6 +31,7 @@ from holdfast.drills.probe import APP, TASK, variable
 from holdfast.drills.production import Production, gone_in_copy
 from holdfast.errors import NotProven
 from holdfast.host.shadow import Shadow, ShadowPlan, open_shadow
+from holdfast.host.shadowed import RECORDER
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.layout.agent_home import AgentHome
 from holdfast.surfaces import report as out
@@ -343,6 +344,10 @@ class DrillRun:
             self.far_end(kind)
         shadow = self.get_shadow()
         return {variable(kind): f"http://127.0.0.1:{shadow.forward(one.port)}" for kind, one in self.far_ends.items()}
+
+    def own_environment(self) -> dict[str, str]:
+        """For a program of the agent itself on this machine: requests of its tools, without a sandbox, are recorded."""
+        return {RECORDER: str(self.get_shadow().forward(self.far_end("recording").port))}
 
     def start_worker(
         self, *options: str, home: Path | None = None, settings: Mapping[str, str] | None = None

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cas
 from holdfast.core.effect import Effect, Keyed, Letter, Queryable, Unrepeatable, check_effect
 from holdfast.core.ids import effect_key_from_bytes
 from holdfast.errors import Misuse, NotDurable
+from holdfast.host.shadowed import in_shadow
 from holdfast.journal.contract import Statement
 from holdfast.runtime.tool.child import Target, locate, scratch_path
 
@@ -237,8 +238,12 @@ class Tool(Generic[P, T]):
         secrets: Mapping[str, tuple[str, ...]] = _NOTHING,
         given: Mapping[str, Any] = _NOTHING,
         parameters: Mapping[str, object] | None = None,
+        sandbox: Callable[..., Any] | None = None,
     ) -> None:
-        self.function = function
+        self.sandbox = sandbox
+        # In a shadow of a drill the sandbox answers, wherever the call is made; else the function does.
+        called = function if sandbox is None or not in_shadow() else sandbox
+        self.function = called
         self.name = name
         self.effect = effect
         self.letter: Letter = effect.letter
@@ -253,7 +258,7 @@ class Tool(Generic[P, T]):
         self.needs_approval = needs_approval
         self.delay_ms = int(effect.delay_s(http_only=http_only) * 1000)
         # A plain wrapper around an async function gives a coroutine: that is no blocking tool.
-        self.blocking = not inspect.iscoroutinefunction(inspect.unwrap(function))
+        self.blocking = _is_blocking(function)
         # Whether what it starts in this process is watched: it may run on after the attempt (started.py).
         self.watched = not (self.blocking or effect.repeatable or http_only)
         self.finder: Finder | None = None
@@ -266,7 +271,8 @@ class Tool(Generic[P, T]):
         self.__name__ = getattr(function, "__name__", name)
         self.__module__ = function.__module__
         self.__qualname__ = getattr(function, "__qualname__", name)
-        self._takes_call, names, required, self._any = _shape(function)
+        _, names, required, self._any = _shape(function)
+        self._takes_call = _shape(called)[0]
         self.given = given
         self._names = names - given.keys()
         self._required = tuple(one for one in required if one not in given)
@@ -280,6 +286,8 @@ class Tool(Generic[P, T]):
             unknown = [] if self._any else [one for one in chosen if one not in names]
             if unknown:
                 raise Misuse(f"{name}: {what}: the tool has no argument {unknown[0]!r}")
+        if sandbox is not None:
+            _check_sandbox(name, function, sandbox, effect)
         self._parameters = None if parameters is None else self._checked_parameters(parameters)
         self._schema: ToolSchema | None = None
 
@@ -391,6 +399,7 @@ def tool(
     secrets: Mapping[str, str | Sequence[str]] | None = ...,
     given: Mapping[str, Any] | None = ...,
     parameters: Mapping[str, object] | None = ...,
+    sandbox: Callable[..., Any] | None = ...,
 ) -> Callable[[Callable[P, T]], Tool[P, T]]: ...
 
 
@@ -410,6 +419,7 @@ def tool(
     secrets: Mapping[str, str | Sequence[str]] | None = None,
     given: Mapping[str, Any] | None = None,
     parameters: Mapping[str, object] | None = None,
+    sandbox: Callable[..., Any] | None = None,
 ) -> Tool[P, T] | Callable[[Callable[P, T]], Tool[P, T]]:
     """Register a function as a tool.
 
@@ -428,6 +438,8 @@ def tool(
             with each step; no caller and no model passes them.
         parameters: a JSON schema of the arguments, instead of the one made from the type hints;
             see docs/reference/schemas.md.
+        sandbox: a function with the same arguments that answers in place of the tool in a drill's shadow, and
+            nowhere else; see docs/how-to/write-a-tool.md.
     """
     if timeout_s <= 0 or attempts < 1 or retries < 0 or retry_delay_s < 0:
         raise Misuse("tool: timeout_s and attempts must be positive, retries not negative")
@@ -453,6 +465,7 @@ def tool(
             },
             given=dict(given or {}),
             parameters=parameters,
+            sandbox=sandbox,
         )
 
     return register if function is None else register(function)
@@ -472,6 +485,32 @@ def check_registered(tool: Tool[..., Any]) -> None:
             f"{tool.name} is Queryable but has no lookup",
             hint=f"add `@{tool.__name__}.find` with a function that asks the downstream",
         )
+
+
+def _is_blocking(function: Callable[..., Any]) -> bool:
+    return not inspect.iscoroutinefunction(inspect.unwrap(function))
+
+
+def _check_sandbox(name: str, function: Callable[..., Any], sandbox: object, effect: Effect) -> None:
+    """Refuse a sandbox that could not answer in place of the function."""
+    if isinstance(sandbox, Tool) or not callable(sandbox) or inspect.isclass(sandbox):
+        raise Misuse(
+            f"{name}: sandbox: {sandbox!r} is not a function",
+            hint="give a function with the same arguments as the tool",
+        )
+    if effect.letter == "T":
+        raise Misuse(f"{name}: sandbox: a Transactional tool changes only the journal, so a drill needs no sandbox")
+    if _is_blocking(sandbox) != _is_blocking(function):
+        kind = "`def`" if _is_blocking(function) else "`async def`"
+        raise Misuse(f"{name}: sandbox: it must be {kind}, as the tool is")
+    _, names, required, _ = _shape(function)
+    _, taken, needed, takes_any = _shape(sandbox)
+    missing = [] if takes_any else sorted(names - taken)
+    if missing:
+        raise Misuse(f"{name}: sandbox: it does not take the argument {missing[0]!r} of the tool")
+    extra = sorted(set(needed) - set(required))
+    if extra:
+        raise Misuse(f"{name}: sandbox: it requires {extra[0]!r}, which the tool does not")
 
 
 def _shape(function: Callable[..., Any]) -> tuple[bool, frozenset[str], tuple[str, ...], bool]:
