@@ -26,12 +26,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import holdfast
+from holdfast.app.loading import load_app
 from holdfast.backup.backups import open_backups
 from holdfast.backup.places.backup_places import PlaceRequest, open_places
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.drills.catalogue import DRILLS, get_drill
 from holdfast.drills.execute import DrillDone, run_drill
 from holdfast.drills.run import PYTHON, DrillKey, DrillOrder, DrillRun
+from holdfast.drills.tool_files import CONTROL
 from holdfast.host.private_files import ensure_private_folder, write_atomically
 from holdfast.identity.acts.make_agent import AgentPlan, make_agent
 from holdfast.identity.records.ed25519 import Sodium
@@ -66,6 +68,23 @@ async def chat(run: holdfast.Run) -> str:
     return (await run.ask(MODEL, talk)).text
 
 
+# The agent's own app, whose tools the drill `tool-files` calls: this one leaves nothing outside.
+OWN_APP = """
+import holdfast
+
+@holdfast.tool(effect=holdfast.Idempotent())
+async def keep(call: holdfast.Call, text: str) -> None:
+    (call.scratch / "kept.txt").write_text(text)
+
+@holdfast.task
+async def work(run: holdfast.Run) -> None:
+    run.scratch.path.exists()
+    await run.call(keep, text="x")
+
+tasks = [work]
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Example:
     """An agent that can be drilled. Its user's home is `root`."""
@@ -94,7 +113,7 @@ class Example:
         return run_drill(get_drill(slug), self.order(slug, observe=observe))
 
 
-def make_example(root: Path, *, name: str = AGENT, places: int = 2) -> Example:
+def make_example(root: Path, *, name: str = AGENT, places: int = 2, own_app: str = OWN_APP) -> Example:
     """A new agent with a snapshot in each place."""
 
     async def make() -> tuple[AgentHome, str]:
@@ -115,12 +134,16 @@ def make_example(root: Path, *, name: str = AGENT, places: int = 2) -> Example:
         )
         settings = made.home.settings_file
         quick = settings.read_text().replace("[identity]\n", f"[identity]\nlease_s = {LEASE_S}\n")
-        write_atomically(settings, quick.encode())
+        write_atomically(settings, f'{quick}\n[drills]\napp = "own_app.py:tasks"\n'.encode())
         home = load_home(made.home.folder)
         write_atomically(home.memory_file, b"- pays on Fridays\n")
         write_atomically(home.folder / "notes.txt", b"kept\n")
-        async with holdfast.open(home.journal, tasks=[chat]) as hf:
+        write_atomically(home.folder / "own_app.py", own_app.encode())
+        own = load_app(f"{home.folder / 'own_app.py'}:tasks")
+        async with holdfast.open(home.journal, tasks=[chat, *own.tasks.values()]) as hf:
             await (await hf.submit(chat)).result(60)
+            for one in own.tasks:
+                await (await hf.submit(one)).result(60)
         listed = await open_places(home)
         for number in range(1, places + 1):
             place = root / f"place-{number}"
@@ -156,6 +179,7 @@ def sh(script: str) -> Callable[[DrillRun, Example], None]:
 
     def do(run: DrillRun, example: Example) -> None:
         values = {"HOME_": run.values["home"], "ROOT": str(example.root), "PLACE": run.values["place"]}
+        values["CONTROL"] = CONTROL
         done = run.run(("sh", "-ec", script), more=values)
         assert done.code == 0, done.err
 
@@ -218,6 +242,7 @@ PLANTS: dict[str, Plant] = {
         "a line left out", "fault_injected", sh("sed -i '/(again)/d' \"$HOME_/handoff.md\""), "hand-off: pending"
     ),
     "provider-lost": Plant("another prefix", "baseline_taken", change_messages, ""),
+    "tool-files": Plant("a file that is not seen", "fault_injected", sh('rm "$CONTROL"'), "scan"),
     "test-restore": Plant("a file left out", "state_restored", sh("rm /srv/holdfast-restored/notes.txt"), "state"),
 }
 HARM = Plant("production is changed", "baseline_taken", change_production, "production")

@@ -98,7 +98,9 @@ def test_effects_in_a_shadow_reach_no_far_end_of_this_machine(app: Path, tmp_pat
         (recorded,) = recorder.ledger().effects
         assert recorded.key
         assert recorded.body == {
-            "method": "POST", "host": f"127.0.0.1:{bank.port}", "path": "/effects",
+            "method": "POST",
+            "host": f"127.0.0.1:{bank.port}",
+            "path": "/effects",
             "sha256": recorded.body_sha256,
         }
 

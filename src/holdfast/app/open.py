@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol, runtime_checkable
 
-from holdfast.app.binder import acting, memory_beside, open_as, open_secrets, scratch_root, watching
+from holdfast.app.binder import acting, memory_beside, open_as, open_secrets, scratch_root, watched_files, watching
 from holdfast.app.declared import build_of, check_tools, check_windows
 from holdfast.app.handoff import kept_handoff, refresh_handoff
 from holdfast.app.holdfast import Holdfast
@@ -133,6 +133,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
         )
         engine: Engine | None = None
         if serve:
+            scratch = scratch_root(address, folder=settings.scratch_folder, journal_id=opened.journal_id)
             engine = Engine(
                 journal=opened,
                 keys=keys,
@@ -145,9 +146,10 @@ async def open(  # noqa: A001 - the public name is holdfast.open
                 log=log,
                 secrets=secrets,
                 memory=memory,
-                scratch_root=scratch_root(address, folder=settings.scratch_folder, journal_id=opened.journal_id),
+                scratch_root=scratch,
                 right=lease,
                 build=own_build,
+                files=watched_files(address, scratch=scratch, log=log),
             )
             hf.start(engine)
         bound = [task for task in hf.tasks.values() if isinstance(task, BoundTask)]

@@ -13,6 +13,7 @@ from holdfast.drills.keys import keys_lost, keys_stolen
 from holdfast.drills.production import Production
 from holdfast.drills.provider import provider_lost
 from holdfast.drills.run import DrillRun
+from holdfast.drills.tool_files import tool_files
 from holdfast.drills.work import hand_off, process_kill, two_alive
 from holdfast.errors import BadInput, NotProven
 
@@ -61,6 +62,10 @@ def no_journal(production: Production) -> str:
 def no_model(production: Production) -> str:
     found = production.journal is not None and production.journal.model_steps
     return "" if found else "no newer task in the journal asks a model"
+
+
+def no_app(production: Production) -> str:
+    return "" if production.home.settings.drills.app else "the settings name no app: `[drills] app`"
 
 
 def no_server(production: Production) -> str:
@@ -256,6 +261,19 @@ DRILLS: tuple[Drill, ...] = (
         rto_s=60.0,
         rpo_s=0.0,
         find_reason=no_model,
+    ),
+    Drill(
+        slug="tool-files",
+        code="D18",
+        title="Files that tools leave",
+        narrative="Each tool of the agent's app runs alone, with the arguments of its newest call; every file that it, "
+        "or a program of it, leaves outside of run.scratch and of the agent's folder is named.",
+        threat="work that is only on the disk of the machine that is lost",
+        likelihood="occasional",
+        interval_days=QUARTER_DAYS,
+        run=tool_files,
+        type="component",
+        find_reason=no_app,
     ),
     Drill(
         slug="test-restore",

@@ -115,6 +115,7 @@ def build_report(
             backup=run.backup,
             connectivity=None,
             invariants=tuple(run.checks),
+            files=None if run.files is None else tuple(run.files),
         ),
         deviations=tuple(run.deviations),
         findings=tuple(run.findings),

@@ -170,6 +170,7 @@ class DrillRun:
     state: out.StateResult | None = None
     backup: out.BackupResult | None = None
     rpo: out.Rpo | None = None
+    files: list[out.ToolFiles] | None = None
     fresh: bool = False
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _commands: list[bytes] = field(default_factory=list[bytes])

@@ -24,13 +24,15 @@ import json
 import os
 import select
 import socket
+import stat
 import subprocess
 import sys
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
+from urllib.parse import unquote
 
 from holdfast.errors import ShadowRefused
 
@@ -48,6 +50,15 @@ class ShadowPlan:
     gone: tuple[Path, ...] = ()  # absent in the shadow
     copies: tuple[tuple[Path, Path], ...] = ()  # files of this machine, and where they appear
     small: tuple[tuple[Path, int], ...] = ()  # folders on a disk of their own, which has so many bytes
+
+
+class Written(NamedTuple):
+    """By what a later write is told from an earlier one."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
 
 
 @dataclass(slots=True)
@@ -128,6 +139,16 @@ class Shadow:
                 return upper / os.path.relpath(text, folder)
         return Path(f"{self.plan.folder / 'root'}{text}")
 
+    def written(self) -> dict[str, Written]:
+        """Every path that differs from this machine's, by its path in the shadow: what was written there by any
+        program. Folders only where nothing is in them."""
+        found: dict[str, Written] = {}
+        for layer in (self.plan.folder / "layers").iterdir():
+            start = "/" + unquote(layer.name)
+            _add_written(found, str(layer / "upper"), "" if start == "/" else start)
+        _add_written(found, str(self.plan.folder / "root"), "")
+        return found
+
     def kill(self) -> None:
         """The machine dies: every process in it, at once. Its files stay in the folder."""
         self._first.kill()
@@ -150,6 +171,22 @@ class Shadow:
 
 
 _PYTHON = (sys.executable, "-I", "-S")
+
+
+def _add_written(found: dict[str, Written], top: str, start: str) -> None:
+    for folder, names, files in os.walk(top):
+        for name in (*files, *(one for one in names if os.path.islink(os.path.join(folder, one)))):
+            with contextlib.suppress(OSError):  # gone again
+                _add_file(found, os.path.join(folder, name), f"{start}{os.path.join(folder, name)[len(top) :]}")
+        if not names and not files and folder != top:
+            with contextlib.suppress(OSError):
+                _add_file(found, folder, f"{start}{folder[len(top) :]}/")
+
+
+def _add_file(found: dict[str, Written], path: str, shown: str) -> None:
+    at = os.lstat(path)
+    if not (stat.S_ISCHR(at.st_mode) and at.st_rdev == 0):  # a whiteout: it is absent
+        found[shown] = Written(at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns)
 
 
 def _layer_name(path: str) -> str:

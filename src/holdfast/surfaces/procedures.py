@@ -263,9 +263,18 @@ TEST_RESTORE = Procedure(
     worked="every file that has not changed since is equal",
 )
 
+TOOL_FILES = Procedure(
+    slug="tool-files",
+    failure="nothing failed: what each tool writes is looked at",
+    rank=Rank.STATE,
+    decides="no decision is needed",
+    actions=(_itself("each tool runs alone, with the arguments of its newest call", "how it ended, what it wrote"),),
+    worked="whatever a tool leaves is in `run.scratch` or in the agent's folder",
+)
+
 
 def get_procedure(slug: str) -> Procedure:
-    return next(one for one in (*PROCEDURES, TEST_RESTORE) if one.slug == slug)
+    return next(one for one in (*PROCEDURES, TEST_RESTORE, TOOL_FILES) if one.slug == slug)
 
 
 def procedure_values(

@@ -1,0 +1,100 @@
+"""The drill `tool-files` names every file that a tool leaves, whatever program wrote it; the register shows it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.main import main
+from holdfast.surfaces import report as out
+from holdfast_proofs.drills import PLANTS, judge, make_example
+
+OWN_APP = """
+import multiprocessing, os, subprocess, tempfile, threading
+from pathlib import Path
+import holdfast
+
+HERE = Path(__file__).parent
+WORK = HERE.parent / "work"
+
+def write(path):
+    Path(path).write_text("x")
+
+@holdfast.tool(effect=holdfast.Idempotent())
+async def scatter(call: holdfast.Call) -> None:
+    WORK.mkdir(exist_ok=True)
+    os.chdir(WORK)
+    (call.scratch / "fine.txt").write_text("x")
+    (HERE / "covered.txt").write_text("x")
+    write("work.txt")
+    with tempfile.NamedTemporaryFile(dir=WORK) as gone:
+        gone.write(b"x")
+    thread = threading.Thread(target=write, args=(Path.home() / "by-thread.txt",))
+    thread.start()
+    thread.join()
+    child = multiprocessing.get_context("fork").Process(target=write, args=(WORK / "by-child.txt",))
+    child.start()
+    child.join()
+    temp = Path(os.environ.get("PROBE_TEMP", tempfile.gettempdir()))
+    subprocess.run(["sh", "-c", 'echo x > "$1"', "sh", str(temp / f"by-program-{HERE.parent.name}.txt")], check=True)
+
+@holdfast.tool(effect=holdfast.Idempotent())
+def tidy(call: holdfast.Call, text: str) -> None:
+    (call.scratch / "fine.txt").write_text(text)
+
+@holdfast.tool(effect=holdfast.Idempotent())
+def never_called() -> None: ...
+
+@holdfast.task
+async def work(run: holdfast.Run) -> None:
+    run.scratch.path.exists()
+    await run.call(scatter)
+    await run.call(tidy, text="x")
+
+tasks = [work, never_called]
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path / "root"))
+    monkeypatch.setenv("PROBE_TEMP", str(tmp_path))
+    monkeypatch.delenv("HOLDFAST_HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "root"
+
+
+def test_each_path_is_named_with_its_tool(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From a thread, a child and another program, into the work folder, home and temp."""
+    example = make_example(root, places=0, own_app=OWN_APP)
+    report = example.run("tool-files").report
+    assert report.verdict == "pass with findings", report.reason
+    assert isinstance(report.results.files, tuple)
+    found = {one.tool: one for one in report.results.files}
+    expected = (
+        str(root / "by-thread.txt"),
+        str(root / "work" / "by-child.txt"),
+        str(root / "work" / "work.txt"),
+        f"{tempfile.gettempdir()}/by-program-{root.name}.txt",
+    )
+    assert found["scatter"] == out.ToolFiles(
+        tool="scatter", ran="function", ended="returned", files=tuple(sorted(expected))
+    )
+    assert found["tidy"] == out.ToolFiles(tool="tidy", ran="function", ended="returned", files=())
+    assert found["never_called"].ran == "not run"
+    assert "never_called" in report.deviations[0]
+    assert main(["surface", "list", "--json", "--home", str(example.home.folder)]) == 0
+    rows = {one["id"]: one for one in json.loads(capsys.readouterr().out)["surfaces"]}
+    assert rows["files/scatter"]["verdict"] == "uncovered"
+    assert rows["files/scatter"]["where"] == ", ".join(sorted(expected))
+    assert report.id in rows["files/scatter"]["evidence"]
+    assert "files/tidy" not in rows
+
+
+def test_a_scan_that_sees_nothing_is_red(root: Path) -> None:
+    example = make_example(root, places=0)
+    assert judge("tool-files", example.run("tool-files"), None) == []
+    assert judge("tool-files", example.run("tool-files", PLANTS["tool-files"]), PLANTS["tool-files"]) == []
