@@ -12,7 +12,6 @@ made by the orchestrator, after the checkpoint is durable. What it says about it
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from holdfast.errors import Misuse, NotDurable
 from holdfast.host.shadowed import in_shadow
 from holdfast.journal.contract import Statement
 from holdfast.runtime.tool.child import Target, locate, scratch_path
+from holdfast.runtime.tool.shape import check_sandbox, is_blocking, shape_of, version_of
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Memory
@@ -258,7 +258,7 @@ class Tool(Generic[P, T]):
         self.needs_approval = needs_approval
         self.delay_ms = int(effect.delay_s(http_only=http_only) * 1000)
         # A plain wrapper around an async function gives a coroutine: that is no blocking tool.
-        self.blocking = _is_blocking(function)
+        self.blocking = is_blocking(function)
         # Whether what it starts in this process is watched: it may run on after the attempt (started.py).
         self.watched = not (self.blocking or effect.repeatable or http_only)
         self.finder: Finder | None = None
@@ -271,8 +271,8 @@ class Tool(Generic[P, T]):
         self.__name__ = getattr(function, "__name__", name)
         self.__module__ = function.__module__
         self.__qualname__ = getattr(function, "__qualname__", name)
-        _, names, required, self._any = _shape(function)
-        self._takes_call = _shape(called)[0]
+        _, names, required, self._any = shape_of(function)
+        self._takes_call = shape_of(called)[0]
         self.given = given
         self._names = names - given.keys()
         self._required = tuple(one for one in required if one not in given)
@@ -280,14 +280,14 @@ class Tool(Generic[P, T]):
         self.result_title = f"result of {name}"
         self._needed = frozenset(self._required)
         self._fitting: set[tuple[str, ...]] = set()  # names of arguments, in their order, that were taken before
-        self.version = _version(function, name, effect)
+        self.version = version_of(function, name, effect)
         self.secrets = secrets
         for what, chosen in (("secrets", secrets), ("given", given)):
             unknown = [] if self._any else [one for one in chosen if one not in names]
             if unknown:
                 raise Misuse(f"{name}: {what}: the tool has no argument {unknown[0]!r}")
         if sandbox is not None:
-            _check_sandbox(name, function, sandbox, effect)
+            check_sandbox(name, function, sandbox, effect)
         self._parameters = None if parameters is None else self._checked_parameters(parameters)
         self._schema: ToolSchema | None = None
 
@@ -485,53 +485,3 @@ def check_registered(tool: Tool[..., Any]) -> None:
             f"{tool.name} is Queryable but has no lookup",
             hint=f"add `@{tool.__name__}.find` with a function that asks the downstream",
         )
-
-
-def _is_blocking(function: Callable[..., Any]) -> bool:
-    return not inspect.iscoroutinefunction(inspect.unwrap(function))
-
-
-def _check_sandbox(name: str, function: Callable[..., Any], sandbox: object, effect: Effect) -> None:
-    """Refuse a sandbox that could not answer in place of the function."""
-    if isinstance(sandbox, Tool) or not callable(sandbox) or inspect.isclass(sandbox):
-        raise Misuse(
-            f"{name}: sandbox: {sandbox!r} is not a function",
-            hint="give a function with the same arguments as the tool",
-        )
-    if effect.letter == "T":
-        raise Misuse(f"{name}: sandbox: a Transactional tool changes only the journal, so a drill needs no sandbox")
-    if _is_blocking(sandbox) != _is_blocking(function):
-        kind = "`def`" if _is_blocking(function) else "`async def`"
-        raise Misuse(f"{name}: sandbox: it must be {kind}, as the tool is")
-    _, names, required, _ = _shape(function)
-    _, taken, needed, takes_any = _shape(sandbox)
-    missing = [] if takes_any else sorted(names - taken)
-    if missing:
-        raise Misuse(f"{name}: sandbox: it does not take the argument {missing[0]!r} of the tool")
-    extra = sorted(set(needed) - set(required))
-    if extra:
-        raise Misuse(f"{name}: sandbox: it requires {extra[0]!r}, which the tool does not")
-
-
-def _shape(function: Callable[..., Any]) -> tuple[bool, frozenset[str], tuple[str, ...], bool]:
-    """Whether the first parameter is the Call, which names are taken, which are required."""
-    parameters = list(inspect.signature(function).parameters.values())
-    takes_call = bool(parameters) and parameters[0].name == "call"
-    if takes_call:
-        parameters = parameters[1:]
-    kinds = inspect.Parameter
-    if any(one.kind in (kinds.POSITIONAL_ONLY, kinds.VAR_POSITIONAL) for one in parameters):
-        raise Misuse(f"{function.__name__}: a tool must take its arguments by name")
-    takes_any = any(one.kind is kinds.VAR_KEYWORD for one in parameters)
-    named = [one for one in parameters if one.kind is not kinds.VAR_KEYWORD]
-    required = tuple(one.name for one in named if one.default is kinds.empty)
-    return takes_call, frozenset(one.name for one in named), required, takes_any
-
-
-def _version(function: Callable[..., Any], name: str, effect: Effect) -> str:
-    """A short digest of the tool's code and contract; approvals are bound to it."""
-    code = getattr(function, "__code__", None)
-    # Constants without nested code objects, whose repr holds a memory address.
-    constants = [one.co_code.hex() if hasattr(one, "co_code") else repr(one) for one in getattr(code, "co_consts", ())]
-    raw = b"" if code is None else code.co_code + repr(constants).encode()
-    return hashlib.sha256(f"{name}\0{effect!r}\0".encode() + raw).hexdigest()[:16]
