@@ -242,7 +242,7 @@ PLANTS: dict[str, Plant] = {
         "a line left out", "fault_injected", sh("sed -i '/(again)/d' \"$HOME_/handoff.md\""), "hand-off: pending"
     ),
     "provider-lost": Plant("another prefix", "baseline_taken", change_messages, ""),
-    "tool-files": Plant("a file that is not seen", "fault_injected", sh('rm "$CONTROL"'), "scan"),
+    "tool-files": Plant("a file that is not seen", "control_written", sh('rm "$CONTROL"'), "scan"),
     "test-restore": Plant("a file left out", "state_restored", sh("rm /srv/holdfast-restored/notes.txt"), "state"),
 }
 HARM = Plant("production is changed", "baseline_taken", change_production, "production")

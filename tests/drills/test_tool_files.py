@@ -86,6 +86,8 @@ def test_each_path_is_named_with_its_tool(root: Path, capsys: pytest.CaptureFixt
     assert found["tidy"] == out.ToolFiles(tool="tidy", ran="function", ended="returned", files=())
     assert found["never_called"].ran == "not run"
     assert "never_called" in report.deviations[0]
+    page = (example.home.folder / "drills" / f"{report.id}.md").read_text()
+    assert f"| scatter | function | returned | {', '.join(sorted(expected))} |" in page
     assert main(["surface", "list", "--json", "--home", str(example.home.folder)]) == 0
     rows = {one["id"]: one for one in json.loads(capsys.readouterr().out)["surfaces"]}
     assert rows["files/scatter"]["verdict"] == "uncovered"

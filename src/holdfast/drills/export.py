@@ -69,6 +69,11 @@ def sections(found: SealedReport) -> list[Section]:
             [(one.code, "yes" if one.passed else "NO", one.evidence) for one in report.results.invariants],
         ),
         Section(
+            "Files that tools leave",
+            ("tool", "ran", "ended", "files that no backup has"),
+            [(one.tool, one.ran, one.ended, ", ".join(one.files) or "none") for one in report.results.files or ()],
+        ),
+        Section(
             "Findings",
             ("severity", "finding", "retest"),
             [(one.severity, one.description, one.retest) for one in report.findings],

@@ -66,7 +66,7 @@ def _find_tools(run: DrillRun) -> list[ToolSeen]:
     with _machine(run, "tools") as machine:
         before = machine.written()
         run.run(("sh", "-c", 'echo x > "$1"', "sh", CONTROL))
-        run.event("fault_injected", "a control file is written", actor="drill")
+        run.event("control_written", CONTROL, actor="drill")
         seen = CONTROL in _new(before, machine)
         run.require("scan", seen, f"a control file is {'seen' if seen else 'not seen'} in the layers of the shadow")
         done = run.run(_words(run, "list"), cwd=run.production.home.state, more=NO_BYTECODE)
