@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
+from holdfast.downstream.process import start_blocking
 from holdfast.surfaces import report as out
 from holdfast_proofs.drills import PLANTS, judge, make_example
 
@@ -48,11 +49,30 @@ def tidy(call: holdfast.Call, text: str) -> None:
 @holdfast.tool(effect=holdfast.Idempotent())
 def never_called() -> None: ...
 
+KEYED = holdfast.Keyed(window_s=3_600, fingerprint="checked", refusals_stored=True)
+SHOP = os.environ.get("PROBE_SHOP", "https://shop.example")
+
+async def paid(cents: int) -> str:
+    return "sandbox"
+
+@holdfast.tool(effect=KEYED, http_only=True, sandbox=paid)
+async def pay(call: holdfast.Call, cents: int) -> str:
+    write(WORK / "receipt.txt")
+    return (await call.http.post(f"{SHOP}/effects", json={"cents": cents})).json()["id"]
+
+@holdfast.tool(effect=KEYED, http_only=True)
+async def publish(call: holdfast.Call, text: str) -> str:
+    made = (await call.http.post(f"{SHOP}/effects", json={"text": text})).json()["id"]
+    write(WORK / "published.txt")
+    return made
+
 @holdfast.task
 async def work(run: holdfast.Run) -> None:
     run.scratch.path.exists()
     await run.call(scatter)
     await run.call(tidy, text="x")
+    await run.call(pay, cents=5)
+    await run.call(publish, text="x")
 
 tasks = [work, never_called]
 """
@@ -67,10 +87,16 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "root"
 
 
-def test_each_path_is_named_with_its_tool(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_path_is_named_with_its_tool(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From a thread, a child and another program, into the work folder, home and temp."""
-    example = make_example(root, places=0, own_app=OWN_APP)
-    report = example.run("tool-files").report
+    with start_blocking("keyed") as shop:
+        monkeypatch.setenv("PROBE_SHOP", shop.url)
+        example = make_example(root, places=0, own_app=OWN_APP)
+        done = example.run("tool-files")
+        assert shop.ledger().count == 2, "a drill reached the real far end"
+    report = done.report
     assert report.verdict == "pass with findings", report.reason
     assert isinstance(report.results.files, tuple)
     found = {one.tool: one for one in report.results.files}
@@ -84,8 +110,12 @@ def test_each_path_is_named_with_its_tool(root: Path, capsys: pytest.CaptureFixt
         tool="scatter", ran="function", ended="returned", files=tuple(sorted(expected))
     )
     assert found["tidy"] == out.ToolFiles(tool="tidy", ran="function", ended="returned", files=())
+    assert (found["pay"].ran, found["pay"].ended, found["pay"].files) == ("sandbox", "returned", ())
+    assert (found["publish"].ended, found["publish"].files) == ("returned", (str(root / "work" / "published.txt"),))
     assert found["never_called"].ran == "not run"
     assert "never_called" in report.deviations[0]
+    (recorded,) = done.evidence["far-ends.jsonl"][1].splitlines()
+    assert json.loads(recorded)["kind"] == "recording"
     page = (example.home.folder / "drills" / f"{report.id}.md").read_text()
     assert f"| scatter | function | returned | {', '.join(sorted(expected))} |" in page
     assert main(["surface", "list", "--json", "--home", str(example.home.folder)]) == 0

@@ -36,10 +36,15 @@ def main(app: str, home: str, what: str, name: str = "") -> None:
     tools = tools_of(load_app(app))
     recorded = asyncio.run(newest_calls(Path(home)))
     if what == "list":
-        print(json.dumps([_seen(one, one.name in recorded) for one in tools.values()]))  # noqa: T201
+        _say([_seen(one, one.name in recorded) for one in tools.values()])
         return
     Path(SCRATCH).mkdir(mode=0o700, parents=True, exist_ok=True)
-    print(json.dumps({"ended": asyncio.run(call_once(tools[name], *recorded[name]))}))  # noqa: T201
+    _say({"ended": asyncio.run(call_once(tools[name], *recorded[name]))})
+
+
+def _say(value: object) -> None:
+    """On a line of its own: the app and the tool may print too."""
+    sys.stdout.write(f"\n{json.dumps(value)}\n")
 
 
 def tools_of(app: App) -> dict[str, Tool[..., Any]]:
