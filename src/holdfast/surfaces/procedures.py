@@ -463,6 +463,7 @@ TEST_RESTORE = Procedure(
 TOOL_FILES = Procedure(
     slug="tool-files",
     failure="nothing failed: what each tool writes is looked at",
+    seen="nothing",
     rank=Rank.STATE,
     decides="no decision is needed",
     actions=(_itself("each tool runs alone, with the arguments of its newest call", "how it ended, what it wrote"),),
