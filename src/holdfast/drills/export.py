@@ -32,28 +32,32 @@ def target(value: float | int | None, unit: str = "") -> str:
     return "none" if value is None else f"{value:g}{unit}"
 
 
-def sections(found: SealedReport) -> list[Section]:
-    """Everything that a reader must see, in order."""
-    report = found.report
+def figures(report: DrillReport) -> list[tuple[str, str, str, str]]:
+    """What was measured, beside its target."""
     rto, rpo, effects = report.results.rto, report.results.rpo, report.results.effects
-    identity, state, backup = report.results.identity, report.results.state, report.results.backup
+    identity = report.results.identity
     lost = ", ".join(f"{count} {name}" for name, count in rpo.lost_items.items())
-    figures = [
+    rows = [
         ("recovery time", target(rto.target_s, " s"), number(rto.actual_s, " s"), rto.verdict),
         ("typed by hand before it", "", number(rto.hand_s, " s"), ""),
         ("data lost", target(rpo.target_s, " s"), number(rpo.actual_s, " s"), rpo.verdict),
         ("items lost", target(report.targets.rpo_items), f"{number(rpo.actual_items)} ({lost or 'none counted'})", ""),
     ]
     if effects is not None:
-        figures.append(
-            ("effects made twice", "0", str(effects.duplicates), "met" if not effects.duplicates else "missed")
-        )
+        rows.append(("effects made twice", "0", str(effects.duplicates), "met" if not effects.duplicates else "missed"))
     if identity is not None:
-        figures.append(("identity", "the same id", identity.agent_id_after, "met" if identity.same else "missed"))
+        rows.append(("identity", "the same id", identity.agent_id_after, "met" if identity.same else "missed"))
+    return rows
+
+
+def sections(found: SealedReport) -> list[Section]:
+    """Everything that a reader must see, in order."""
+    report = found.report
+    state, backup = report.results.state, report.results.backup
     otherwise = (*report.runbook.steps_changed, *report.deviations)
     timeline = [(f"{one.at_s:.3f}", one.name, one.actor, one.evidence) for one in report.timeline]
     parts = [
-        Section("Figures", ("what", "target", "actual", "verdict"), figures),
+        Section("Figures", ("what", "target", "actual", "verdict"), figures(report)),
         Section("Events", ("second", "event", "who", "evidence"), timeline),
         Section(
             "Checks",

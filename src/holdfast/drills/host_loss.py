@@ -18,7 +18,7 @@ from pathlib import Path
 
 from holdfast.core.clock import iso
 from holdfast.downstream.faults import Fault, FaultKind
-from holdfast.drills.production import compare_files
+from holdfast.drills.production import Covered, compare_files
 from holdfast.drills.run import WAIT_S, DrillFailed, DrillRun, Json
 from holdfast.errors import NotProven
 from holdfast.host.shadow import Shadow
@@ -237,8 +237,8 @@ def check_identity(run: DrillRun, *, incarnation: int | None, refused: bool | No
     )
 
 
-def compare_state(run: DrillRun, restored: Path, *, snapshot_s: int) -> out.StateResult:
-    found = compare_files(run.production, restored, snapshot_s=snapshot_s)
+def compare_state(run: DrillRun, restored: Path, *, snapshot_s: int, covered: Covered | None = None) -> out.StateResult:
+    found = compare_files(run.production, restored, snapshot_s=snapshot_s, covered=covered)
     equal = not found.differing
     text = f"{found.compared} files compared" + (
         "" if equal else f"; not as they were: {', '.join(found.differing[:5])}"
