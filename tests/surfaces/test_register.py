@@ -155,7 +155,7 @@ def test_a_place_that_is_not_mounted_is_on_no_disk_of_this_machine(world: World)
         seen = backup_surfaces.see_places(world.home, now_ms=SystemClock().wall_ms())
         assert (seen[0].off, seen[0].away) == (True, "place-missing")
         never = dataclasses.replace(seen[0], state=PlaceState())
-        found = [backup_surfaces.found_places(world.home, [one], now_ms=1).facts for one in (seen[0], never)]
+        found = [backup_surfaces.found_places(world.home, (one,), now_ms=1).facts for one in (seen[0], never)]
         off = [any(fact.name == "place.off" for fact in facts) for facts in found]
         assert off == [True, False], "one that never had a snapshot is no backup"
     finally:
