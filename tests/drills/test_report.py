@@ -36,6 +36,7 @@ from holdfast.surfaces.report import (
 from holdfast_proofs.drills import Example, make_example
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "drill-report.schema.json"
+SOURCES = sorted((Path(__file__).parents[2] / "src" / "holdfast" / "drills").glob("*.py"))
 FLIPS = 300
 # Shares no line with Holdfast: what a reader does with the file alone.
 RECOMPUTE = """
@@ -242,6 +243,19 @@ def test_what_a_drill_followed_is_in_the_runbook(example: Example, capsys: pytes
     )
     never = next(one for one in found["sections"] if one["slug"] == "region-loss")
     assert never["last_drill"] is None, "one that did not apply measured nothing"
+
+
+def test_the_page_explains_every_field_event_and_check() -> None:
+    page = (SCHEMA.parent / "drills.md").read_text()
+    parts: dict[str, Any] = json.loads(SCHEMA.read_text())["$defs"]
+    names = {field for part in parts.values() for field in part.get("properties", {})} - {"results"}
+    source = "".join(one.read_text() for one in SOURCES)
+    names |= set(re.findall(r'\bevent\(\s*"([a-z_]+)"', source))
+    names |= {
+        one for one in re.findall(r'\.(?:check|require)\(\s*"([^"]+)"', source) if not re.fullmatch("[IL][0-9]+", one)
+    }
+    assert {"baseline_taken", "fresh root", "rto_s"} <= names
+    assert [one for one in sorted(names) if not re.search(rf"`([a-z]+\.)?{re.escape(one)}`", page)] == []
 
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
