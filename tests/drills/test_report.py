@@ -245,6 +245,17 @@ def test_what_a_drill_followed_is_in_the_runbook(example: Example, capsys: pytes
     assert never["last_drill"] is None, "one that did not apply measured nothing"
 
 
+def test_a_report_shows_the_run_before_it(example: Example) -> None:
+    """Here it is its own predecessor; without that file the column is empty."""
+    found = read_report(next(one for one in paths(example) if "hand-off" in one.name))
+    time = f"{found.report.results.rto.actual_s:g} s"
+    assert f"| {time} |  | met |" in markdown(found)
+    for name, shown in ((found.report.id, time), ("gone", "")):
+        report = msgspec.structs.replace(found.report, previous_drill=name)
+        later = replace(found, file=msgspec.structs.replace(found.file, report=report))
+        assert f"| {time} | {shown} | met |" in markdown(later)
+
+
 def test_the_page_explains_every_field_event_and_check() -> None:
     page = (SCHEMA.parent / "drills.md").read_text()
     parts: dict[str, Any] = json.loads(SCHEMA.read_text())["$defs"]

@@ -84,6 +84,8 @@ class Report:
         verdict, report = figures.pop("verdict"), figures.pop("report")
         measured = {name: None if report is None else report[name] for name in ("level", "rto_s", "rpo_items")}
         drill = None if report is None else {name: report[name] for name in ("verdict", "reason", "path")}
+        if drill is not None and self.journal is None:
+            drill["path"] = None  # nothing is kept
         return {"held": self.verdict.held, **verdict, **figures, **measured, "drill": drill}
 
 

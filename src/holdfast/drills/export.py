@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from holdfast.errors import HoldfastError
 from holdfast.surfaces import page
-from holdfast.surfaces.report import DrillReport, SealedReport
+from holdfast.surfaces.report import DrillReport, SealedReport, read_report
 
 Rows = Sequence[Sequence[str]]
 WIDTH, LEFT, ROW = 720, 190, 22
@@ -50,6 +52,17 @@ def figures(report: DrillReport) -> list[tuple[str, str, str, str]]:
     return rows
 
 
+def _beside_previous(found: SealedReport) -> list[tuple[str, ...]]:
+    """The figures, and those of the report before it of the same drill, if that file is beside it."""
+    before: dict[str, str] = {}
+    if found.report.previous_drill:
+        with contextlib.suppress(HoldfastError):
+            previous = read_report(found.path.with_name(f"{found.report.previous_drill}.json")).report
+            before = {what: actual for what, _, actual, _ in figures(previous) if what != "identity"}
+    rows = figures(found.report)
+    return [(what, target, actual, before.get(what, ""), verdict) for what, target, actual, verdict in rows]
+
+
 def sections(found: SealedReport) -> list[Section]:
     """Everything that a reader must see, in order."""
     report = found.report
@@ -57,7 +70,7 @@ def sections(found: SealedReport) -> list[Section]:
     otherwise = (*report.runbook.steps_changed, *report.deviations)
     timeline = [(f"{one.at_s:.3f}", one.name, one.actor, one.evidence) for one in report.timeline]
     parts = [
-        Section("Figures", ("what", "target", "actual", "verdict"), figures(report)),
+        Section("Figures", ("what", "target", "actual", "previous run", "verdict"), _beside_previous(found)),
         Section("Events", ("second", "event", "who", "evidence"), timeline),
         Section(
             "Checks",
