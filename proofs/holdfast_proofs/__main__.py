@@ -30,6 +30,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
     "moves-alone": ("moves", "--no-arbiter"),
     "twin-recoveries": ("twin_recoveries",),
     "drills": ("drills",),
+    "level-walk": ("level_walk",),
     "rewind": ("rewind", "--cases", "200"),
     "decisions": ("decision_races",),
     "memory-edits": ("memory_edits", "--edits", "10000"),

@@ -16,6 +16,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,8 @@ from holdfast.identity.vault.slots import UnlockKey, file_key, new_unlock_text
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.witness_address import WitnessFolder
 from holdfast.runtime.models.reply import Reply, Route, StopReason, Text
+from holdfast.surfaces.procedures import Parts, get_procedure
+from holdfast.surfaces.report import DrillReport
 from holdfast_proofs.runner import Proof, Result
 
 NO_HURRY_S = 3_600.0
@@ -254,12 +257,23 @@ def judge(slug: str, done: DrillDone, plant: Plant | None) -> list[str]:
     failed = [one.code for one in report.results.invariants if not one.passed]
     if plant is None:
         good = report.verdict in ("pass", "pass with findings")
-        return [] if good else [f"{slug}: {report.verdict}: {report.reason}"]
+        return not_run(slug, report) if good else [f"{slug}: {report.verdict}: {report.reason}"]
     if report.verdict != "fail":
         return [f"{slug} with {plant.name}: {report.verdict}, and must be red"]
     if plant.check and plant.check not in failed:
         return [f"{slug} with {plant.name}: red for {failed or report.reason}, not for {plant.check}"]
     return []
+
+
+def not_run(slug: str, report: DrillReport) -> list[str]:
+    """Commands of the runbook's section that the drill did not execute, by this agent's parts."""
+    parts = Parts(identity=True, journal=True, places=2, models=True)
+    wrong: list[str] = []
+    for one in get_procedure(slug).steps(parts):
+        form = re.sub(r"\\\{[a-z_]+\\\}", r"\\S+", re.escape(" ".join(one.command)))
+        if one.command and one.drilled and not any(re.fullmatch(form, done) for done in report.runbook.steps_followed):
+            wrong.append(f"{slug}: the runbook has {' '.join(one.command)!r}, and the drill does not run it")
+    return wrong
 
 
 def run_all(given: argparse.Namespace) -> Result:

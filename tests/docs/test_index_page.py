@@ -62,6 +62,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "how-to/move-an-agent",
         "how-to/move-to-postgres",
         "how-to/restore-with-borg",
+        "how-to/print-the-runbook",
         "how-to/quarterly-test",
         "how-to/drills-in-ci",
     ),

@@ -156,6 +156,7 @@ READING = (
     "drill list",
     "drill findings",
     "drill schedule",
+    "runbook print",
 )
 
 

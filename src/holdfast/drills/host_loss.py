@@ -18,11 +18,12 @@ from pathlib import Path
 
 from holdfast.core.clock import iso
 from holdfast.downstream.faults import Fault, FaultKind
-from holdfast.drills.production import compare_files
+from holdfast.drills.production import Covered, compare_files
 from holdfast.drills.run import WAIT_S, DrillFailed, DrillRun, Json
 from holdfast.errors import NotProven
 from holdfast.host.shadow import Shadow
 from holdfast.surfaces import report as out
+from holdfast.surfaces.procedures import own_steps
 
 UNLOCK, UNLOCK_SECOND = "/run/holdfast-drill-unlock", "/run/holdfast-drill-unlock-second"
 NEW_KEYS = ("--unlock-file", UNLOCK, "--second-unlock-file", UNLOCK_SECOND)
@@ -91,6 +92,7 @@ def _own_check(run: DrillRun) -> None:
     """The agent's own way to start and to say that it works, in its restored folder."""
     own, folder = run.production.home.settings.drills, run.production.home.state
     more = run.own_environment()
+    run.followed += [one.shown({}) for one in own_steps(own.start, own.check)]
     if own.start:
         run.get_shadow().start(own.start, cwd=folder, more=more, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     end = time.monotonic() + WAIT_S
@@ -235,8 +237,8 @@ def check_identity(run: DrillRun, *, incarnation: int | None, refused: bool | No
     )
 
 
-def compare_state(run: DrillRun, restored: Path, *, snapshot_s: int) -> out.StateResult:
-    found = compare_files(run.production, restored, snapshot_s=snapshot_s)
+def compare_state(run: DrillRun, restored: Path, *, snapshot_s: int, covered: Covered | None = None) -> out.StateResult:
+    found = compare_files(run.production, restored, snapshot_s=snapshot_s, covered=covered)
     equal = not found.differing
     text = f"{found.compared} files compared" + (
         "" if equal else f"; not as they were: {', '.join(found.differing[:5])}"

@@ -340,16 +340,27 @@ class FilesCompared:
     root_after: str
 
 
-def compare_files(production: Production, restored: Path, *, snapshot_s: int) -> FilesCompared:
+Covered = tuple[tuple[str, CoveredKind], ...]
+
+
+def list_covered(home: AgentHome) -> Covered:
+    """Every file that a backup covers, by its path in the agent's folder."""
+    return tuple(covered_files(home.state, home.covering()))
+
+
+def compare_files(
+    production: Production, restored: Path, *, snapshot_s: int, covered: Covered | None = None
+) -> FilesCompared:
     """`restored`: the agent's folder as the shadow left it, from outside. A file that production has not touched since
-    the snapshot must be there and be equal; one that it has touched counts as lost if it differs."""
+    the snapshot must be there and be equal; one that it has touched counts as lost if it differs. `covered`: what there
+    was, if production is gone."""
     state = production.home.state
     own = "" if state == production.home.folder else f"{production.home.folder.relative_to(state).as_posix()}/"
     differing: list[str] = []
     lost: list[str] = []
     roots = (hashlib.sha256(), hashlib.sha256())
     count = 0
-    for path, kind in covered_files(state, production.home.covering()):
+    for path, kind in list_covered(production.home) if covered is None else covered:
         mark = production.marks.get(str(state / path))
         if kind is not CoveredKind.FILE or mark is None or path.removeprefix(own) in REWRITTEN:
             continue
