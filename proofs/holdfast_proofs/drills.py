@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -31,9 +32,11 @@ from holdfast.app.loading import load_app
 from holdfast.backup.backups import open_backups
 from holdfast.backup.places.backup_places import PlaceRequest, open_places
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.journal_address import JournalAddress
 from holdfast.drills.catalogue import DRILLS, get_drill
 from holdfast.drills.execute import DrillDone, run_drill
 from holdfast.drills.run import PYTHON, DrillKey, DrillOrder, DrillRun
+from holdfast.drills.servers import HERE, PORTS, SQL
 from holdfast.drills.tool_files import CONTROL
 from holdfast.host.private_files import ensure_private_folder, write_atomically
 from holdfast.identity.acts.make_agent import AgentPlan, make_agent
@@ -42,14 +45,17 @@ from holdfast.identity.speaker.open_speaker import open_speaker
 from holdfast.identity.vault.slots import UnlockKey, file_key, new_unlock_text
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.witness_address import WitnessFolder
+from holdfast.recovery.copy_journal import copy_journal
 from holdfast.runtime.models.reply import Reply, Route, StopReason, Text
 from holdfast.surfaces.procedures import Parts, get_procedure
 from holdfast.surfaces.report import DrillReport
 from holdfast_proofs.runner import Proof, Result
+from holdfast_proofs.support.postgres import find_oldest, started
 
 NO_HURRY_S = 3_600.0
 LEASE_S = 2.0  # of the example agent: a drill waits for the lease of a machine that died
 AGENT = "ada"
+SHARED = ("region-loss", "store-failover")  # drills of a journal in PostgreSQL
 
 
 class Parrot:
@@ -116,8 +122,8 @@ class Example:
         return run_drill(get_drill(slug), self.order(slug, observe=observe))
 
 
-def make_example(root: Path, *, name: str = AGENT, places: int = 2, own_app: str = OWN_APP) -> Example:
-    """A new agent with a snapshot in each place."""
+def make_example(root: Path, *, name: str = AGENT, places: int = 2, own_app: str = OWN_APP, url: str = "") -> Example:
+    """A new agent with a snapshot in each place; its journal in a file, or at this address of PostgreSQL."""
 
     async def make() -> tuple[AgentHome, str]:
         words: list[str] = []
@@ -147,6 +153,9 @@ def make_example(root: Path, *, name: str = AGENT, places: int = 2, own_app: str
             await (await hf.submit(chat)).result(60)
             for one in own.tasks:
                 await (await hf.submit(one)).result(60)
+        if url:
+            await copy_journal(home.journal, JournalAddress(folder=home.folder, url=url), arbiter=str(root / "arbiter"))
+            home = load_home(home.folder)
         listed = await open_places(home)
         for number in range(1, places + 1):
             place = root / f"place-{number}"
@@ -225,7 +234,17 @@ NEW_KEYS = 'rm -rf /srv/holdfast-drill-thief/vault; cp -a "$ROOT/vault" /srv/hol
     'cp "$HOME_/kel.jsonl" "$HOME_/receipts.jsonl" /srv/holdfast-drill-thief/home/'
 )
 FORGET = "sed -i '/(again)/d' \"$HOME_/handoff.md\""
+
+
+def no_standby(run: DrillRun, _example: Example) -> None:
+    """The primary no longer waits for its standby."""
+    for statement in ("ALTER SYSTEM SET synchronous_standby_names = ''", "SELECT pg_reload_conf()"):
+        assert run.run((*PYTHON, SQL, str(PORTS[HERE]), statement)).code == 0
+
+
 PLANTS: dict[str, Plant] = {
+    "region-loss": Plant("commits without the standby", "baseline_taken", no_standby, "old region refused"),
+    "store-failover": Plant("commits without the standby", "baseline_taken", no_standby, "acknowledged"),
     "process-kill": Plant("a repeated effect", "steady_state", repeat_effect, "I1"),
     "host-loss": Plant("a file left out", "journal_reconciled", sh('rm "$HOME_/notes.txt"'), "state"),
     "disk-full": Plant("the disk is not full", "fault_injected", sh('rm "$HOME_/drill-filler"'), "not sent while full"),
@@ -282,12 +301,17 @@ def run_all(given: argparse.Namespace) -> Result:
     findings: list[str] = []
     figures: list[dict[str, object]] = []
     names = given.drill or [one.slug for one in DRILLS if one.slug in PLANTS]
-    with tempfile.TemporaryDirectory(prefix="hf-drills-", dir=given.folder) as folder:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hf-drills-", dir=given.folder))
         os.environ["HOME"] = folder
+        shared = given.postgres or any(one in SHARED for one in names)
+        server = stack.enter_context(started(find_oldest())) if shared else None
         for slug in names:
             for plant in (None, PLANTS[slug], *([HARM] if slug == "hand-off" else [])):
                 root = Path(folder) / f"{slug}-{len(figures)}"
-                example = make_example(root)
+                on_server = server is not None and (given.postgres or slug in SHARED)
+                url = f"{server.url()}&schema=agent_{len(figures)}" if server is not None and on_server else ""
+                example = make_example(root, url=url)
                 began = time.monotonic()
                 done = example.run(slug, plant)
                 wrong = judge(slug, done, plant)
@@ -361,6 +385,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kills", type=int, default=0, help="instead: SIGKILL a drill at so many random moments")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("drill", nargs="*", metavar="DRILL", help="only these (default: all that apply)")
+    parser.add_argument("--postgres", action="store_true", help="every agent has its journal in PostgreSQL")
     parser.add_argument("--folder", default=None, help="where the example agents are made")
 
 

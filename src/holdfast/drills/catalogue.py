@@ -13,9 +13,10 @@ from holdfast.drills.keys import keys_lost, keys_stolen
 from holdfast.drills.production import Production
 from holdfast.drills.provider import provider_lost
 from holdfast.drills.run import DrillRun
+from holdfast.drills.servers import region_loss, store_failover
 from holdfast.drills.tool_files import tool_files
 from holdfast.drills.work import hand_off, process_kill, two_alive
-from holdfast.errors import BadInput, NotProven
+from holdfast.errors import BadInput
 
 MONTH_DAYS, QUARTER_DAYS, WEEK_DAYS = 30, 90, 7
 RECOVERY_S = 300.0  # of a whole recovery, unless the owner of the agent set a target
@@ -72,13 +73,6 @@ def no_server(production: Production) -> str:
     return "" if production.home.journal_url else "the journal is a file, not in PostgreSQL"
 
 
-def _on_servers(_run: DrillRun) -> None:
-    raise NotProven(
-        "a shadow has no PostgreSQL servers that it could fail over",
-        hint="fail over your own servers in a test system: `holdfast explain lose-a-region`",
-    )
-
-
 DRILLS: tuple[Drill, ...] = (
     Drill(
         slug="process-kill",
@@ -118,9 +112,10 @@ DRILLS: tuple[Drill, ...] = (
         threat="loss of power or network of a whole site",
         likelihood="rare",
         interval_days=MONTH_DAYS,
-        run=_on_servers,
+        run=region_loss,
         type="full failover",
         rpo_s=0.0,
+        rpo_items=0,
         find_reason=no_server,
     ),
     Drill(
@@ -131,8 +126,9 @@ DRILLS: tuple[Drill, ...] = (
         threat="a broken server, an upgrade",
         likelihood="occasional",
         interval_days=MONTH_DAYS,
-        run=_on_servers,
+        run=store_failover,
         rpo_s=0.0,
+        rpo_items=0,
         find_reason=no_server,
     ),
     Drill(
