@@ -16,7 +16,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 4
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions failovers region-loss breaks drills level-walk fleet
+.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions failovers region-loss breaks drills far-drill level-walk fleet
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,10 @@ drills: setup ## every drill on an example agent, as it is and with a planted fa
 
 level-walk: setup ## from nothing to level 3 proven by the printed next actions, typed at a terminal; as root
 	$(BIN)/python -m holdfast_proofs.level_walk --report build/level-walk.json $(ARGS)
+
+far-drill: setup ## the quarterly test on another machine, reached by ssh: a network namespace; as root
+	@scripts/setup ssh
+	$(BIN)/python -m holdfast_proofs.far_drill --report build/far-drill.json $(ARGS)
 
 rewind: setup ## an older journal comes back after effects were made, the code plans otherwise (CASES=200)
 	$(BIN)/python -m holdfast_proofs.rewind --cases $(or $(CASES),200) --report build/rewind.json

@@ -20,7 +20,7 @@ from holdfast.drills.catalogue import get_drill
 from holdfast.drills.document import build_report, write_report
 from holdfast.drills.export import figures
 from holdfast.drills.host_loss import compare_state, measure_loss
-from holdfast.drills.production import Covered, list_covered
+from holdfast.drills.production import Covered, hashes_in, list_covered
 from holdfast.drills.production import look as look_at_agent
 from holdfast.drills.run import DrillKey, DrillOrder, DrillRun
 from holdfast.identity.speaker.open_speaker import open_speaker
@@ -137,7 +137,7 @@ def note_restored(recorder: Recorder, back: RecoveredAgent, asked: Challenge, *,
         old_instance_refused=None,
         same=asked.same,
     )
-    run.state = compare_state(run, back.home.state, snapshot_s=restored.at, covered=recorder.covered)
+    run.state = compare_state(run, hashes_in(back.home.state), snapshot_s=restored.at, covered=recorder.covered)
     run.backup = out.BackupResult(
         places=tuple(one.name for one in run.production.places),
         archive=restored.archive,

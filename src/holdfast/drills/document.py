@@ -72,7 +72,7 @@ def build_report(
         software=_software(),
         type=drill.type,
         environment="shadow",
-        infrastructure="fresh root" if run.fresh else "this machine",
+        infrastructure=run.on or "fresh root" if run.fresh else "this machine",
         key_used="none" if run.key is None else run.key.kind,
         planned_interval_days=drill.interval_days,
         previous_drill=next(

@@ -79,6 +79,8 @@ def _prepare(drill: Drill, order: DrillOrder, folder: Path) -> tuple[DrillRun, R
         place=choose_place(production, order.place),
         seed=order.seed,
         observe=order.observe,
+        on=order.on,
+        rsh=order.rsh,
     )
     return run, register
 

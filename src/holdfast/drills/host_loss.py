@@ -13,7 +13,7 @@ import secrets
 import shlex
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from holdfast.core.clock import iso
@@ -21,7 +21,6 @@ from holdfast.downstream.faults import Fault, FaultKind
 from holdfast.drills.production import Covered, compare_files
 from holdfast.drills.run import WAIT_S, DrillFailed, DrillRun, Json
 from holdfast.errors import NotProven
-from holdfast.host.shadow import Shadow
 from holdfast.surfaces import report as out
 from holdfast.surfaces.procedures import own_steps
 
@@ -39,20 +38,21 @@ def host_loss(run: DrillRun) -> None:
         )
     if key is None or not key.signs:
         raise NotProven("the recovery words were not given", hint="type them at a terminal, or give --words-fd N")
-    run.fresh = True
     if run.production.is_beside(place.root):
         run.find("major", f"place {place.name} is on the disk of the agent's folder: a real loss takes both")
     first = work_and_die(run)
     before = run.effects_of(first)
-    run.event("recovery_started", f"on a fresh root, from place {place.name} and {key.kind}", actor="person")
+    run.event(
+        "recovery_started", f"on {run.on or 'a fresh root'}, from place {place.name} and {key.kind}", actor="person"
+    )
     run.step("take the recovery sheet, or enough shares, from where it is kept")
-    with run.machine(gone=run.production.lost_with_host()) as machine:
-        _check_nothing_left(run, machine)
+    with run.fresh_machine(place=place):
+        _check_nothing_left(run)
         restored = restore(run, key_options=NEW_KEYS, typed=key.typed)
-        after(run, machine, restored, task=first, before=len(before))
+        after(run, restored, task=first, before=len(before))
 
 
-def after(run: DrillRun, machine: Shadow, restored: Json, *, task: str, before: int) -> None:
+def after(run: DrillRun, restored: Json, *, task: str, before: int) -> None:
     """From restored files to a verified step; then everything is compared."""
     works = run.production.journal is not None
     if works:
@@ -61,7 +61,7 @@ def after(run: DrillRun, machine: Shadow, restored: Json, *, task: str, before: 
         _own_check(run)
     run.identity = check_identity(run, incarnation=restored["incarnation"])
     snapshot = restored["restored"]
-    run.state = compare_state(run, run.home_in(machine), snapshot_s=int(snapshot["at"]))
+    run.state = compare_state(run, run.hashes(run.values["home"]), snapshot_s=int(snapshot["at"]))
     tasks = None
     if works:
         listed = run.good("task", "list", "--limit", "100000", "--json", "--home", run.values["home"]).json()["tasks"]
@@ -137,7 +137,7 @@ def describe(run: DrillRun) -> str:
     return "no journal" if journal is None else f"production's journal at {journal.incarnation}/{journal.sequence}"
 
 
-def _check_nothing_left(run: DrillRun, machine: Shadow) -> None:
+def _check_nothing_left(run: DrillRun) -> None:
     """From inside: what the loss takes is absent."""
     paths = [str(one) for one in run.production.lost_with_host()]
     there = run.run(("sh", "-c", 'for one in "$@"; do if [ -e "$one" ]; then echo "$one"; fi; done', "sh", *paths)).out
@@ -237,7 +237,10 @@ def check_identity(run: DrillRun, *, incarnation: int | None, refused: bool | No
     )
 
 
-def compare_state(run: DrillRun, restored: Path, *, snapshot_s: int, covered: Covered | None = None) -> out.StateResult:
+def compare_state(
+    run: DrillRun, restored: Mapping[str, str], *, snapshot_s: int, covered: Covered | None = None
+) -> out.StateResult:
+    """`restored`: the digest of each file of the restored folder."""
     found = compare_files(run.production, restored, snapshot_s=snapshot_s, covered=covered)
     equal = not found.differing
     text = f"{found.compared} files compared" + (

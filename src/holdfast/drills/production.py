@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -348,12 +348,19 @@ def list_covered(home: AgentHome) -> Covered:
     return tuple(covered_files(home.state, home.covering()))
 
 
+def hashes_in(folder: Path) -> dict[str, str]:
+    """The digest of each file below a folder of this machine."""
+    return {
+        os.path.relpath(path, folder): hash_file(path) for path in _files(folder, skip=None) if os.path.isfile(path)
+    }
+
+
 def compare_files(
-    production: Production, restored: Path, *, snapshot_s: int, covered: Covered | None = None
+    production: Production, restored: Mapping[str, str], *, snapshot_s: int, covered: Covered | None = None
 ) -> FilesCompared:
-    """`restored`: the agent's folder as the shadow left it, from outside. A file that production has not touched since
-    the snapshot must be there and be equal; one that it has touched counts as lost if it differs. `covered`: what there
-    was, if production is gone."""
+    """`restored`: the digest of each file of the agent's folder on the restored machine. A file that production has not
+    touched since the snapshot must be there and be equal; one that it has touched counts as lost if it differs.
+    `covered`: what there was, if production is gone."""
     state = production.home.state
     own = "" if state == production.home.folder else f"{production.home.folder.relative_to(state).as_posix()}/"
     differing: list[str] = []
@@ -364,10 +371,7 @@ def compare_files(
         mark = production.marks.get(str(state / path))
         if kind is not CoveredKind.FILE or mark is None or path.removeprefix(own) in REWRITTEN:
             continue
-        try:
-            there = hash_file(restored / path)
-        except OSError:
-            there = ""
+        there = restored.get(path, "")
         count += 1
         young = mark.mtime_ns >= snapshot_s * 1_000_000_000
         if there != mark.sha256:

@@ -7,6 +7,7 @@ link that is stopped is a slow network, one that is killed is a cut. The servers
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -77,7 +78,8 @@ asyncio.run(main())
 # One statement: port, SQL. Prints the first field of the first row.
 SQL = """
 import sys, psycopg
-with psycopg.connect(f"postgresql://holdfast@127.0.0.1:{sys.argv[1]}/postgres", autocommit=True, connect_timeout=5) as db:
+url = f"postgresql://holdfast@127.0.0.1:{sys.argv[1]}/postgres"
+with psycopg.connect(url, autocommit=True, connect_timeout=5) as db:
     done = db.execute(sys.argv[2])
     print(done.fetchone()[0] if done.description else "")
 """
@@ -96,7 +98,7 @@ class Servers:
         made = self.run.run((*PYTHON, FOLDERS, str(ROOT), HERE, THERE))
         if made.code:
             raise NotProven(f"no folder for servers in the shadow: {made.said}", hint="run the drill as another user")
-        options = ["--no-instructions", "--no-sync", "--encoding=UTF8", "--locale=C", "--auth=trust"]
+        options = ("--no-instructions", "--no-sync", "--encoding=UTF8", "--locale=C", "--auth=trust")
         self._program("initdb", f"--pgdata={ROOT / HERE / 'data'}", f"--username={USER}", *options)
         self._start(HERE)
         self.link()
@@ -216,10 +218,8 @@ def store_failover(run: DrillRun) -> None:
         words = ("submit", "holdfast.drills.probe:tasks", '{"steps": ["keyed"]}', "--task", "holdfast_drill", "--json")
         words = (*words, "--request-id", "drill-in-doubt", "--no-follow", "--home", run.values["home"])
         doubtful = machine.start((*HOLDFAST, *words), more=run.addresses())
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired, ValueError, KeyError):
             acked.add(str(json.loads(doubtful.communicate(timeout=STALL_S)[0])["task_id"]))
-        except (subprocess.TimeoutExpired, ValueError, KeyError):
-            pass
         before = len(run.effects_of(task))
         run.fault(
             "the primary dies inside a commit",

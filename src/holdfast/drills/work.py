@@ -136,9 +136,7 @@ def hand_off(run: DrillRun) -> None:
 def _wait_question(run: DrillRun, task: str, question: str) -> None:
     """Until the task asks this, and the hand-off says so."""
     end = time.monotonic() + 60
-    path = (
-        run.home_in(run.get_shadow()) / run.production.home.folder.relative_to(run.production.home.state) / "handoff.md"
-    )
+    path = run.home_seen() / "handoff.md"
     while not (path.exists() and question in path.read_text()):
         if time.monotonic() > end:
             raise DrillFailed(f"task {task} does not ask {question!r}, or handoff.md does not say so")

@@ -71,27 +71,41 @@ class Shadow:
     _started: list[subprocess.Popen[bytes]] = field(default_factory=list[subprocess.Popen[bytes]])
     _forwarded: list[socket.socket] = field(default_factory=list[socket.socket])
 
+    @property
+    def pid(self) -> int:
+        """Of its first process, here."""
+        return self._first.pid
+
     def start(
         self,
         words: Sequence[str],
         *,
         cwd: Path = Path("/"),
         more: Mapping[str, str] | None = None,
-        give: Sequence[int] = (),
+        typed: Sequence[tuple[str, str]] = (),
         stdin: int | IO[bytes] = subprocess.DEVNULL,
         stdout: int | IO[bytes] = subprocess.PIPE,
         stderr: int | IO[bytes] = subprocess.PIPE,
     ) -> subprocess.Popen[bytes]:
-        """Start a command. `more` is added to its environment, `give` are descriptors that it gets."""
-        process = subprocess.Popen(
-            [*_PYTHON, _SCRIPT, "enter", str(self._first.pid), str(cwd), *words],
-            env={**environment(), **(more or {})},
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            pass_fds=give,
-            process_group=0,  # Ctrl-C reaches the drill alone, which ends the shadow in order
-        )
+        """Start a command. `more` is added to its environment, `typed` are options whose value is a secret: the
+        command gets a descriptor from which it can be read once."""
+        given = [(option, _pipe(text)) for option, text in typed]
+        try:
+            process = subprocess.Popen(
+                [
+                    *(*_PYTHON, _SCRIPT, "enter", str(self._first.pid), str(cwd), *words),
+                    *(word for option, fd in given for word in (option, str(fd))),
+                ],
+                env={**environment(), **(more or {})},
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=[fd for _, fd in given],
+                process_group=0,  # Ctrl-C reaches the drill alone, which ends the shadow in order
+            )
+        finally:
+            for _, fd in given:
+                os.close(fd)
         self._started.append(process)
         return process
 
@@ -168,6 +182,16 @@ class Shadow:
         for pipe in (self._first.stdin, self._first.stdout):
             if pipe is not None:
                 pipe.close()
+
+
+def _pipe(text: str) -> int:
+    """A descriptor from which this text can be read once."""
+    reads, writes = os.pipe()
+    try:
+        os.write(writes, text.encode() + b"\n")
+    finally:
+        os.close(writes)
+    return reads
 
 
 _PYTHON = (sys.executable, "-I", "-S")

@@ -128,6 +128,7 @@ def _add_run(verbs: Commands) -> None:
         examples:
           holdfast drill run host-loss
           holdfast drill run --quarterly --home ~/agents/ada
+          holdfast drill run --quarterly --on ssh://root@spare.example
           holdfast drill run --deploy --json
           holdfast drill run --daily --rescue-key /mnt/keys/ada-rescue
           holdfast drill run --all --words-fd 3 3< /dev/shm/words
@@ -142,6 +143,14 @@ def _add_run(verbs: Commands) -> None:
     parser.add_argument(
         "--place", metavar="NAME", default="", help="restore from this place (default: one on another disk)"
     )
+    parser.add_argument(
+        "--on",
+        metavar="ADDRESS",
+        default="",
+        help="of host-loss, and of test-restore with a rescue key: restore on this machine, ssh://user@host:port; it "
+        "needs an ssh server and the same version of Python (default: a fresh root on this machine)",
+    )
+    parser.add_argument("--rsh", metavar="COMMAND", default="", help="use this command instead of ssh for --on")
     parser.add_argument("--seed", metavar="N", type=_whole, help="for random moments (default: another one each time)")
     parser.add_argument(
         "--lead", metavar="NAME", default="", help="who leads the drill, for the report (default: user@host)"

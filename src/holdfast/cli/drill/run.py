@@ -21,6 +21,7 @@ from holdfast.cli.signals import Ended
 from holdfast.core.clock import SystemClock
 from holdfast.drills.catalogue import DRILLS, SETS, Drill, get_drill
 from holdfast.drills.execute import DrillDone, run_drill
+from holdfast.drills.far import parse_target
 from holdfast.drills.run import DrillKey, DrillOrder, DrillRun
 from holdfast.errors import EXIT_FAILED, EXIT_UNRESOLVED, BadInput, BadPhrase, BadShare, HoldfastError, NotProven
 from holdfast.identity.acts.paper_acts import find_phrase
@@ -31,6 +32,7 @@ from holdfast.layout.agent_home import AgentHome
 from holdfast.surfaces.report import read_reports
 
 DAY_MS = 86_400_000
+FAR = ("host-loss", "test-restore")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,6 +43,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace, home: AgentHome) -> int:
     drills = _chosen(args, home)
+    on = parse_target(args.on) if args.on else ""
+    for one in drills:
+        if on and one.slug not in FAR:
+            raise BadInput(f"--on: {one.slug} restores nothing on another machine", hint=f"only {' and '.join(FAR)} do")
     if not drills:
         return _finish(args, [])
     key = _key(args, home) if any(one.words for one in drills) else None
@@ -69,6 +75,8 @@ def _run(args: argparse.Namespace, home: AgentHome) -> int:
                 lead=args.lead,
                 observe=_silent if args.json else _show,
                 tell=talk,
+                on=on,
+                rsh=args.rsh,
             )
             done.append(run_drill(drill, order))
             if not args.json:

@@ -1,0 +1,211 @@
+"""`drill run --on ssh://...`: the quarterly test and a test restore on another machine. Needs root.
+
+    python -m holdfast_proofs.far_drill
+
+The other machine is a network namespace with an ssh server of its own, reached over a link, and a mount namespace in
+which nothing of ours is left: the project, its environment, the agent, its places, root's home and temporary files are
+hidden. It has Debian's Python. There the agent is restored from words and one place; afterwards nothing may be left.
+Judged as well: the same with a rescue key, an adopted agent with its own `check`, a machine that is not there, one
+with another Python, and one that has files of the agent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.backup.backups import open_backups
+from holdfast.cli.main import main
+from holdfast.host.private_files import write_atomically
+from holdfast.layout.agent_home import load_home
+from holdfast_proofs.drills import Example, make_example
+from holdfast_proofs.runner import Proof, ProofFailed, Result
+
+NETWORK = "10.79.1"
+NAME = f"hf-{os.getpid()}-far"
+SSHD = Path(sys.prefix) / "ssh/usr/sbin/sshd"
+PROJECT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class FarMachine:
+    address: str
+    rsh: str
+    process: subprocess.Popen[bytes]
+
+    def look(self, script: str) -> str:
+        """What a script prints there, in the machine's own mounts."""
+        words = ["nsenter", "-t", str(self.process.pid), "-m", "sh", "-c", script]
+        return subprocess.run(words, capture_output=True, text=True, check=False).stdout
+
+
+@contextlib.contextmanager
+def far_machine(folder: Path, *hidden: Path) -> Generator[FarMachine]:
+    """Another machine with an ssh server. `hidden`: what of this machine it has not."""
+    if os.geteuid() != 0 or not SSHD.exists():
+        raise ProofFailed("a second machine needs root and an ssh server", hint="run: scripts/setup ssh; as root")
+    lab = Path(tempfile.mkdtemp(prefix="hf-far-", dir="/run"))
+    for one in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(lab / one)], check=True)
+    (lab / "authorized").write_bytes((lab / "user.pub").read_bytes())
+    (lab / "known").write_text(f"[{NETWORK}.2]:22 {(lab / 'host.pub').read_text()}{NETWORK}.2 {(lab / 'host.pub').read_text()}")
+    passwd = Path("/etc/passwd").read_text()
+    (lab / "passwd").write_text(passwd if "\nsshd:" in passwd else f"{passwd}sshd:x:100:65534::/run/sshd:/usr/sbin/nologin\n")
+    (lab / "config").write_text(
+        f"Port 22\nListenAddress {NETWORK}.2\nHostKey {lab}/host\nAuthorizedKeysFile {lab}/authorized\n"
+        f"PidFile none\nUsePAM no\nPermitRootLogin prohibit-password\nStrictModes no\nPasswordAuthentication no\n"
+    )
+    sshd = lab / "sshd"
+    sshd.write_bytes(SSHD.read_bytes())
+    sshd.chmod(0o755)
+    for one in (SSHD.parents[2]).glob("lib/*/libwrap*"), SSHD.parents[1].glob("lib/*/libwrap*"):
+        for library in one:
+            (lab / library.name).write_bytes(library.read_bytes())
+    script = "".join(f"mount -t tmpfs none '{one}'\n" for one in hidden)
+    script += f"mount --bind {lab}/passwd /etc/passwd; mkdir -p /run/sshd; exec {sshd} -D -e -f {lab}/config"
+    _ip("netns", "add", NAME)
+    try:
+        end = ("peer", "name", "hf-far", "netns", NAME)
+        _ip("link", "add", "hf-near", "type", "veth", *end)
+        _ip("address", "add", f"{NETWORK}.1/24", "dev", "hf-near")
+        _ip("link", "set", "hf-near", "up")
+        _ip("-n", NAME, "address", "add", f"{NETWORK}.2/24", "dev", "hf-far")
+        _ip("-n", NAME, "link", "set", "hf-far", "up")
+        _ip("-n", NAME, "link", "set", "lo", "up")
+        words = ["ip", "netns", "exec", NAME, "unshare", "-m", "--propagation", "private", "sh", "-ec", script]
+        with open(folder / "sshd.log", "wb") as log:
+            env = {"PATH": os.defpath, "LD_LIBRARY_PATH": str(lab)}
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
+        options = f"ssh -F none -i {lab}/user -o UserKnownHostsFile={lab}/known -o StrictHostKeyChecking=yes"
+        machine = FarMachine(f"ssh://root@{NETWORK}.2", options, process)
+        _wait(machine, folder / "sshd.log")
+        try:
+            yield machine
+        finally:
+            process.kill()
+            process.wait()
+    finally:
+        for pid in _ip("netns", "pids", NAME).split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), 9)
+        _ip("netns", "delete", NAME)
+        subprocess.run(["rm", "-rf", str(lab)], check=False)
+
+
+def _wait(machine: FarMachine, log: Path) -> None:
+    end = time.monotonic() + 30
+    words = [*machine.rsh.split(), "-o", "BatchMode=yes", machine.address, "true"]
+    while subprocess.run(words, capture_output=True, check=False).returncode:
+        if machine.process.poll() is not None or time.monotonic() > end:
+            raise ProofFailed(f"the ssh server does not serve: {log.read_text(errors='replace')[-800:]}")
+        time.sleep(0.1)
+
+
+def _ip(*words: str) -> str:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ProofFailed(f"ip {' '.join(words)}: {done.stderr.strip()}", hint="iproute2 and root are needed")
+    return done.stdout
+
+
+CHECK = "import pathlib, sys; sys.exit(pathlib.Path('work.txt').read_text() != 'done\\n')"
+
+
+def make_adopted(root: Path) -> tuple[Path, str]:
+    """An agent that Holdfast does not run, with its own way to say that it works; its folder and words."""
+    folder = root / "agent"
+    folder.mkdir(parents=True, mode=0o700)
+    (folder / "work.txt").write_text("done\n")
+    (root / "place").mkdir(mode=0o700)
+    paths = {name: str(root / name) for name in ("vault", "second", "witness", "arbiter")}
+    given = [word for name, path in paths.items() for word in (f"--{name}", path)]
+    unlock = ["--unlock-file", str(root / "u1"), "--second-unlock-file", str(root / "u2")]
+    words = [sys.executable, "-P", "-m", "holdfast", "adopt", str(folder), *given, *unlock, "--yes"]
+    done = subprocess.run([*words, "--name", "bert"], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        raise ProofFailed(f"adopt: {done.stderr}")
+    return folder, done.stdout + done.stderr
+
+
+def run_all(given: argparse.Namespace) -> Result:
+    findings: list[str] = []
+    figures: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory(prefix="hf-far-drill-", dir=given.folder) as text:
+        folder = Path(text)
+        os.environ["HOME"] = text
+        example = make_example(folder / "root")
+        key = folder / "root" / "rescue"
+        if main(["rescue", "add", str(key), "--home", str(example.home.folder)]):
+            raise ProofFailed("no rescue key")
+        with far_machine(folder, Path("/root"), PROJECT, folder) as machine:
+            on = ("--on", machine.address, "--rsh", machine.rsh)
+            for name, words, expected in (
+                ("quarterly", ("--quarterly",), "pass with findings"),
+                ("rescue key", ("--daily", "--rescue-key", str(key)), "pass"),
+            ):
+                done = _drill(example, *words, *on)
+                report = json.loads(Path(done["report"]).read_text())["report"] if done.get("report") else {}
+                left = machine.look("ls -A /root/.cache 2>/dev/null; ls -A /srv; pgrep -f [h]oldfast-far-drills").split()
+                figures.append({"drill": name, **done, "left": left})
+                print(json.dumps(figures[-1]), file=sys.stderr, flush=True)
+                if done.get("verdict") != expected:
+                    findings.append(f"{name}: {done}")
+                if report.get("infrastructure") != machine.address:
+                    findings.append(f"{name}: infrastructure {report.get('infrastructure')}")
+                if left:
+                    findings.append(f"{name}: left on the other machine: {left}")
+            findings += _refusals(example, machine, on, figures)
+            harm = _drill(example, "--quarterly", "--on", "ssh://root@10.79.1.77", "--rsh", f"{machine.rsh} -o ConnectTimeout=2")
+            figures.append({"drill": "no such machine", **harm})
+            if harm.get("verdict") != "not proven":
+                findings.append(f"a machine that is not there: {harm}")
+    summary = f"{len(figures)} drills on another machine; {len(findings)} findings"
+    return Result(green=not findings, summary=summary, figures=figures, findings=findings)
+
+
+def _refusals(example: Example, machine: FarMachine, on: tuple[str, ...], figures: list[dict[str, object]]) -> list[str]:
+    """A machine that has files of the agent, and one that dies in the middle."""
+    findings: list[str] = []
+    subprocess.run(["nsenter", "-t", str(machine.process.pid), "-m", "mkdir", "-p", str(example.root / "vault")], check=True)
+    done = _drill(example, "--quarterly", *on)
+    figures.append({"drill": "not fresh", **done})
+    if done.get("verdict") != "not proven" or "not fresh" not in str(done.get("reason")):
+        findings.append(f"a machine with files of the agent: {done}")
+    return findings
+
+
+def _drill(example: Example, *words: str) -> dict[str, object]:
+    reads, writes = os.pipe()
+    os.write(writes, example.words.encode() + b"\n")
+    os.close(writes)
+    command = [sys.executable, "-P", "-m", "holdfast", "drill", "run", *words, "--words-fd", str(reads), "--json"]
+    command += ["--home", str(example.home.folder), "--folder", str(example.root / "drill")]
+    began = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, pass_fds=(reads,), check=False)
+    os.close(reads)
+    try:
+        found = json.loads(done.stdout)["drills"][0]
+    except (ValueError, LookupError):
+        return {"verdict": f"exit {done.returncode}", "reason": done.stderr[-400:]}
+    names = ("verdict", "reason", "rto_s", "rpo_s", "identity_same", "report")
+    return {**{name: found[name] for name in names}, "seconds": round(time.monotonic() - began, 1)}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--folder", default=None, help="where the example agent is made")
+
+
+PROOF = Proof(name="far_drill", purpose=__doc__ or "", add_options=add_options, run=run_all)
+
+if __name__ == "__main__":
+    sys.exit(PROOF.main())
