@@ -45,6 +45,7 @@ from holdfast.identity.speaker.open_speaker import open_speaker
 from holdfast.identity.vault.slots import UnlockKey, file_key, new_unlock_text
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.witness_address import WitnessFolder
+from holdfast.recovery.adopt import prepare, survey_folder
 from holdfast.recovery.copy_journal import copy_journal
 from holdfast.runtime.models.reply import Reply, Route, StopReason, Text
 from holdfast.surfaces.procedures import Parts, get_procedure
@@ -122,15 +123,18 @@ class Example:
         return run_drill(get_drill(slug), self.order(slug, observe=observe))
 
 
-def make_example(root: Path, *, name: str = AGENT, places: int = 2, own_app: str = OWN_APP, url: str = "") -> Example:
-    """A new agent with a snapshot in each place; its journal in a file, or at this address of PostgreSQL."""
+def make_example(
+    root: Path, *, name: str = AGENT, places: int = 2, own_app: str = OWN_APP, url: str = "", adopted: bool = False
+) -> Example:
+    """A new agent with a snapshot in each place; its journal in a file, or at this address of PostgreSQL. An adopted
+    one has no journal: it is a program of its own, and says how it is started and tested."""
 
     async def make() -> tuple[AgentHome, str]:
         words: list[str] = []
         keys = {one: _unlock(root / one) for one in ("unlock", "unlock2")}
         plan = AgentPlan(
             name=name,
-            folder=root / name,
+            folder=adopt(root / name) if adopted else root / name,
             vault=root / "vault",
             second=root / "second",
             witnesses=(WitnessFolder(root / "witness"),),
@@ -147,12 +151,13 @@ def make_example(root: Path, *, name: str = AGENT, places: int = 2, own_app: str
         home = load_home(made.home.folder)
         write_atomically(home.memory_file, b"- pays on Fridays\n")
         write_atomically(home.folder / "notes.txt", b"kept\n")
-        write_atomically(home.folder / "own_app.py", own_app.encode())
-        own = load_app(f"{home.folder / 'own_app.py'}:tasks")
-        async with holdfast.open(home.journal, tasks=[chat, *own.tasks.values()]) as hf:
-            await (await hf.submit(chat)).result(60)
-            for one in own.tasks:
-                await (await hf.submit(one)).result(60)
+        if not adopted:
+            write_atomically(home.folder / "own_app.py", own_app.encode())
+            own = load_app(f"{home.folder / 'own_app.py'}:tasks")
+            async with holdfast.open(home.journal, tasks=[chat, *own.tasks.values()]) as hf:
+                await (await hf.submit(chat)).result(60)
+                for one in own.tasks:
+                    await (await hf.submit(one)).result(60)
         if url:
             await copy_journal(home.journal, JournalAddress(folder=home.folder, url=url), arbiter=str(root / "arbiter"))
             home = load_home(home.folder)
@@ -169,6 +174,35 @@ def make_example(root: Path, *, name: str = AGENT, places: int = 2, own_app: str
     ensure_private_folder(root)
     home, words = asyncio.run(make())
     return Example(root, home, words)
+
+
+# An agent that Holdfast does not run: it answers with what it remembers. And its test.
+OWN_AGENT = """
+import socket
+with socket.create_server(("127.0.0.1", 7071)) as server:
+    while True:
+        with server.accept()[0] as near:
+            near.sendall(open("remembered.txt", "rb").read())
+"""
+OWN_CHECK = """
+import socket
+assert socket.create_connection(("127.0.0.1", 7071), 5).recv(100) == b"the plan\\n"
+"""
+OWN_SETTINGS = """
+[drills]
+start = ["python3", "agent.py"]
+check = ["python3", "check.py"]
+"""
+
+
+def adopt(folder: Path) -> Path:
+    """A folder that was there before, as `holdfast adopt` takes it; the folder of Holdfast inside."""
+    ensure_private_folder(folder)
+    for file, text in (("agent.py", OWN_AGENT), ("check.py", OWN_CHECK), ("remembered.txt", "the plan\n")):
+        (folder / file).write_text(text)
+    home = prepare(survey_folder(folder, name=folder.name))
+    write_atomically(home.settings_file, home.settings_file.read_bytes() + OWN_SETTINGS.encode())
+    return home.folder
 
 
 def _unlock(path: Path) -> list[UnlockKey]:
@@ -267,6 +301,11 @@ PLANTS: dict[str, Plant] = {
     "tool-files": Plant("a file that is not seen", "control_written", sh('rm "$CONTROL"'), "scan"),
     "test-restore": Plant("a file left out", "state_restored", sh("rm /srv/holdfast-restored/notes.txt"), "state"),
 }
+# An adopted agent's own test; its program is `host-loss` with another agent.
+ADOPTED = "host-loss-adopted"
+PLANTS[ADOPTED] = Plant(
+    "it remembers something else", "journal_reconciled", sh('echo other > "$HOME_/remembered.txt"'), "own check"
+)
 HARM = Plant("production is changed", "baseline_taken", change_production, "production")
 
 
@@ -300,7 +339,7 @@ def run_all(given: argparse.Namespace) -> Result:
         return run_kills(given)
     findings: list[str] = []
     figures: list[dict[str, object]] = []
-    names = given.drill or [one.slug for one in DRILLS if one.slug in PLANTS]
+    names = given.drill or [*(one.slug for one in DRILLS), ADOPTED]
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hf-drills-", dir=given.folder))
         os.environ["HOME"] = folder
@@ -311,9 +350,9 @@ def run_all(given: argparse.Namespace) -> Result:
                 root = Path(folder) / f"{slug}-{len(figures)}"
                 on_server = server is not None and (given.postgres or slug in SHARED)
                 url = f"{server.url()}&schema=agent_{len(figures)}" if server is not None and on_server else ""
-                example = make_example(root, url=url)
+                example = make_example(root, url=url, adopted=slug == ADOPTED)
                 began = time.monotonic()
-                done = example.run(slug, plant)
+                done = example.run(slug.removesuffix("-adopted"), plant)
                 wrong = judge(slug, done, plant)
                 findings += wrong
                 results = done.report.results

@@ -6,13 +6,12 @@ The other machine is a network namespace with an ssh server of its own, reached 
 which nothing of ours is left: the project, its environment, the agent, its places, root's home and temporary files are
 hidden. It has Debian's Python. There the agent is restored from words and one place; afterwards nothing may be left.
 Judged as well: the same with a rescue key, an adopted agent with its own `check`, a machine that is not there, one
-with another Python, and one that has files of the agent.
+that has files of the agent.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import json
 import os
@@ -24,10 +23,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.backup.backups import open_backups
 from holdfast.cli.main import main
-from holdfast.host.private_files import write_atomically
-from holdfast.layout.agent_home import load_home
 from holdfast_proofs.drills import Example, make_example
 from holdfast_proofs.runner import Proof, ProofFailed, Result
 
@@ -58,9 +54,13 @@ def far_machine(folder: Path, *hidden: Path) -> Generator[FarMachine]:
     for one in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(lab / one)], check=True)
     (lab / "authorized").write_bytes((lab / "user.pub").read_bytes())
-    (lab / "known").write_text(f"[{NETWORK}.2]:22 {(lab / 'host.pub').read_text()}{NETWORK}.2 {(lab / 'host.pub').read_text()}")
+    (lab / "known").write_text(
+        f"[{NETWORK}.2]:22 {(lab / 'host.pub').read_text()}{NETWORK}.2 {(lab / 'host.pub').read_text()}"
+    )
     passwd = Path("/etc/passwd").read_text()
-    (lab / "passwd").write_text(passwd if "\nsshd:" in passwd else f"{passwd}sshd:x:100:65534::/run/sshd:/usr/sbin/nologin\n")
+    (lab / "passwd").write_text(
+        passwd if "\nsshd:" in passwd else f"{passwd}sshd:x:100:65534::/run/sshd:/usr/sbin/nologin\n"
+    )
     (lab / "config").write_text(
         f"Port 22\nListenAddress {NETWORK}.2\nHostKey {lab}/host\nAuthorizedKeysFile {lab}/authorized\n"
         f"PidFile none\nUsePAM no\nPermitRootLogin prohibit-password\nStrictModes no\nPasswordAuthentication no\n"
@@ -118,25 +118,6 @@ def _ip(*words: str) -> str:
     return done.stdout
 
 
-CHECK = "import pathlib, sys; sys.exit(pathlib.Path('work.txt').read_text() != 'done\\n')"
-
-
-def make_adopted(root: Path) -> tuple[Path, str]:
-    """An agent that Holdfast does not run, with its own way to say that it works; its folder and words."""
-    folder = root / "agent"
-    folder.mkdir(parents=True, mode=0o700)
-    (folder / "work.txt").write_text("done\n")
-    (root / "place").mkdir(mode=0o700)
-    paths = {name: str(root / name) for name in ("vault", "second", "witness", "arbiter")}
-    given = [word for name, path in paths.items() for word in (f"--{name}", path)]
-    unlock = ["--unlock-file", str(root / "u1"), "--second-unlock-file", str(root / "u2")]
-    words = [sys.executable, "-P", "-m", "holdfast", "adopt", str(folder), *given, *unlock, "--yes"]
-    done = subprocess.run([*words, "--name", "bert"], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
-    if done.returncode:
-        raise ProofFailed(f"adopt: {done.stderr}")
-    return folder, done.stdout + done.stderr
-
-
 def run_all(given: argparse.Namespace) -> Result:
     findings: list[str] = []
     figures: list[dict[str, object]] = []
@@ -144,18 +125,22 @@ def run_all(given: argparse.Namespace) -> Result:
         folder = Path(text)
         os.environ["HOME"] = text
         example = make_example(folder / "root")
+        adopted = make_example(folder / "adopted", name="bert", adopted=True)
         key = folder / "root" / "rescue"
         if main(["rescue", "add", str(key), "--home", str(example.home.folder)]):
             raise ProofFailed("no rescue key")
         with far_machine(folder, Path("/root"), PROJECT, folder) as machine:
             on = ("--on", machine.address, "--rsh", machine.rsh)
-            for name, words, expected in (
-                ("quarterly", ("--quarterly",), "pass with findings"),
-                ("rescue key", ("--daily", "--rescue-key", str(key)), "pass"),
+            for name, agent, words, expected in (
+                ("quarterly", example, ("--quarterly",), "pass with findings"),
+                ("rescue key", example, ("--daily", "--rescue-key", str(key)), "pass"),
+                ("adopted", adopted, ("--quarterly",), "pass with findings"),
             ):
-                done = _drill(example, *words, *on)
+                done = _drill(agent, *words, *on)
                 report = json.loads(Path(done["report"]).read_text())["report"] if done.get("report") else {}
-                left = machine.look("ls -A /root/.cache 2>/dev/null; ls -A /srv; pgrep -f [h]oldfast-far-drills").split()
+                left = machine.look(
+                    "ls -A /root/.cache 2>/dev/null; ls -A /srv; pgrep -f [h]oldfast-far-drills"
+                ).split()
                 figures.append({"drill": name, **done, "left": left})
                 print(json.dumps(figures[-1]), file=sys.stderr, flush=True)
                 if done.get("verdict") != expected:
@@ -165,7 +150,9 @@ def run_all(given: argparse.Namespace) -> Result:
                 if left:
                     findings.append(f"{name}: left on the other machine: {left}")
             findings += _refusals(example, machine, on, figures)
-            harm = _drill(example, "--quarterly", "--on", "ssh://root@10.79.1.77", "--rsh", f"{machine.rsh} -o ConnectTimeout=2")
+            harm = _drill(
+                example, "--quarterly", "--on", "ssh://root@10.79.1.77", "--rsh", f"{machine.rsh} -o ConnectTimeout=2"
+            )
             figures.append({"drill": "no such machine", **harm})
             if harm.get("verdict") != "not proven":
                 findings.append(f"a machine that is not there: {harm}")
@@ -173,10 +160,14 @@ def run_all(given: argparse.Namespace) -> Result:
     return Result(green=not findings, summary=summary, figures=figures, findings=findings)
 
 
-def _refusals(example: Example, machine: FarMachine, on: tuple[str, ...], figures: list[dict[str, object]]) -> list[str]:
+def _refusals(
+    example: Example, machine: FarMachine, on: tuple[str, ...], figures: list[dict[str, object]]
+) -> list[str]:
     """A machine that has files of the agent, and one that dies in the middle."""
     findings: list[str] = []
-    subprocess.run(["nsenter", "-t", str(machine.process.pid), "-m", "mkdir", "-p", str(example.root / "vault")], check=True)
+    subprocess.run(
+        ["nsenter", "-t", str(machine.process.pid), "-m", "mkdir", "-p", str(example.root / "vault")], check=True
+    )
     done = _drill(example, "--quarterly", *on)
     figures.append({"drill": "not fresh", **done})
     if done.get("verdict") != "not proven" or "not fresh" not in str(done.get("reason")):
