@@ -30,6 +30,7 @@ from holdfast_proofs.runner import Proof, ProofFailed, Result
 NETWORK = "10.79.1"
 NAME = f"hf-{os.getpid()}-far"
 SSHD = Path(sys.prefix) / "ssh/usr/sbin/sshd"
+LEFT = "ls -A /root/.cache 2>/dev/null; ls -A /srv; pgrep -f [h]oldfast-far-drills"
 PROJECT = Path(__file__).parents[2]
 
 
@@ -137,16 +138,13 @@ def run_all(given: argparse.Namespace) -> Result:
                 ("adopted", adopted, ("--quarterly",), "pass with findings"),
             ):
                 done = _drill(agent, *words, *on)
-                report = json.loads(Path(done["report"]).read_text())["report"] if done.get("report") else {}
-                left = machine.look(
-                    "ls -A /root/.cache 2>/dev/null; ls -A /srv; pgrep -f [h]oldfast-far-drills"
-                ).split()
+                left = machine.look(LEFT).split()
                 figures.append({"drill": name, **done, "left": left})
                 print(json.dumps(figures[-1]), file=sys.stderr, flush=True)
                 if done.get("verdict") != expected:
                     findings.append(f"{name}: {done}")
-                if report.get("infrastructure") != machine.address:
-                    findings.append(f"{name}: infrastructure {report.get('infrastructure')}")
+                if done.get("infrastructure") != machine.address:
+                    findings.append(f"{name}: infrastructure {done.get('infrastructure')}")
                 if left:
                     findings.append(f"{name}: left on the other machine: {left}")
             findings += _refusals(example, machine, on, figures)
@@ -163,11 +161,23 @@ def run_all(given: argparse.Namespace) -> Result:
 def _refusals(
     example: Example, machine: FarMachine, on: tuple[str, ...], figures: list[dict[str, object]]
 ) -> list[str]:
-    """A machine that has files of the agent, and one that dies in the middle."""
+    """A drill that is killed in the middle; then a machine that has files of the agent."""
     findings: list[str] = []
-    subprocess.run(
-        ["nsenter", "-t", str(machine.process.pid), "-m", "mkdir", "-p", str(example.root / "vault")], check=True
-    )
+    with _started(example, "--quarterly", *on) as process:
+        end = time.monotonic() + 60
+        while "holdfast-far-drills" not in machine.look("ls -A /root/.cache") and time.monotonic() < end:
+            time.sleep(0.05)
+        time.sleep(3)
+        running = process.poll() is None
+        process.kill()
+    end = time.monotonic() + 30
+    while (left := machine.look(LEFT).split()) and time.monotonic() < end:
+        time.sleep(0.1)
+    figures.append({"drill": "killed", "running": running, "left": left})
+    if left or not running:
+        findings.append(f"after a kill of the drill: {figures[-1]}")
+    words = ["nsenter", "-t", str(machine.process.pid), "-m", "mkdir", "-p", str(example.root / "vault")]
+    subprocess.run(words, check=True)
     done = _drill(example, "--quarterly", *on)
     figures.append({"drill": "not fresh", **done})
     if done.get("verdict") != "not proven" or "not fresh" not in str(done.get("reason")):
@@ -175,21 +185,34 @@ def _refusals(
     return findings
 
 
-def _drill(example: Example, *words: str) -> dict[str, object]:
+@contextlib.contextmanager
+def _started(example: Example, *words: str) -> Generator[subprocess.Popen[str]]:
     reads, writes = os.pipe()
     os.write(writes, example.words.encode() + b"\n")
     os.close(writes)
     command = [sys.executable, "-P", "-m", "holdfast", "drill", "run", *words, "--words-fd", str(reads), "--json"]
     command += ["--home", str(example.home.folder), "--folder", str(example.root / "drill")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, pass_fds=(reads,)) as process:
+        os.close(reads)
+        yield process
+
+
+def _drill(example: Example, *words: str) -> dict[str, object]:
     began = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, pass_fds=(reads,), check=False)
-    os.close(reads)
+    with _started(example, *words) as process:
+        told, error = process.communicate()
     try:
-        found = json.loads(done.stdout)["drills"][0]
+        found = json.loads(told)["drills"][0]
     except (ValueError, LookupError):
-        return {"verdict": f"exit {done.returncode}", "reason": done.stderr[-400:]}
-    names = ("verdict", "reason", "rto_s", "rpo_s", "identity_same", "report")
-    return {**{name: found[name] for name in names}, "seconds": round(time.monotonic() - began, 1)}
+        return {"verdict": f"exit {process.returncode}", "reason": error[-400:]}
+    names = ("verdict", "reason", "rto_s", "rpo_s", "identity_same")
+    where = json.loads(Path(found["report"]).read_text())["report"]["infrastructure"]
+    return {
+        **{name: found[name] for name in names},
+        "infrastructure": where,
+        "seconds": round(time.monotonic() - began, 1),
+    }
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

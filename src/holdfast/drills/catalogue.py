@@ -10,6 +10,7 @@ from holdfast.drills.backups import backup_tampered, old_backup, place_lost, tes
 from holdfast.drills.disks import disk_full, journal_damage
 from holdfast.drills.host_loss import host_loss
 from holdfast.drills.keys import keys_lost, keys_stolen
+from holdfast.drills.on_production import kill_worker, read_handoff
 from holdfast.drills.production import Production
 from holdfast.drills.provider import provider_lost
 from holdfast.drills.run import DrillRun
@@ -37,6 +38,7 @@ class Drill:
     rpo_s: float | None = None  # None: as the agent's own target says
     rpo_items: int | None = None
     parked_max: int | None = None
+    on_production: Callable[[DrillRun], None] | None = None  # without a shadow
     words: bool = False  # needs a person's words
     reads: bool = False  # a rescue key is enough
     find_reason: Callable[[Production], str] = lambda _production: ""  # why it does not apply
@@ -83,6 +85,7 @@ DRILLS: tuple[Drill, ...] = (
         likelihood="frequent",
         interval_days=WEEK_DAYS,
         run=process_kill,
+        on_production=kill_worker,
         type="component",
         rto_s=1.0,
         rpo_s=0.0,
@@ -241,6 +244,7 @@ DRILLS: tuple[Drill, ...] = (
         likelihood="frequent",
         interval_days=WEEK_DAYS,
         run=hand_off,
+        on_production=read_handoff,
         type="component",
         rto_s=60.0,
         find_reason=no_journal,

@@ -31,6 +31,10 @@ from holdfast.surfaces import report as out
 from holdfast.surfaces.level import judge_level
 from holdfast.surfaces.register import Register, drill_facts
 
+RADIUS = {
+    False: "a shadow: own mounts, processes and network; every write in the drill's folder",
+    True: "one worker process of production, which its supervising parent starts again",
+}
 LOCK = ".lock"
 UNCOVERED = Verdict.UNCOVERED
 FIRST = (("detect_s", "fault_injected", "detected"), ("declare_s", "detected", "declared"))
@@ -71,7 +75,7 @@ def build_report(
         version=1,
         software=_software(),
         type=drill.type,
-        environment="shadow",
+        environment="production" if order.production else "shadow",
         infrastructure=run.on or "fresh root" if run.fresh else "this machine",
         key_used="none" if run.key is None else run.key.kind,
         planned_interval_days=drill.interval_days,
@@ -125,10 +129,10 @@ def build_report(
             for name, (kind, raw) in sorted(run.evidence.items())
         ),
         safety=out.Safety(
-            blast_radius="a shadow: own mounts, processes and network; every write in the drill's folder",
+            blast_radius=RADIUS[order.production],
             abort_criteria="Ctrl-C, or any change of production",
             aborted=False,
-            production_impact_s=0.0,
+            production_impact_s=(rto.actual_s or 0.0) if order.production else 0.0,
             production_unchanged=not harm,
             cleanup_verified=not order.folder.exists(),
         ),

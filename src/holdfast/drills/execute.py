@@ -42,14 +42,15 @@ class DrillDone:
 
 
 def run_drill(drill: Drill, order: DrillOrder) -> DrillDone:
-    """Run it and write its report. Raises NotProven where it could not begin; NotNow while another drill of this agent
-    runs; BadInput for a folder that is not a drill's; ReadOnly and its like where no report could be written."""
+    """Run it and write its report; on production only what a person confirmed. Raises NotProven where it could not
+    begin; NotNow while another drill of this agent runs; BadInput for a folder that is not a drill's; ReadOnly and its
+    like where no report could be written."""
     ensure_private_folder(order.home.folder / out.FOLDER)
     with locked(order.home.folder / out.FOLDER / LOCK):
         pass  # a report can be written
     with own_folder(order.folder, drill=drill.slug, tell=order.tell) as folder:
         run, register = _prepare(drill, order, folder)
-        ended, reason = _run(drill, run)
+        ended, reason = _run(drill, run, drill.on_production if order.production else drill.run)
         harm, changed = asyncio.run(find_harm(run.production))
         files = f"{len(run.production.marks)} files of the agent compared; {changed} changed, by its own work"
         run.check("production", not harm, "; ".join(harm) or files)
@@ -90,14 +91,16 @@ async def _look_around(home: AgentHome) -> Register:
         return await look_at_surfaces(home, opened, now_ms=SystemClock().wall_ms())
 
 
-def _run(drill: Drill, run: DrillRun) -> tuple[out.Verdict | None, str]:
+def _run(drill: Drill, run: DrillRun, act: Callable[[DrillRun], None] | None) -> tuple[out.Verdict | None, str]:
     """A verdict and its reason, where the checks do not give them."""
     missing = drill.find_reason(run.production)
     if missing:
         return "not applicable", missing
+    if act is None:
+        return "not proven", "this drill breaks too much: it runs in a shadow alone"
     try:
         try:
-            drill.run(run)
+            act(run)
         finally:
             run.close()
     except NotProven as error:

@@ -40,7 +40,7 @@ from holdfast.identity.statements.statements import find_fault_in_head, follows
 from holdfast.identity.vault.slots import find_unattended
 from holdfast.identity.vault.vault import read_slots
 from holdfast.journal.bind import journal_at
-from holdfast.journal.contract import Filter, Journal
+from holdfast.journal.contract import Filter, Journal, SessionRow
 from holdfast.layout.agent_home import BY_JOURNAL, AgentHome
 from holdfast.layout.covered import CoveredKind, covered_files
 from holdfast.layout.settings import read_fields, write_identity_settings, write_journal_url
@@ -50,6 +50,7 @@ from holdfast.surfaces.report import FOLDER as REPORTS
 
 SHADOW_HOST = "shadow"  # the name of a shadow's machine, so of its workers
 ARBITER = "/srv/holdfast-drill-arbiter"  # in place of a shared journal: one in a file grants nothing
+ENDED = ("succeeded", "failed", "cancelled")
 HASHED_BYTES_MAX = 64 << 20
 HEADS_BYTES_MAX = 64 << 20
 PIECE_BYTES = 1 << 20
@@ -86,6 +87,8 @@ class JournalFacts:
     tasks: frozenset[str]
     live: bool  # a session holds a lease now
     workers: frozenset[str]
+    sessions: tuple[SessionRow, ...] = ()
+    open_tasks: tuple[str, ...] = ()  # the newest ones first
     model_steps: bool = False
 
 
@@ -174,6 +177,8 @@ async def _journal_facts(home: AgentHome) -> JournalFacts | None:
             tasks=frozenset(str(row.task_id) for row in rows),
             live=any(one.alive for one in sessions),
             workers=frozenset(one.worker for one in sessions),
+            sessions=tuple(sessions),
+            open_tasks=tuple(str(row.task_id) for row in rows if row.state not in ENDED),
             model_steps=await _asks_models(opened, [row.task_id for row in rows[:TASKS_READ]]),
         )
     finally:

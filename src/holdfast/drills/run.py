@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,11 +27,11 @@ from holdfast.core.clock import iso
 from holdfast.downstream.faults import Fault
 from holdfast.downstream.ledger import Done as Effect
 from holdfast.downstream.process import BlockingFarEnd, Kind, start_blocking
-from holdfast.drills.far import FarShadow, open_far
+from holdfast.drills.far import open_far
 from holdfast.drills.probe import APP, TASK, variable
 from holdfast.drills.production import Production, gone_in_copy
 from holdfast.errors import NotProven
-from holdfast.host.shadow import Shadow, ShadowPlan, open_shadow
+from holdfast.host.shadow import Machine, Shadow, ShadowPlan, open_shadow
 from holdfast.host.shadowed import RECORDER
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.layout.agent_home import AgentHome
@@ -130,7 +131,6 @@ class Worker:
         return found[-1]
 
 
-Machine = Shadow | FarShadow
 Observer = Callable[["DrillRun", str], None]
 Tell = Callable[[str], None]
 
@@ -151,6 +151,7 @@ class DrillOrder:
     tell: Tell = lambda _text: None
     on: str = ""  # ssh://...: the machine on which it is restored; empty: a fresh root here
     rsh: str = ""
+    production: bool = False  # no shadow: the agent itself
 
 
 @dataclass(slots=True)
@@ -438,7 +439,7 @@ class DrillRun:
             effects = {one.base: one for one in self.effects_of(task_id)}
             shown = self.task(task_id)
             for step in shown["steps"]:
-                ended_ms = _ms(step["ended"])
+                ended_ms = self.ms(step["ended"])
                 effect = effects.get(step["ordinal"])
                 if step["state"] == "succeeded" and effect is not None and ended_ms > after_ms:
                     at_ms = max(ended_ms, effect.at_ms)
@@ -447,6 +448,11 @@ class DrillRun:
                     return
             if time.monotonic() > end:
                 raise DrillFailed(f"no step of task {task_id} is verified after {WAIT_S:g} s")
+
+    @staticmethod
+    def ms(text: str) -> int:
+        """A time as `--json` prints it; 0 where there is none."""
+        return int(datetime.fromisoformat(text).timestamp() * 1000) if text else 0
 
     def set_faults(self, kind: Kind, *faults: Fault) -> None:
         self.far_end(kind).faults(*faults)
@@ -482,9 +488,3 @@ class DrillRun:
 def _plain(effect: Effect) -> Json:
     names = ("id", "at_ms", "kind", "key", "reference", "task", "step", "base", "fence")
     return {name: getattr(effect, name) for name in names}
-
-
-def _ms(text: str) -> int:
-    from datetime import datetime
-
-    return int(datetime.fromisoformat(text).timestamp() * 1000) if text else 0

@@ -31,7 +31,7 @@ import threading
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, Protocol
 from urllib.parse import unquote
 
 from holdfast.errors import ShadowRefused
@@ -59,6 +59,24 @@ class Written(NamedTuple):
     size: int
     mtime_ns: int
     ctime_ns: int
+
+
+class Machine(Protocol):
+    """Where the commands of a drill run: a shadow here, one on another machine, or production itself."""
+
+    def start(
+        self,
+        words: Sequence[str],
+        *,
+        cwd: Path = Path("/"),
+        more: Mapping[str, str] | None = None,
+        typed: Sequence[tuple[str, str]] = (),
+        stdin: int | IO[bytes] = subprocess.DEVNULL,
+        stdout: int | IO[bytes] = subprocess.PIPE,
+        stderr: int | IO[bytes] = subprocess.PIPE,
+    ) -> subprocess.Popen[bytes]: ...
+
+    def forward(self, port: int) -> int: ...
 
 
 @dataclass(slots=True)
@@ -89,7 +107,7 @@ class Shadow:
     ) -> subprocess.Popen[bytes]:
         """Start a command. `more` is added to its environment, `typed` are options whose value is a secret: the
         command gets a descriptor from which it can be read once."""
-        given = [(option, _pipe(text)) for option, text in typed]
+        given = [(option, pipe_with(text)) for option, text in typed]
         try:
             process = subprocess.Popen(
                 [
@@ -184,7 +202,7 @@ class Shadow:
                 pipe.close()
 
 
-def _pipe(text: str) -> int:
+def pipe_with(text: str) -> int:
     """A descriptor from which this text can be read once."""
     reads, writes = os.pipe()
     try:

@@ -151,6 +151,12 @@ def _add_run(verbs: Commands) -> None:
         "needs an ssh server and the same version of Python (default: a fresh root on this machine)",
     )
     parser.add_argument("--rsh", metavar="COMMAND", default="", help="use this command instead of ssh for --on")
+    add_flag(
+        parser,
+        "--production",
+        "not in a shadow: kill the worker that serves now (process-kill), or read its own hand-off file (hand-off); "
+        "asks for the agent's name",
+    )
     parser.add_argument("--seed", metavar="N", type=_whole, help="for random moments (default: another one each time)")
     parser.add_argument(
         "--lead", metavar="NAME", default="", help="who leads the drill, for the report (default: user@host)"

@@ -33,6 +33,7 @@ from holdfast.surfaces.report import read_reports
 
 DAY_MS = 86_400_000
 FAR = ("host-loss", "test-restore")
+OWN = tuple(one.slug for one in DRILLS if one.on_production is not None)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,6 +50,8 @@ def _run(args: argparse.Namespace, home: AgentHome) -> int:
             raise BadInput(f"--on: {one.slug} restores nothing on another machine", hint=f"only {' and '.join(FAR)} do")
     if not drills:
         return _finish(args, [])
+    if args.production:
+        _confirm_production(drills, home)
     key = _key(args, home) if any(one.words for one in drills) else None
     rescue = DrillKey(kind="rescue key", file=path_of(args.rescue_key)) if args.rescue_key else None
     if rescue is not None and not path_of(args.rescue_key).is_file():
@@ -77,11 +80,26 @@ def _run(args: argparse.Namespace, home: AgentHome) -> int:
                 tell=talk,
                 on=on,
                 rsh=args.rsh,
+                production=args.production,
             )
             done.append(run_drill(drill, order))
             if not args.json:
                 _tell(done[-1])
     return _finish(args, done)
+
+
+def _confirm_production(drills: list[Drill], home: AgentHome) -> None:
+    """A person types the agent's name. There is no option that answers this. Raises BadInput."""
+    for one in drills:
+        if one.on_production is None:
+            raise BadInput(f"--production: {one.slug} runs in a shadow alone", hint=f"only {' and '.join(OWN)} may")
+    if not sys.stdin.isatty():
+        raise BadInput("--production asks for the agent's name, and stdin is not a terminal", hint="run it yourself")
+    names = ", ".join(one.slug for one in drills)
+    talk(f"{names}: on production, {home.name} in {home.folder}. Work that is under way is interrupted, then resumed.")
+    print(f"type {home.name!r} to continue: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != home.name:
+        raise BadInput("not confirmed: nothing was done", hint=f"type {home.name!r}")
 
 
 def _chosen(args: argparse.Namespace, home: AgentHome) -> list[Drill]:
