@@ -17,7 +17,8 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.drills.catalogue import get_drill
-from holdfast.drills.execute import MARKER, own_folder, run_drill
+from holdfast.drills.execute import run_drill
+from holdfast.drills.own_folder import MARKER, own_folder
 from holdfast.drills.run import DrillKey
 from holdfast.errors import BadInput, NotNow
 from holdfast.surfaces.report import read_reports

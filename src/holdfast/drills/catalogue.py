@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from holdfast.drills import stand
 from holdfast.drills.backups import backup_tampered, old_backup, place_lost, test_restore
 from holdfast.drills.disks import disk_full, journal_damage
 from holdfast.drills.host_loss import host_loss
@@ -39,6 +40,7 @@ class Drill:
     rpo_items: int | None = None
     parked_max: int | None = None
     on_production: Callable[[DrillRun], None] | None = None  # without a shadow
+    on_stand: Callable[[DrillRun], None] | None = None  # with a copy that stays
     words: bool = False  # needs a person's words
     reads: bool = False  # a rescue key is enough
     find_reason: Callable[[Production], str] = lambda _production: ""  # why it does not apply
@@ -102,6 +104,7 @@ DRILLS: tuple[Drill, ...] = (
         likelihood="occasional",
         interval_days=WEEK_DAYS,
         run=host_loss,
+        on_stand=stand.lose_host,
         type="full failover",
         rto_s=RECOVERY_S,
         words=True,
@@ -284,6 +287,7 @@ DRILLS: tuple[Drill, ...] = (
         likelihood="occasional",
         interval_days=1,
         run=test_restore,
+        on_stand=stand.restore,
         type="component",
         reads=True,
         rto_s=RECOVERY_S,

@@ -152,6 +152,8 @@ class DrillOrder:
     on: str = ""  # ssh://...: the machine on which it is restored; empty: a fresh root here
     rsh: str = ""
     production: bool = False  # no shadow: the agent itself
+    stand: bool = False  # with a copy that stays
+    rescue_key: Path | None = None  # that opens it
 
 
 @dataclass(slots=True)
@@ -168,6 +170,7 @@ class DrillRun:
     observe: Observer = lambda _run, _event: None
     on: str = ""
     rsh: str = ""
+    rescue_key: Path | None = None
     rng: random.Random = field(init=False)
     procedure: Procedure = field(init=False)
     values: dict[str, str] = field(init=False)

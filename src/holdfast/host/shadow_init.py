@@ -309,6 +309,7 @@ def enter(pid: int, folder: str, words: tuple[str, ...]) -> None:
         os._exit(code if code >= 0 else 128 - code)
     drop_capabilities()
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    os.setsid()  # without a terminal: what is typed into one could be commands outside
     os.chdir(folder)
     os.execvp(words[0], words)
 

@@ -103,6 +103,27 @@ def add_parser(commands: Commands) -> None:
           holdfast drill findings --json
         """)
     add_options(parser, "--home", "--json")
+    parser = new_verb(verbs, "stand", imported("drill.stand")).help("""
+        list, bring forward or end standing copies
+
+        A standing copy is the newest snapshot of an agent, restored beside it with a rescue key by `holdfast drill run
+        host-loss --stand`. It can be read, and neither signs nor sends. While a worker of the agent runs, the copy
+        follows each verified snapshot. `forward` brings it to the newest one now, `end` removes it.
+        columns:
+          agent     its name
+          snapshot  the number of the snapshot
+          made      when the snapshot was made
+          behind    yes: there is a newer verified snapshot
+          folder    where the copy is
+        examples:
+          holdfast drill stand
+          holdfast drill stand forward --home ~/agents/ada
+          holdfast drill stand end --home ~/agents/ada
+        """)
+    parser.add_argument(
+        "act", metavar="ACT", nargs="?", choices=("list", "forward", "end"), default="list", help="default: list"
+    )
+    add_options(parser, "--home", "--json")
     parser = new_verb(verbs, "schedule", imported("drill.run", "run_schedule")).help("""
         print or install a timer for drills
 
@@ -171,7 +192,13 @@ def _add_run(verbs: Commands) -> None:
         "--rescue-key",
         metavar="FILE",
         default="",
-        help="of test-restore: read the backup with this key, on a fresh root",
+        help="of test-restore: read the backup with this key, on a fresh root; of --stand: what restores the copy",
+    )
+    add_flag(
+        parser,
+        "--stand",
+        "of host-loss: keep a restored copy, which a worker brings forward with each verified snapshot; of "
+        "test-restore: test that copy. `holdfast drill stand` shows and ends it",
     )
     add_words_options(parser)
     add_options(parser, "--json")

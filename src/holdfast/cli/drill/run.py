@@ -46,6 +46,8 @@ def _run(args: argparse.Namespace, home: AgentHome) -> int:
     drills = _chosen(args, home)
     on = parse_target(args.on) if args.on else ""
     for one in drills:
+        if args.stand and one.on_stand is None:
+            raise BadInput(f"--stand: {one.slug} keeps no copy", hint="only host-loss and test-restore do")
         if on and one.slug not in FAR:
             raise BadInput(f"--on: {one.slug} restores nothing on another machine", hint=f"only {' and '.join(FAR)} do")
     if not drills:
@@ -81,6 +83,8 @@ def _run(args: argparse.Namespace, home: AgentHome) -> int:
                 on=on,
                 rsh=args.rsh,
                 production=args.production,
+                stand=args.stand,
+                rescue_key=path_of(args.rescue_key) if args.rescue_key else None,
             )
             done.append(run_drill(drill, order))
             if not args.json:
