@@ -16,7 +16,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 4
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions failovers region-loss breaks drills far-drill level-walk fleet
+.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions failovers region-loss breaks drills escapes drill-kills far-drill level-walk fleet
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,12 @@ drills: setup ## every drill on an example agent, as it is and with a planted fa
 
 level-walk: setup ## from nothing to level 3 proven by the printed next actions, typed at a terminal; as root
 	$(BIN)/python -m holdfast_proofs.level_walk --report build/level-walk.json $(ARGS)
+
+escapes: setup ## more than 200 attempts to reach production out of a shadow; each kind succeeds without its guard
+	$(BIN)/python -m holdfast_proofs.shadow_escapes --report build/escapes.json $(ARGS)
+
+drill-kills: setup ## SIGKILL drills at random moments: nothing is left but their own folder (KILLS=100)
+	$(BIN)/python -m holdfast_proofs.drill_kills --kills $(or $(KILLS),100) --report build/drill-kills.json $(ARGS)
 
 far-drill: setup ## the quarterly test on another machine, reached by ssh: a network namespace; as root
 	@scripts/setup ssh

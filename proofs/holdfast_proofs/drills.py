@@ -16,9 +16,7 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -335,8 +333,6 @@ def not_run(slug: str, report: DrillReport) -> list[str]:
 
 
 def run_all(given: argparse.Namespace) -> Result:
-    if given.kills:
-        return run_kills(given)
     findings: list[str] = []
     figures: list[dict[str, object]] = []
     names = given.drill or [*(one.slug for one in DRILLS), ADOPTED]
@@ -374,55 +370,7 @@ def run_all(given: argparse.Namespace) -> Result:
     return Result(green=not findings, summary=summary, figures=figures, findings=findings)
 
 
-def run_kills(given: argparse.Namespace) -> Result:
-    """SIGKILL of `holdfast drill run` at random moments: no process and no mount is left, and the next run clears."""
-    findings: list[str] = []
-    rng = random.Random(given.seed)
-    with tempfile.TemporaryDirectory(prefix="hf-drills-", dir=given.folder) as folder:
-        os.environ["HOME"] = folder
-        example = make_example(Path(folder) / "root")
-        words = ["drill", "run", "hand-off", "test-restore", "--json", "--home", str(example.home.folder)]
-        command = [sys.executable, "-P", "-m", "holdfast", *words, "--folder", str(example.root / "drill")]
-        began = time.monotonic()
-        subprocess.run(command, check=True, capture_output=True)
-        whole_s, left = time.monotonic() - began, 0
-        for number in range(given.kills):
-            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-            time.sleep(rng.uniform(0, whole_s))
-            process.kill()
-            _, said = process.communicate()
-            left += b"the last drill was killed" in said
-            end = time.monotonic() + 20
-            while (alive := _inside(example.root)) and time.monotonic() < end:
-                time.sleep(0.05)
-            if alive:
-                findings.append(f"kill {number}: processes {alive} are left")
-            if str(example.root) in Path("/proc/self/mountinfo").read_text():
-                findings.append(f"kill {number}: a mount is left")
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode or (example.root / "drill").exists():
-            findings.append(f"the run after the kills: exit {done.returncode}: {done.stderr[-500:]}")
-    figures = {"kills": given.kills, "said": left, "whole_s": round(whole_s, 1)}
-    summary = f"{given.kills} kills, {left} times the next run said what was left; {len(findings)} findings"
-    return Result(green=not findings, summary=summary, figures=figures, findings=findings)
-
-
-def _inside(root: Path) -> list[str]:
-    """Processes that still name the drill's folder or run an agent in it."""
-    found: list[str] = []
-    for one in Path("/proc").iterdir():
-        try:
-            line = (one / "cmdline").read_bytes() if one.name.isdigit() else b""
-        except OSError:
-            continue
-        if str(root).encode() in line and one.name != str(os.getpid()):
-            found.append(line.replace(b"\0", b" ").decode(errors="replace")[:80])
-    return found
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kills", type=int, default=0, help="instead: SIGKILL a drill at so many random moments")
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("drill", nargs="*", metavar="DRILL", help="only these (default: all that apply)")
     parser.add_argument("--postgres", action="store_true", help="every agent has its journal in PostgreSQL")
     parser.add_argument("--folder", default=None, help="where the example agents are made")
