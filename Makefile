@@ -16,7 +16,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 4
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions failovers region-loss breaks drills escapes drill-kills far-drill level-walk fleet
+.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions failovers region-loss breaks drills escapes drill-kills drill-reports drill-load far-drill level-walk fleet
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,12 @@ escapes: setup ## more than 200 attempts to reach production out of a shadow; ea
 
 drill-kills: setup ## SIGKILL drills at random moments: nothing is left but their own folder (KILLS=100)
 	$(BIN)/python -m holdfast_proofs.drill_kills --kills $(or $(KILLS),100) --report build/drill-kills.json $(ARGS)
+
+drill-reports: setup ## change 2,000 bytes of reports, break their chain, recompute their figures (FLIPS=2000)
+	$(BIN)/python -m holdfast_proofs.drill_reports --flips $(or $(FLIPS),2000) --report build/drill-reports.json $(ARGS)
+
+drill-load: setup ## recoveries in shadows beside a working agent: never evicted, as fast as without (ROUNDS=50)
+	$(BIN)/python -m holdfast_proofs.drill_load --rounds $(or $(ROUNDS),50) --report build/drill-load.json $(ARGS)
 
 far-drill: setup ## the quarterly test on another machine, reached by ssh: a network namespace; as root
 	@scripts/setup ssh

@@ -11,6 +11,7 @@ run to their end.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import random
 import subprocess
@@ -23,12 +24,13 @@ from holdfast.drills.catalogue import DRILLS
 from holdfast.drills.own_folder import MARKER
 from holdfast.drills.production import Marks, mark_all
 from holdfast_proofs.drills import Example, make_example
-from holdfast_proofs.runner import Proof, Result, at_least_one
+from holdfast_proofs.runner import Proof, ProofFailed, Result, at_least_one
 
 SAID = b"the last drill was killed"
 MARK = "HOLDFAST_PROOF_MARK"
 GONE_S = 30.0
-WATCHED = ("/dev/shm", "/run", "/srv", "/tmp", "/var/tmp")  # noqa: S108 - looked at, never written to
+READ = ("-wal", "-shm", "/stamp.json")
+MEMORY = "/dev/shm"  # noqa: S108 - looked at, never written to
 SHARED = ("region-loss", "store-failover")  # the example's journal is a file: they do not apply
 
 
@@ -114,26 +116,31 @@ class Kills:
 
 
 def _marks(example: Example) -> Marks:
-    """Of every file of the agent. A reader of SQLite makes these two again; they hold nothing of their own then."""
-    return {path: one for path, one in mark_all(example.home).items() if not path.endswith(("-wal", "-shm"))}
+    """Of every file of the agent. A reader of the journal makes these again; they hold nothing of their own."""
+    return {path: one for path, one in mark_all(example.home).items() if not path.endswith(READ)}
 
 
 def _entries(root: Path) -> set[str]:
     """Names in the folders that programs use for what is temporary, and in the agent's user's home."""
-    folders = [*WATCHED, str(root), str(root.parent)]
+    folders = [MEMORY, "/run", "/srv", os.environ["TMPDIR"], str(root), str(root.parent)]
     found = {f"{one}/{name}" for one in folders if os.path.isdir(one) for name in os.listdir(one)}
-    return {one for one in found if one != f"{root}/drill" and not _other(one)}
+    return found - {f"{root}/drill"}
 
 
-def _other(path: str) -> bool:
-    """Of programs that run beside this proof; a folder of a drill would be of this user and begin otherwise."""
-    name = os.path.basename(path)
-    return name.startswith(("pytest-", "hf-pg-", "pymp-", "bash_jobs", "d15", "wt", "ruff", "pyright"))
+def _be_alone() -> None:
+    """Other programs of this machine write to its shared memory: get one for this proof."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(0x20000) or libc.mount(b"none", b"/", None, ctypes.c_ulong((1 << 18) | 16384), None):
+        raise ProofFailed("no mounts of its own", hint="run it as root")
+    libc.mount(b"tmpfs", MEMORY.encode(), b"tmpfs", ctypes.c_ulong(0), None)
 
 
 def run_all(given: argparse.Namespace) -> Result:
     with tempfile.TemporaryDirectory(prefix="hf-drill-kills-", dir=given.folder) as text:
-        os.environ["HOME"] = text
+        _be_alone()
+        os.environ |= {"HOME": text, "TMPDIR": f"{text}/tmp"}
+        os.mkdir(f"{text}/tmp", 0o700)
+        tempfile.tempdir = None
         example = make_example(Path(text) / "root")
         kills = Kills(example, random.Random(given.seed))
         kills.measure()

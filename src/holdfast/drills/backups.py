@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.backup.places.places import Place
-from holdfast.drills.host_loss import compare_state, describe, measure_effects, measure_loss
+from holdfast.drills.host_loss import compare_state, describe, measure_effects, measure_loss, restored_line
 from holdfast.drills.run import ADD_UNLOCK, PYTHON, DrillRun, Json
 from holdfast.errors import NotProven
 from holdfast.surfaces import report as out
@@ -177,7 +177,7 @@ def test_restore(run: DrillRun) -> None:
         run.fault("the agent's folder is lost", how="it is absent", target="the agent's folder")
         run.event("recovery_started", f"from place {place.name}")
         restored: Json = run.act("restore into a new folder", "--json", *options).json()
-        run.event("state_restored", f"snapshot {restored['seq']} from {restored['place']}: {restored['files']} files")
+        run.event("state_restored", restored_line(restored))
         run.event("journal_reconciled", "the journal in the snapshot was checked")
         run.state = compare_state(run, run.hashes(str(to)), snapshot_s=int(restored["at"]))
         run.event("first_verified_step", f"{run.state.files_compared} files compared with production")

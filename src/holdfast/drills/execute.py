@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,9 @@ from holdfast.layout.agent_home import AgentHome
 from holdfast.surfaces import report as out
 from holdfast.surfaces.register import Register, opened_journal
 from holdfast.surfaces.register import look as look_at_surfaces
+
+FULL_BYTES = 4 << 20  # a shadow needs more
+OTHER_DISK = "free some space, or name another disk with --folder DIR"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +60,11 @@ def _prepare(drill: Drill, order: DrillOrder, folder: Path) -> tuple[DrillRun, R
         production = asyncio.run(look(order.home))
     except NotProven:
         raise
-    except HoldfastError as error:
-        raise NotProven(f"{error.code}: {error.message}", hint=error.hint) from error
-    except OSError as error:
+    except (HoldfastError, OSError) as error:
+        if is_full(folder):
+            raise NotProven(no_space(folder), hint=OTHER_DISK) from error
+        if isinstance(error, HoldfastError):
+            raise NotProven(f"{error.code}: {error.message}", hint=error.hint) from error
         raise NotProven(str(error)) from error
     run = DrillRun(
         slug=drill.slug,
@@ -95,13 +101,22 @@ def _run(drill: Drill, run: DrillRun, act: Callable[[DrillRun], None] | None) ->
             run.close()
     except NotProven as error:
         return "not proven", f"{error.message} ({error.hint})"
-    except DrillFailed as error:
-        return "fail", str(error)
-    except HoldfastError as error:
-        return "not proven", f"{error.code}: {error.message}"
-    except OSError as error:
-        return "not proven", str(error)
+    except (DrillFailed, HoldfastError, OSError) as error:
+        if is_full(run.folder):  # the drill's own trouble, not the agent's
+            return "not proven", f"{no_space(run.folder)} ({OTHER_DISK})"
+        if isinstance(error, DrillFailed):
+            return "fail", str(error)
+        return "not proven", f"{error.code}: {error.message}" if isinstance(error, HoldfastError) else str(error)
     return None, ""
+
+
+def is_full(folder: Path) -> bool:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize < FULL_BYTES
+
+
+def no_space(folder: Path) -> str:
+    return f"no space left for the shadow in {folder}"
 
 
 def choose_place(production: Production, name: str) -> Place | None:

@@ -133,8 +133,18 @@ def work_and_die(run: DrillRun) -> str:
 
 
 def describe(run: DrillRun) -> str:
+    """What production has acknowledged: with the restored snapshot's line in the timeline, it gives the data loss."""
     journal = run.production.journal
-    return "no journal" if journal is None else f"production's journal at {journal.incarnation}/{journal.sequence}"
+    if journal is None:
+        return "no journal"
+    return f"production's journal at {journal.incarnation}/{journal.sequence} of {iso(journal.newest_ms)}"
+
+
+def restored_line(restored: Json) -> str:
+    """A restored snapshot, with how far its journal is."""
+    at, number = iso(int(restored["at"]) * 1000), restored["journal_sequence"]
+    text = f"snapshot {restored['seq']} of {at} from {restored['place']}: {restored['files']} files"
+    return text if number is None else f"{text}; its journal at {restored['incarnation']}/{number}"
 
 
 def _check_nothing_left(run: DrillRun) -> None:
@@ -152,11 +162,8 @@ def restore(run: DrillRun, *, key_options: Iterable[str], typed: Iterable[tuple[
         raise DrillFailed(f"holdfast recover: {done.said}")
     found: Json = done.json()
     restored = found["restored"]
-    at = iso(int(restored["at"]) * 1000)
     run.event("identity_unlocked", f"{run.key.kind if run.key else 'the vault'}; id {found['id']}")
-    run.event(
-        "state_restored", f"snapshot {restored['seq']} of {at} from {restored['place']}: {restored['files']} files"
-    )
+    run.event("state_restored", restored_line(restored))
     if run.production.journal is not None:
         checked = run.act("check the journal", must=False)
         run.check("I11", checked.code == 0, f"holdfast journal check: exit {checked.code}")

@@ -105,8 +105,8 @@ class Production:
 
     @property
     def folder_places(self) -> tuple[Place, ...]:
-        """Places that a shadow can reach: folders of this machine."""
-        return tuple(one for one in self.places if one.kind is PlaceKind.FOLDER and one.root.is_dir())
+        """Places that a shadow can reach: folders of this machine. A disk that is not mounted leaves an empty one."""
+        return tuple(one for one in self.places if one.kind is PlaceKind.FOLDER and one.own.is_dir())
 
     def is_beside(self, path: Path) -> bool:
         """Whether the path is lost together with the agent's folder: it is on the same disk."""
