@@ -138,8 +138,8 @@ def _be_alone() -> None:
 def run_all(given: argparse.Namespace) -> Result:
     with tempfile.TemporaryDirectory(prefix="hf-drill-kills-", dir=given.folder) as text:
         _be_alone()
-        os.environ |= {"HOME": text, "TMPDIR": f"{text}/tmp"}
-        os.mkdir(f"{text}/tmp", 0o700)
+        os.environ |= {"HOME": text, "TMPDIR": f"{text}/temporary"}
+        os.mkdir(f"{text}/temporary", 0o700)
         tempfile.tempdir = None
         example = make_example(Path(text) / "root")
         kills = Kills(example, random.Random(given.seed))

@@ -6,16 +6,19 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from holdfast.app.worker import JobContext
 from holdfast.backup.backups import open_backups
 from holdfast.cli.main import main
 from holdfast.drills import stand
 from holdfast.drills.catalogue import get_drill
 from holdfast.drills.execute import run_drill
-from holdfast.drills.standing import find_stand, newest_verified, stands_folder
+from holdfast.drills.standing import find_stand, keep_forward, newest_verified, stands_folder
 from holdfast.errors import NotProven
+from holdfast.host.log import Log
 from holdfast.host.shadow import ShadowPlan, open_shadow
 from holdfast_proofs.drills import Example, make_example
 
@@ -60,12 +63,24 @@ def test_a_copy_stays_and_follows(
     assert (find_stand("ada"), note_of(example)) == (before, "kept\n")
     monkeypatch.undo()
     monkeypatch.setenv("HOME", str(example.root))
-    moved = shown(["drill", "stand", "forward", "--home", str(home.folder)], capsys)
-    assert (moved["archive"], moved["behind"]) == (newest_verified(home), False)
+    asyncio.run(follow(example))
+    moved = find_stand("ada")
+    assert moved is not None
+    assert moved.archive == newest_verified(home)
     assert note_of(example) == "newer\n"
     assert shown(["drill", "stand", "end", "--home", str(home.folder)], capsys)["ended"] is True
     assert not (stands_folder() / "ada").exists()
     assert shown(["drill", "stand"], capsys) == {"stands": []}
+
+
+async def follow(example: Example) -> None:
+    """A worker's job brings it forward."""
+    context = JobContext(address=example.home.journal, journal=Mock(), keys=Mock(), notices=None, log=Log())
+    job = asyncio.create_task(keep_forward(context))
+    async with asyncio.timeout(60):
+        while (found := find_stand("ada")) is None or found.archive != newest_verified(example.home):
+            await asyncio.sleep(0.1)
+    job.cancel()
 
 
 async def backup(example: Example) -> None:

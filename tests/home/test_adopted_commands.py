@@ -155,6 +155,7 @@ READING = (
     "target show",
     "drill list",
     "drill findings",
+    "drill stand",
     "drill schedule",
     "runbook print",
 )

@@ -63,10 +63,12 @@ def newest_verified(home: AgentHome) -> str:
 async def keep_forward(context: JobContext) -> None:
     """A worker's job: with each verified snapshot the standing copy follows, in a process of its own."""
     while True:
-        home = find_home(context.address.folder)
         try:
-            stand = find_stand(home.name) if home is not None else None
-            if home is not None and stand is not None and newest_verified(home) not in ("", stand.archive):
+            home = find_home(context.address.folder)
+            if home is None:
+                return  # a journal that is no agent's has no copy
+            stand = find_stand(home.name)
+            if stand is not None and newest_verified(home) not in ("", stand.archive):
                 words = ("drill", "stand", "forward", "--home", str(home.folder))
                 command = (sys.executable, "-P", "-m", "holdfast", *words)
                 process = await asyncio.create_subprocess_exec(*command, stdin=subprocess.DEVNULL)
