@@ -78,9 +78,10 @@ async def follow(example: Example) -> None:
     context = JobContext(address=example.home.journal, journal=Mock(), keys=Mock(), notices=None, log=Log())
     job = asyncio.create_task(keep_forward(context))
     async with asyncio.timeout(60):
-        while (found := find_stand("ada")) is None or found.archive != newest_verified(example.home):
+        while (found := find_stand("ada")) is None or found.archive != newest_verified(example.home):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     job.cancel()
+    await asyncio.gather(job, return_exceptions=True)
 
 
 async def backup(example: Example) -> None:

@@ -69,10 +69,20 @@ async def keep_forward(context: JobContext) -> None:
                 return  # a journal that is no agent's has no copy
             stand = find_stand(home.name)
             if stand is not None and newest_verified(home) not in ("", stand.archive):
-                words = ("drill", "stand", "forward", "--home", str(home.folder))
-                command = (sys.executable, "-P", "-m", "holdfast", *words)
-                process = await asyncio.create_subprocess_exec(*command, stdin=subprocess.DEVNULL)
-                await process.wait()
+                await _forward(home)
         except (HoldfastError, OSError) as error:
             context.log.event("standing-copy-failed", error=str(error))
         await asyncio.sleep(LOOK_S)
+
+
+async def _forward(home: AgentHome) -> None:
+    words = ("drill", "stand", "forward", "--home", str(home.folder))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", "-m", "holdfast", *words, stdin=subprocess.DEVNULL
+    )
+    try:
+        await process.wait()
+    finally:
+        if process.returncode is None:  # the worker ends: the older copy stays
+            process.kill()
+            await process.wait()
