@@ -147,9 +147,10 @@ def run_all(given: argparse.Namespace) -> Result:
         kills.look("measured")
         print(f"all drills: {sum(kills.seconds.values()):.0f} s", file=sys.stderr)
         for number in range(given.kills):
+            before = len(kills.findings)
             kills.kill(number)
-            if kills.findings:
-                print(kills.findings[-1], file=sys.stderr, flush=True)
+            for one in kills.findings[before:]:
+                print(one, file=sys.stderr, flush=True)
         process = kills.start([one.slug for one in DRILLS])
         _, said = process.communicate()
         if process.returncode or kills.folder.exists():

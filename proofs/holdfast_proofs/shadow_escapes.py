@@ -168,7 +168,7 @@ WRITES = (
     'ln "$1" "$1.link"',
     'echo x > "$(dirname "$1")/new"',
     'mkdir "$(dirname "$1")/new-folder"',
-    'ln -sf "$1" /tmp/out && echo x >> /tmp/out',
+    'ln -sf "$1" "$1.out" && echo x >> "$1.out"',
     'ln "$1" "$1.hard" && echo x >> "$1.hard"',
     'cd "$(dirname "$1")" && echo x >> "./$(basename "$1")"',
     'echo x >> "/proc/self/root$1"',
@@ -183,7 +183,6 @@ with open(sys.argv[1], "r+b") as file, mmap.mmap(file.fileno(), 0) as view:
     view.flush()
 """
 XATTR = "import os, sys; os.setxattr(sys.argv[1], 'user.out', b'x')"
-RENAMED = "import os, sys; os.replace('/etc/hostname', sys.argv[1])"
 
 
 def writes(it: World) -> list[list[str]]:
@@ -266,8 +265,8 @@ def mounts(it: World) -> list[list[str]]:
         ["umount", "-l", "/proc"],
         ["umount", "-l", "/dev"],
         ["umount", over],
-        sh("mkdir -p /mnt/a && pivot_root /mnt /mnt/a"),
-        py("import os; os.mkdir('/tmp/jail'); os.chroot('/tmp/jail')"),
+        sh('pivot_root "$1" "$1"', over),
+        py("import os, sys; os.chroot(sys.argv[1])", over),
         ["unshare", "--mount", "true"],
         ["hostname", "production"],
         sh("ip link add out type dummy"),
@@ -293,7 +292,7 @@ def old_root(it: World) -> list[list[str]]:
 def devices(_: World) -> list[list[str]]:
     names = [one for one in ("vda", "sda", "nvme0n1", "loop0", "kmsg", "mem") if os.path.exists(f"/dev/{one}")]
     found = [py("import sys; open(sys.argv[1], 'rb').read(1)", f"/dev/{one}") for one in names]
-    return [*found, sh("mknod /tmp/disk b 254 0 && head -c 1 /tmp/disk"), sh("test -e /sys/class")]
+    return [*found, sh("mknod /srv/holdfast-disk b 254 0 && head -c 1 /srv/holdfast-disk"), sh("test -e /sys/class")]
 
 
 def variables(_: World) -> list[list[str]]:
@@ -348,7 +347,7 @@ def commands(it: World) -> list[list[str]]:
         ["memory", "add", "from a shadow"],
         ["task", "list"],
         ["backup", "prune", "--yes"],
-        ["rescue", "add", "/srv/escaped"],
+        ["rescue", "add", str(it.root / "escaped")],
         ["handoff"],
     )
     return [[*own, *one, *home] for one in listed]

@@ -13,10 +13,10 @@ import pytest
 from holdfast.app.worker import JobContext
 from holdfast.backup.backups import open_backups
 from holdfast.cli.main import main
-from holdfast.drills import stand
 from holdfast.drills.catalogue import get_drill
 from holdfast.drills.execute import run_drill
-from holdfast.drills.standing import find_stand, keep_forward, newest_verified, stands_folder
+from holdfast.drills.standing import copy as standing_copy
+from holdfast.drills.standing.job import find_stand, keep_forward, newest_verified, stands_folder
 from holdfast.errors import NotProven
 from holdfast.host.log import Log
 from holdfast.host.shadow import ShadowPlan, open_shadow
@@ -41,7 +41,7 @@ def shown(words: list[str], capture: pytest.CaptureFixture[str]) -> dict[str, ob
 def note_of(example: Example) -> str:
     folder = stands_folder() / "ada" / "world"
     with open_shadow(ShadowPlan(folder=folder)) as shadow:
-        return shadow.start(["cat", f"{stand.COPY}/notes.txt"]).communicate(timeout=60)[0].decode()
+        return shadow.start(["cat", f"{standing_copy.COPY}/notes.txt"]).communicate(timeout=60)[0].decode()
 
 
 def test_a_copy_stays_and_follows(
@@ -57,9 +57,9 @@ def test_a_copy_stays_and_follows(
     asyncio.run(backup(example))
     assert shown(["drill", "stand"], capsys)["stands"][0]["behind"] is True  # type: ignore[index]
     before = find_stand("ada")
-    monkeypatch.setattr(stand, "SWAP", "exit 1")  # what a kill before it leaves
+    monkeypatch.setattr(standing_copy, "SWAP", "exit 1")  # what a kill before it leaves
     with pytest.raises(NotProven):
-        stand.forward(home, rescue_key=key, place=str(example.root / "place-1"))
+        standing_copy.forward(home, rescue_key=key, place=str(example.root / "place-1"))
     assert (find_stand("ada"), note_of(example)) == (before, "kept\n")
     monkeypatch.undo()
     monkeypatch.setenv("HOME", str(example.root))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from holdfast.drills import stand
 from holdfast.drills.backups import backup_tampered, old_backup, place_lost, test_restore
 from holdfast.drills.disks import disk_full, journal_damage
 from holdfast.drills.host_loss import host_loss
@@ -16,6 +15,7 @@ from holdfast.drills.production import Production
 from holdfast.drills.provider import provider_lost
 from holdfast.drills.run import DrillRun
 from holdfast.drills.servers import region_loss, store_failover
+from holdfast.drills.standing import copy as standing_copy
 from holdfast.drills.tool_files import tool_files
 from holdfast.drills.work import hand_off, process_kill, two_alive
 from holdfast.errors import BadInput
@@ -104,7 +104,7 @@ DRILLS: tuple[Drill, ...] = (
         likelihood="occasional",
         interval_days=WEEK_DAYS,
         run=host_loss,
-        on_stand=stand.lose_host,
+        on_stand=standing_copy.lose_host,
         type="full failover",
         rto_s=RECOVERY_S,
         words=True,
@@ -287,7 +287,7 @@ DRILLS: tuple[Drill, ...] = (
         likelihood="occasional",
         interval_days=1,
         run=test_restore,
-        on_stand=stand.restore,
+        on_stand=standing_copy.restore,
         type="component",
         reads=True,
         rto_s=RECOVERY_S,

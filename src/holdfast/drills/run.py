@@ -27,7 +27,7 @@ from holdfast.core.clock import iso
 from holdfast.downstream.faults import Fault
 from holdfast.downstream.ledger import Done as Effect
 from holdfast.downstream.process import BlockingFarEnd, Kind, start_blocking
-from holdfast.drills.far import open_far
+from holdfast.drills.far.machine import open_far
 from holdfast.drills.probe import APP, TASK, variable
 from holdfast.drills.production import Production, gone_in_copy
 from holdfast.errors import NotProven
@@ -263,7 +263,8 @@ class DrillRun:
                 yield shadow
             return
         before = self.shadow
-        with open_far(self.on, self.folder, rsh=self.rsh, tell=self.deviations) as far:
+        own = self.production.home.settings.backup
+        with open_far(self.on, self.folder, rsh=self.rsh, settings=own, tell=self.deviations) as far:
             self.shadow = far
             try:
                 for path in (*self.production.everything(), *(target for _, target in copies)):

@@ -21,7 +21,7 @@ from holdfast.cli.signals import Ended
 from holdfast.core.clock import SystemClock
 from holdfast.drills.catalogue import DRILLS, SETS, Drill, get_drill
 from holdfast.drills.execute import DrillDone, run_drill
-from holdfast.drills.far import parse_target
+from holdfast.drills.far.machine import parse_target
 from holdfast.drills.run import DrillKey, DrillOrder, DrillRun
 from holdfast.errors import EXIT_FAILED, EXIT_UNRESOLVED, BadInput, BadPhrase, BadShare, HoldfastError, NotProven
 from holdfast.identity.acts.paper_acts import find_phrase
@@ -29,6 +29,7 @@ from holdfast.identity.files.own_log import find_own_log
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.speaker.open_speaker import open_speaker
 from holdfast.layout.agent_home import AgentHome
+from holdfast.layout.rescued import check_not_rescued
 from holdfast.surfaces.report import read_reports
 
 DAY_MS = 86_400_000
@@ -43,6 +44,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, home: AgentHome) -> int:
+    check_not_rescued(home.folder)
+    if sum(map(bool, (args.on, args.stand, args.production))) > 1:
+        raise BadInput("--on, --stand and --production exclude each other", hint="give one of them")
     drills = _chosen(args, home)
     on = parse_target(args.on) if args.on else ""
     for one in drills:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from holdfast.cli.command import home_of
 from holdfast.cli.screen.screen import clock_time, finish, print_json, print_table, talk
-from holdfast.drills.stand import COPY, end_stand, forward
-from holdfast.drills.standing import Stand, find_stand, list_stands, newest_verified, stands_folder
+from holdfast.drills.standing.copy import COPY, end_stand, forward
+from holdfast.drills.standing.job import Stand, find_stand, list_stands, newest_verified, stands_folder
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.layout.agent_home import find_home
 

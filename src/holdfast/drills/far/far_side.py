@@ -146,7 +146,7 @@ def enter(pid: str) -> None:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
     own = {name: os.environ[name] for name in PASSED if name in os.environ}
-    init = os.path.join(os.path.dirname(__file__), "..", "host", "shadow_init.py")
+    init = os.path.join(os.path.dirname(__file__), "..", "..", "host", "shadow_init.py")
     command = [sys.executable, "-I", "-S", init, "enter", pid, given["cwd"], *words]
     os.execve(sys.executable, command, {**own, **given["more"]})
 

@@ -27,9 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from holdfast.backup.borg.verbs import find_program
-from holdfast.drills import far_side
+from holdfast.backup.open_engine import engine_program
+from holdfast.drills.far import far_side
 from holdfast.errors import BadInput, HoldfastError, NotProven
+from holdfast.layout.settings import BackupSettings
 
 ANSWER_S = 600.0  # to unpack on a slow machine
 CONTROL = "ssh"  # the socket of the connection, in the drill's folder
@@ -86,6 +87,7 @@ class FarShadow:
     target: str
     folder: Path  # of the drill, here
     ssh: tuple[str, ...]
+    settings: BackupSettings
     base: str = ""
     hidden: tuple[str, ...] = ()
     _pid: int = 0
@@ -112,7 +114,7 @@ class FarShadow:
         self._send(script)
         there = self._answer()
         _check_fit(self.target, there)
-        bundle = make_bundle()
+        bundle = make_bundle(self.settings)
         self._send(json.dumps({"bytes": len(bundle)}).encode() + b"\n" + bundle)
         ready = self._answer()
         self.base, self._pid, self.hidden = ready["base"], ready["pid"], tuple(ready["hidden"])
@@ -163,7 +165,7 @@ class FarShadow:
         stderr: int | IO[bytes] = subprocess.PIPE,
     ) -> subprocess.Popen[bytes]:
         """Start a command there. With `stdin=PIPE` the caller writes its input and closes it."""
-        enter = shlex.join((self._python, "-I", "-S", f"{self.base}/bundle/{_SITE}/holdfast/drills/far_side.py"))
+        enter = shlex.join((self._python, "-I", "-S", f"{self.base}/bundle/{_SITE}/holdfast/drills/far/far_side.py"))
         process = subprocess.Popen(
             [*self.ssh, *_OPTIONS, self.target, f"exec {enter} enter {self._pid}"],
             cwd=self.folder,
@@ -238,9 +240,9 @@ class FarShadow:
 
 
 @contextlib.contextmanager
-def open_far(target: str, folder: Path, *, rsh: str, tell: list[str]) -> Generator[FarShadow]:
+def open_far(target: str, folder: Path, *, rsh: str, settings: BackupSettings, tell: list[str]) -> Generator[FarShadow]:
     """A shadow on that machine. Raises NotProven."""
-    shadow = FarShadow(target, folder, tuple(shlex.split(rsh) if rsh else ("ssh",)))
+    shadow = FarShadow(target, folder, tuple(shlex.split(rsh) if rsh else ("ssh",)), settings)
     try:
         try:
             shadow.open(tell)
@@ -263,23 +265,23 @@ def _check_fit(target: str, there: Any) -> None:  # Any: JSON of the far side
         )
 
 
-def make_bundle() -> bytes:
+def make_bundle(settings: BackupSettings) -> bytes:
     """Holdfast, its packages and Borg, as they are installed here: a compressed archive."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w:gz", compresslevel=1) as archive:
-        package = Path(far_side.__file__).parents[1]
+        package = Path(far_side.__file__).parents[2]
         archive.add(package, f"{_SITE}/holdfast", filter=_plain)
         for path, name in _files_of(sys.executable, *_OURS):
             if not name.startswith("holdfast/"):
                 _add(archive, path, f"{_SITE}/{name}")
-        _add_borg(archive)
+        _add_borg(archive, settings)
     return made.getvalue()
 
 
-def _add_borg(archive: tarfile.TarFile) -> None:
+def _add_borg(archive: tarfile.TarFile, settings: BackupSettings) -> None:
     """Where it is a Python package: with its packages; else the program. Without it the far machine needs its own."""
     try:
-        program = find_program()
+        program = engine_program(settings)
     except HoldfastError:
         return
     with open(program, "rb") as file:

@@ -1,4 +1,4 @@
-"""What is known of a standing copy (stand.py), and the job that brings it forward. It is light: workers import it."""
+"""What is known of a standing copy (copy.py), and the job that brings it forward. It is light: workers import it."""
 
 from __future__ import annotations
 

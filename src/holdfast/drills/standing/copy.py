@@ -26,7 +26,7 @@ from holdfast.drills.host_loss import compare_state, describe, host_loss, measur
 from holdfast.drills.own_folder import clear
 from holdfast.drills.production import Production
 from holdfast.drills.run import COMMAND_S_MAX, HOLDFAST, DrillRun
-from holdfast.drills.standing import FILE, Stand, find_stand, stands_folder
+from holdfast.drills.standing.job import FILE, Stand, find_stand, stands_folder
 from holdfast.errors import NotNow, NotProven
 from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
 from holdfast.host.shadow import Shadow, ShadowPlan, open_shadow
