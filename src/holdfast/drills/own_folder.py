@@ -62,24 +62,25 @@ def _said(marker: bytes) -> str:
 
 
 def clear(folder: Path) -> None:
-    """Remove everything but the marker. The kernel leaves folders without any right in the layers."""
-
-    def unlocked(function: Callable[..., object], path: str, _error: object) -> None:
-        for one in (os.path.dirname(path), path):
-            with contextlib.suppress(OSError):
-                if not os.path.islink(one):
-                    os.chmod(one, stat.S_IRWXU)
-        function(path)
-
+    """Remove everything but the marker."""
     for one in folder.iterdir():
         if one.name == MARKER:
             continue
         if one.is_dir() and not one.is_symlink():
-            shutil.rmtree(one, onerror=unlocked)
-            if one.exists():
-                shutil.rmtree(one)
+            _unlock(one)
+            shutil.rmtree(one)
         else:
             one.unlink()
+
+
+def _unlock(folder: Path) -> None:
+    """The kernel leaves folders without any right in the layers, which only root could remove."""
+    os.chmod(folder, stat.S_IRWXU)
+    for at, names, _ in os.walk(folder):
+        for name in names:
+            path = os.path.join(at, name)
+            if not os.path.islink(path):
+                os.chmod(path, stat.S_IRWXU)
 
 
 def _now() -> str:
