@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.drills.export import html, markdown
+from holdfast.drills.document.export import html, markdown
 from holdfast.drills.probe import APP
 from holdfast.errors import HoldfastError
 from holdfast.identity.files.own_log import read_own_log

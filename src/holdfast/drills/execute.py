@@ -11,7 +11,7 @@ from pathlib import Path
 from holdfast.backup.places.places import Place
 from holdfast.core.clock import SystemClock
 from holdfast.drills.catalogue import Drill
-from holdfast.drills.document import LOCK, build_report, write_report
+from holdfast.drills.document.build import LOCK, build_report, write_report
 from holdfast.drills.own_folder import own_folder
 from holdfast.drills.production import Production, copy_for_shadow, find_harm, look
 from holdfast.drills.run import DrillFailed, DrillOrder, DrillRun

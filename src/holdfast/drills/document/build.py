@@ -19,8 +19,8 @@ from holdfast.core.clock import SystemClock, SystemEntropy, iso
 from holdfast.core.surfaces import Verdict, day_of
 from holdfast.core.version import find_version
 from holdfast.drills.catalogue import RECOVERY_S, Drill
+from holdfast.drills.document.signoff import write_pages
 from holdfast.drills.run import DrillOrder, DrillRun
-from holdfast.drills.signoff import write_pages
 from holdfast.host.private_files import ensure_private_folder, locked, write_atomically
 from holdfast.identity.lease.lease_holder import InstanceFile, host_digest
 from holdfast.identity.records.encodings import digest_of
@@ -241,7 +241,7 @@ def _software() -> out.Software:
 
 def _commit() -> str:
     """Of Holdfast's own source, where it runs from a checkout."""
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     if not (root / "src" / "holdfast").is_dir():
         return ""
     try:
