@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from holdfast.core.clock import SystemClock, iso
 from holdfast.downstream.ledger import Done
 from holdfast.drills.catalogue import get_drill
-from holdfast.drills.document import build_report, write_report
-from holdfast.drills.export import figures
+from holdfast.drills.document.build import build_report, write_report
+from holdfast.drills.document.export import figures
 from holdfast.drills.host_loss import compare_state, measure_loss
 from holdfast.drills.production import Covered, hashes_in, list_covered
 from holdfast.drills.production import look as look_at_agent
