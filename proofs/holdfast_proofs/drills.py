@@ -145,7 +145,8 @@ def make_example(
         )
         settings = made.home.settings_file
         quick = settings.read_text().replace("[identity]\n", f"[identity]\nlease_s = {LEASE_S}\n")
-        write_atomically(settings, f'{quick}\n[drills]\napp = "own_app.py:tasks"\n'.encode())
+        own_app_line = "" if adopted else '\n[drills]\napp = "own_app.py:tasks"\n'
+        write_atomically(settings, (quick + own_app_line).encode())
         home = load_home(made.home.folder)
         write_atomically(home.memory_file, b"- pays on Fridays\n")
         write_atomically(home.folder / "notes.txt", b"kept\n")

@@ -30,7 +30,7 @@ LINKS = {HERE: 5411, THERE: 5412}  # where the other region finds it
 USER = "holdfast"
 LEASE_S = "4"
 STALL_S = 3.0  # how long a commit is watched that cannot be replicated
-STEPS = ("keyed",) * 10
+STEPS = ("keyed",) * 12
 PAUSE_S = 0.3
 # Becomes a program without rights: PostgreSQL refuses root. The kernel forgets the wish to die with a parent there.
 AS_NOBODY = """
@@ -267,14 +267,15 @@ def region_loss(run: DrillRun) -> None:
         servers = start_servers(run, machine)
         run.run(("cp", "-a", here, there))
         url = servers.url(THERE)
-        old = run.start_worker("--lease-ttl", LEASE_S)
-        old.wait_serving()
+        each = ("--lease-ttl", LEASE_S, "--concurrency", "1")  # so that each region has a task
+        run.start_worker(*each).wait_serving()
         own = run.production.home.folder.relative_to(run.production.home.state)
-        run.start_worker("--lease-ttl", LEASE_S, "--journal", url, home=Path(there) / own).wait_serving()
-        task = run.submit(STEPS, pause_s=PAUSE_S)
-        run.far_end("keyed").wait_effects(2)
-        run.event("baseline_taken", f"task {task}; a worker in each region; {describe(run)}")
-        before = len(run.effects_of(task))
+        run.start_worker(*each, "--journal", url, home=Path(there) / own).wait_serving()
+        tasks = [run.submit(STEPS, pause_s=PAUSE_S) for _ in range(2)]
+        for task in tasks:
+            _wait_effect(run, task)
+        run.event("baseline_taken", f"{len(tasks)} tasks; a worker in each region; {describe(run)}")
+        before = sum(len(run.effects_of(task)) for task in tasks)
         servers.cut()
         run.fault("a region is cut off", how="its links are cut; server and worker in it run on", target=HERE)
         time.sleep(1.0)  # what had begun may end
@@ -287,11 +288,11 @@ def region_loss(run: DrillRun) -> None:
         run.event("state_restored", "the standby accepts writes")
         run.values["home"] = there
         run.run((*PYTHON, SET_URL, str(Path(there) / own / "holdfast.toml"), url))
-        _check_acked(run, {task})
+        _check_acked(run, set(tasks))
         run.event("journal_reconciled", "every acknowledged task is there")
-        run.verify_step(task, after_ms=promoted_ms)
-        shown = run.wait_task(task)
-        run.check("L1", shown["state"] == "succeeded", f"task {task}: {shown['state']}")
+        run.verify_step(tasks[0], after_ms=promoted_ms)
+        states = {task: run.wait_task(task)["state"] for task in tasks}
+        run.check("L1", set(states.values()) == {"succeeded"}, f"{states}")
         servers.link()
         run.event("steady_state", "the region is connected again", actor="operator")
         sent = len(run.far_end("keyed").ledger().requests)
@@ -301,8 +302,16 @@ def region_loss(run: DrillRun) -> None:
         run.check("old region refused", not written and not late, text)
         checked = run.act("check the journal", must=False)
         run.check("I11", checked.code == 0, f"journal check in the other region: exit {checked.code}")
-        measure_effects(run, [task], before=before, expected=len(STEPS))
+        measure_effects(run, tasks, before=before, expected=len(tasks) * len(STEPS))
         no_loss(run)
+
+
+def _wait_effect(run: DrillRun, task: str) -> None:
+    end = time.monotonic() + WAIT_S
+    while not run.effects_of(task):
+        if time.monotonic() > end:
+            raise DrillFailed(f"task {task} does no step")
+        time.sleep(0.05)
 
 
 # Sets the address of the journal in a settings file: file, url.

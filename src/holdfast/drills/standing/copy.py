@@ -131,7 +131,7 @@ def restore(run: DrillRun) -> None:
     folder = stands_folder() / stand.agent / "world"
     with open_shadow(ShadowPlan(folder=folder, gone=run.production.lost_with_host())) as shadow:
         run.shadow = shadow
-        run.state = compare_state(run, COPY, snapshot_s=stand.at)
+        run.state = compare_state(run, run.hashes(COPY), snapshot_s=stand.at)
         run.event("first_verified_step", f"{run.state.files_compared} files compared with production")
     snapshot = {"journal_sequence": stand.journal_sequence, "incarnation": stand.incarnation or 0, "at": stand.at}
     measure_loss(run, snapshot, tasks=None)
