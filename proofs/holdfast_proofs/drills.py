@@ -324,9 +324,10 @@ def judge(slug: str, done: DrillDone, plant: Plant | None) -> list[str]:
 
 def not_run(slug: str, report: DrillReport) -> list[str]:
     """Commands of the runbook's section that the drill did not execute, by this agent's parts."""
-    parts = Parts(identity=True, journal=True, places=2, models=True)
+    adopted = slug == ADOPTED
+    parts = Parts(identity=True, journal=not adopted, places=2, models=not adopted)
     wrong: list[str] = []
-    for one in get_procedure(slug).steps(parts):
+    for one in get_procedure(report.scenario.drill).steps(parts):
         form = re.sub(r"\\\{[a-z_]+\\\}", r"\\S+", re.escape(" ".join(one.command)))
         if one.command and one.drilled and not any(re.fullmatch(form, done) for done in report.runbook.steps_followed):
             wrong.append(f"{slug}: the runbook has {' '.join(one.command)!r}, and the drill does not run it")
