@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -119,7 +120,12 @@ def _ip(*words: str) -> str:
     return done.stdout
 
 
+def _end(*_: object) -> None:
+    sys.exit(1)  # what was begun is removed
+
+
 def run_all(given: argparse.Namespace) -> Result:
+    signal.signal(signal.SIGTERM, _end)
     findings: list[str] = []
     figures: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory(prefix="hf-far-drill-", dir=given.folder) as text:
