@@ -9,12 +9,17 @@ import socket
 import subprocess
 import sys
 from collections.abc import Generator
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import apsw
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -381,6 +386,68 @@ def test_settings_that_would_serve_others_without_tls_are_refused(tmp_path: Path
     )
     assert done.returncode == 2
     assert "without TLS" in done.stderr
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    """For localhost, signed by itself; and its key."""
+    secret = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(secret.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(secret, hashes.SHA256())
+    )
+    cert, kept = folder / "cert.pem", folder / "key.pem"
+    cert.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    kept.write_bytes(
+        secret.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    return cert, kept
+
+
+def test_a_relay_serves_tls_and_an_unknown_certificate_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, kept = _certificate(tmp_path)
+    folder = tmp_path / "r"
+    folder.mkdir(mode=0o700)
+    (folder / "relay.toml").write_text(f'registration = "open"\ntls_cert = "{cert}"\ntls_key = "{kept}"\n')
+    relay = RelayProcess(folder, options=()).start()
+    try:
+        assert relay.at.url.startswith("https://127.0.0.1:")
+        at = WitnessRelay(f"https://localhost:{relay.port}", relay.at.key)
+        with pytest.raises(RelayUnreachable, match="certificate verify failed"):
+            asyncio.run(RelayLink(at, SODIUM).describe())
+        monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+        assert asyncio.run(RelayLink(at, SODIUM).describe()).registration == "open"
+        owner = owner_at(relay, "tls")
+        assert isinstance(asyncio.run(RelayWitness(RelayLink(at, SODIUM)).submit(owner.inception().line())), bytes)
+    finally:
+        relay.kill()
+
+
+def test_a_stranger_cannot_use_up_the_writes_of_an_agent(relay: RelayProcess) -> None:
+    """Of another address: here 127.0.0.2, which is this machine as well."""
+    owner = owner_at(relay, "starved")
+    submitted(relay, owner.inception().line())
+    target = f"/v1/log/{owner.begun().id}"
+    said = b""
+    for _ in range(100):
+        with socket.create_connection(("127.0.0.1", relay.port), source_address=("127.0.0.2", 0)) as stranger:
+            stranger.sendall(f"POST {target} HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\n{{}}\n".encode())
+            said = stranger.recv(100)
+    assert b"429" in said
+    submitted(relay, owner.rotation(owner.begun(), 1).line())
 
 
 def test_health_and_metrics(relay: RelayProcess) -> None:

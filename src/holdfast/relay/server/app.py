@@ -186,7 +186,7 @@ class Relay:
         if lines.pop() or not 0 < len(lines) <= limits.RECEIPTS_MAX + 1:
             why = f"the body must be a record and at most {limits.RECEIPTS_MAX} receipts, each a line"
             raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, why)
-        self._spend("agent", id_)
+        self._spend("agent", f"{id_} {asked.sender}")
         try:
             named = id_of(parse_record(lines[0]))
         except BadRecord as error:
@@ -300,7 +300,7 @@ class Relay:
         return log
 
     def _parsed(self, asked: Asked, parse: Callable[[bytes], Signed[T]]) -> Signed[T]:
-        self._spend("agent", asked.id)
+        self._spend("agent", f"{asked.id} {asked.sender}")
         try:
             signed = parse(asked.body.removesuffix(b"\n"))
         except BadRecord as error:
