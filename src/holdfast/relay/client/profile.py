@@ -5,8 +5,8 @@ and the daily renewal are both: take the newest of what is here and what the rel
 sign, keep it here, and only then send it. So a kill leaves a profile that the next run sends again, a restored folder
 continues from what the relays hold, and no version is signed twice by one folder.
 
-Whose content is continued: that of the newest profile which still stands. After a theft or a recovery no profile of
-the thief's time stands, so what he wrote into it is not signed again; then only what this folder itself kept counts.
+Whose content is continued: that of the newest profile which is still valid. After a theft or a recovery no profile of
+the thief's time is, so what he wrote into it is not signed again; then only what this folder itself kept counts.
 
 The time at which a profile ends is the same for a whole day, counted from an hour of the agent's own. So hosts that
 share an agent and renew at the same time sign the same bytes, and not all agents of the world renew at midnight.
@@ -53,7 +53,7 @@ class ProfileContent:
     handles: tuple[str, ...] = ()
     enc: tuple[EncryptionKey, ...] = ()
     policy: Policy = ()
-    left: tuple[str, ...] = ()  # addresses with keys, so that they can be told of later moves
+    left: tuple[str, ...] = ()  # addresses with keys, so that they get later profiles too
 
     @classmethod
     def of(cls, profile: Profile) -> ProfileContent:
