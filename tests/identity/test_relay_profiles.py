@@ -162,6 +162,9 @@ def test_it_is_renewed_after_a_day_and_after_new_keys_and_not_else(
     assert ends_at(agent.log.id, now + DAY_S) == ends_at(agent.log.id, now) + DAY_S
     agent.rotate()
     assert is_profile_due(home)
+    capsys.readouterr()
+    assert main(["relay", "doctor", "--home", str(agent.folder)]) == 1
+    assert "signed by keys that are replaced now" in capsys.readouterr().out
     second = renew_profile(home)
     assert second.signed is not None
     assert second.signed.record.rank == (0, 1, 2)
