@@ -257,6 +257,7 @@ def test_two_profiles_of_one_rank_are_kept_as_evidence_and_reported(
     three[0].start()
     assert set(asyncio.run(three[0].link.find_evidence(agent.log.id))) == {mine.line(), twin.line()}
     assert held_at(three[0], agent) == mine
+    assert list(renew_profile(load_home(agent.folder)).forks) == [three[0].at.url]
     capsys.readouterr()
     assert main(["relay", "doctor", "--home", str(agent.folder)]) == EXIT_JOURNAL
     assert "runs twice, or keys are stolen" in capsys.readouterr().out

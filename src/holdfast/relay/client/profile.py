@@ -28,7 +28,7 @@ from holdfast.identity.files.public_file import change_identity
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.ed25519 import Signatures
-from holdfast.identity.records.encodings import AgentId
+from holdfast.identity.records.encodings import AgentId, digest_of
 from holdfast.identity.records.signed import Family, Reason, Refusal, Signed
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.statements.certificate import find_not_signed_by
@@ -72,7 +72,7 @@ class PublishedProfile:
     signed: Signed[Profile] | None
     said: dict[str, str] = field(default_factory=dict[str, str])
     foreign: bool = False  # the newest one was not made by this folder: by another host, or by a thief
-    forks: tuple[str, ...] = ()  # relays that hold two profiles of one rank
+    forks: dict[str, str] = field(default_factory=dict[str, str])  # relays with evidence, by url: its digest
 
 
 # decisions
@@ -206,8 +206,21 @@ async def publish_profile(
     if local is None or local.digest != signed.digest:
         _keep(home, signed)
     said = await _sent(signed, log, _to_tell(content, more), port)
-    forks = tuple(url for url, why in said.items() if why.startswith(Reason.FORK))
+    forks = await find_forks(tuple(map(address_of, content.relays)), log.id, port=port)
     return PublishedProfile(signed=signed, said=said, foreign=foreign, forks=forks)
+
+
+async def find_forks(relays: Sequence[WitnessRelay], id: AgentId, *, port: Signatures) -> dict[str, str]:
+    """The relays that hold statements of this agent which contradict each other, by url; the digest of the lines."""
+
+    async def lines_at(relay: WitnessRelay) -> tuple[bytes, ...]:
+        try:
+            return await open_link(relay, port=port).find_evidence(id)
+        except (HoldfastError, OSError):
+            return ()
+
+    found = await asyncio.gather(*map(lines_at, relays))
+    return {one.url: digest_of(join_lines(lines)) for one, lines in zip(relays, found, strict=True) if lines}
 
 
 async def bring_log(link: RelayLink, log: KeyLog) -> None:
