@@ -200,7 +200,7 @@ def test_what_is_too_large_malformed_or_elsewhere_is_refused_with_the_reason(rel
         await relay.link._taken(method, target, body)
 
     cases = [
-        (("POST", f"/v1/log/{id_}", b"x" * 1_000_000), RelayRefused, "may have"),
+        (("PUT", f"/v1/agents/{id_}", b"x" * 9_000), RelayRefused, "may have 8,193 bytes"),
         (("POST", f"/v1/log/{id_}", b"{}\n"), RelayRefused, "lacks 'b'"),
         (("POST", f"/v1/log/{id_}", b"no line"), RelayRefused, "each a line"),
         (("POST", f"/v1/log/{owner_at(relay, 'x').begun().id}", owner.inception().line() + b"\n"), RelayRefused, id_),
