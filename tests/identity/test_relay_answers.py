@@ -319,21 +319,21 @@ def takes_callers(relay: RelayProcess) -> bool:
 
 
 def test_a_request_that_is_under_way_is_answered_before_the_relay_stops(tmp_path: Path) -> None:
-    relay = RelayProcess(tmp_path / "r").start()
-    assert relay.process is not None
-    owner = owner_at(relay, "draining")
-    line = owner.inception().line() + b"\n"
-    with socket.create_connection(("127.0.0.1", relay.port)) as caller:
-        caller.settimeout(30)
-        head = f"POST /v1/log/{owner.begun().id} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(line)}\r\n"
-        caller.sendall(head.encode() + b"expect: 100-continue\r\n\r\n")
-        assert caller.recv(1000).startswith(b"HTTP/1.1 100")  # it waits for the body
-        relay.process.send_signal(signal.SIGTERM)
-        while takes_callers(relay):
-            pass
-        caller.sendall(line)
-        assert caller.recv(1000).startswith(b"HTTP/1.1 200")
-    assert relay.stop() == 0
+    with relays(tmp_path, "r") as (relay,):
+        assert relay.process is not None
+        owner = owner_at(relay, "draining")
+        line = owner.inception().line() + b"\n"
+        with socket.create_connection(("127.0.0.1", relay.port)) as caller:
+            caller.settimeout(30)
+            head = f"POST /v1/log/{owner.begun().id} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(line)}\r\n"
+            caller.sendall(head.encode() + b"expect: 100-continue\r\n\r\n")
+            assert caller.recv(1000).startswith(b"HTTP/1.1 100")  # it waits for the body
+            relay.process.send_signal(signal.SIGTERM)
+            while takes_callers(relay):
+                pass
+            caller.sendall(line)
+            assert caller.recv(1000).startswith(b"HTTP/1.1 200")
+        assert relay.stop() == 0
 
 
 def test_a_commit_that_fails_answers_no_one_and_leaves_nothing(tmp_path: Path) -> None:
