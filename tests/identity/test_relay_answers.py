@@ -97,7 +97,7 @@ def test_an_address_has_one_spelling() -> None:
 # believing
 
 
-def test_an_answer_counts_for_its_request_and_its_relay_alone() -> None:
+def test_row_09_an_answer_of_a_relay_counts_for_its_request_alone() -> None:
     ask = digest_of_request("GET", "/v1/relay", NONCE, b"")
     raw = signed_answer(ask=ask, status=200, content=b"yes", now=1, signer=key("relay"))
 
