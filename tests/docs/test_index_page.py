@@ -65,6 +65,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "how-to/print-the-runbook",
         "how-to/quarterly-test",
         "how-to/drills-in-ci",
+        "how-to/run-a-relay",
     ),
     "Understand it": (
         "explanation/guarantees",

@@ -35,7 +35,16 @@ async def hello(run: holdfast.Run) -> str:
 tasks = [hello]
 """
 # Commands that are about no agent's folder, or make one.
-ELSEWHERE = {"demo", "explain", "completion", "init", "adopt", "share split", "share combine", "identity check-answer"}
+ELSEWHERE = {
+    "demo",
+    "explain",
+    "completion",
+    "init",
+    "adopt",
+    "share split",
+    "share combine",
+    "identity check-answer",
+} | {"relay serve", "relay invite"}
 # Three ways to name the folder: being in it, the option, the environment.
 WAYS = ("here", "--home", "HOLDFAST_HOME")
 
@@ -158,6 +167,8 @@ READING = (
     "drill stand",
     "drill schedule",
     "runbook print",
+    "relay list",
+    "relay doctor",
 )
 
 
@@ -214,6 +225,10 @@ def test_every_command_finds_an_adopted_agent(
         for way in WAYS:
             one.run(*command.split(), way=way, code=1 if command == "doctor" else 0)
     one.run("journal", "copy", "--to", str(home / "new.db"), "--dry-run", way="--home")
+    away = "http://127.0.0.1:9#z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"  # nothing listens there
+    one.run("relay", "add", away, way="--home", code=8)
+    one.run("relay", "remove", away, way="HOLDFAST_HOME", code=2)
+    one.run("relay", "find", "ada@127.0.0.1", "--relay", away, way="--home", code=8)
     one.run("target", "set", "--rto", "15m", "--rpo", "1h", way="--home")
     one.run("backup", "verify", way="HOLDFAST_HOME")
     one.run("backup", "prune", "--dry-run", way="--home")
