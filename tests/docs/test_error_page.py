@@ -30,6 +30,7 @@ GROUPS = {
     "host": "Disks and files",
     "agent": "The agent's folder",
     "identity": "Identity",
+    "relay": "Relays",
     "backup": "Backups",
     "": "Others",
 }

@@ -36,6 +36,7 @@ tasks = [hello]
 """
 # Commands that are about no agent's folder, or make one.
 ELSEWHERE = {"demo", "explain", "completion", "init", "adopt", "share split", "share combine", "identity check-answer"}
+ELSEWHERE |= {"relay serve", "relay invite"}
 # Three ways to name the folder: being in it, the option, the environment.
 WAYS = ("here", "--home", "HOLDFAST_HOME")
 

@@ -133,8 +133,9 @@ def test_the_newest_profile_of_the_speaking_keys_wins() -> None:
     assert held is first
     assert judge_profile(first, first, LOG, now=NOW, port=SODIUM) is first
     other = profile(exp=NOW + 5)
-    assert refused(judge_profile(other, first, LOG, now=NOW, port=SODIUM)) is Reason.OLD_VERSION
+    assert refused(judge_profile(other, first, LOG, now=NOW, port=SODIUM)) is Reason.FORK
     newer = profile(ver=2)
+    assert refused(judge_profile(first, newer, LOG, now=NOW, port=SODIUM)) is Reason.OLD_VERSION
     assert judge_profile(newer, first, LOG, now=NOW, port=SODIUM) is newer
     assert refused(judge_profile(newer, first, LOG, now=NOW + 1000, port=SODIUM)) is Reason.EXPIRED
     foreign = profile(signer=OWNER.next(1))

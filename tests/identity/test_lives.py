@@ -97,7 +97,7 @@ def test_an_init_that_is_given_up_at_the_words_leaves_nothing(world: World) -> N
 @pytest.mark.parametrize("harm", ["below a file", "a file", "open to others", "damaged"])
 def test_what_can_be_refused_is_refused_before_the_words(world: World, where: str, harm: str) -> None:
     """Nobody copies 24 words by hand and learns then that a folder cannot be used."""
-    folder = world.folder if where == "home" else world.witnesses[0].folder
+    folder = world.folder if where == "home" else world.root / world.names[0]
     match harm:
         case "below a file":
             (world.root / "file").touch(0o600)

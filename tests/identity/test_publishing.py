@@ -29,8 +29,26 @@ from holdfast.identity.witness.open_witnesses import (
 from holdfast.layout.witness_address import WitnessFolder
 
 
-def reached(folder: Path, *names: str, make: bool = False) -> OpenWitnesses:
-    return open_witnesses([WitnessFolder(folder / name) for name in names], port=SODIUM, clock=lambda: NOW, make=make)
+class Places:
+    """Witnesses by name, in folders. The suite is run over relays too (tests/relay)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.owner = "owner"
+
+    def reached(self, *names: str, make: bool = False) -> OpenWitnesses:
+        found = [WitnessFolder(self.folder / name) for name in names]
+        return open_witnesses(found, port=SODIUM, clock=lambda: NOW, make=make)
+
+    def lose(self, name: str) -> str:
+        """Returns a part of what is said of it from then on."""
+        shutil.rmtree(self.folder / name)
+        return "there is no file witness.seed in this folder: is the disk mounted, and the path right?"
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(tmp_path)
 
 
 def published(log: KeyLog, signed: Signed[Record], found: OpenWitnesses) -> Published:
@@ -41,9 +59,9 @@ def test_how_many_must_vouch() -> None:
     assert [majority_of(count) for count in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
 
 
-def test_every_witness_ends_with_all_receipts_and_one_that_is_down_is_named(tmp_path: Path) -> None:
-    found = reached(tmp_path, "a", "b", "c", make=True)
-    owner = Owner(wit=found.keys())
+def test_every_witness_ends_with_all_receipts_and_one_that_is_down_is_named(places: Places) -> None:
+    found = places.reached("a", "b", "c", make=True)
+    owner = Owner(name=places.owner, wit=found.keys())
     done = published(owner.begun(), owner.inception(), found)
     assert (done.final, done.receipts, done.refused) == (True, 3, {})
     for key in found.by_key:
@@ -52,34 +70,33 @@ def test_every_witness_ends_with_all_receipts_and_one_that_is_down_is_named(tmp_
         assert log is not None
         assert set(log.head.receipts) == set(done.log.head.receipts)
         assert not silent
-    shutil.rmtree(tmp_path / "c")
-    fewer = reached(tmp_path, "a", "b", "c")
-    assert list(fewer.unreachable.values()) == [
-        "there is no file witness.seed in this folder: is the disk mounted, and the path right?"
-    ]
+    why = places.lose("c")
+    fewer = places.reached("a", "b", "c")
     rotation = owner.rotation(done.log, 1)
     after = published(take(done.log, rotation), rotation, fewer)
     assert (after.final, after.receipts) == (True, 2)
+    (said,) = (*fewer.unreachable.values(), *after.refused.values())
+    assert why in said
     again = published(after.log, rotation, fewer)
     assert again.log == after.log
 
 
-def test_a_witness_that_is_behind_gets_the_earlier_records_first(tmp_path: Path) -> None:
-    found = reached(tmp_path, "a", "b", "c", make=True)
-    owner = Owner(wit=found.keys())
-    some = reached(tmp_path, "a", "b")
+def test_a_witness_that_is_behind_gets_the_earlier_records_first(places: Places) -> None:
+    found = places.reached("a", "b", "c", make=True)
+    owner = Owner(name=places.owner, wit=found.keys())
+    some = places.reached("a", "b")
     log = published(owner.begun(), owner.inception(), some).log
     rotation = owner.rotation(log, 1)
     done = published(take(log, rotation), rotation, found)
     assert (done.receipts, done.refused) == (3, {})
 
 
-def test_new_witnesses_sign_in_the_second_round(tmp_path: Path) -> None:
-    old = reached(tmp_path, "a", make=True)
-    owner = Owner(wit=old.keys())
+def test_new_witnesses_sign_in_the_second_round(places: Places) -> None:
+    old = places.reached("a", make=True)
+    owner = Owner(name=places.owner, wit=old.keys())
     log = published(owner.begun(), owner.inception(), old).log
-    fresh = reached(tmp_path, "b", "c", "d", make=True)
-    both = reached(tmp_path, "a", "b", "c", "d")
+    fresh = places.reached("b", "c", "d", make=True)
+    both = places.reached("a", "b", "c", "d")
     rotation = owner.rotation(log, 1, wit=fresh.keys())
     done = published(take(log, rotation), rotation, both)
     assert (done.final, done.receipts, done.refused) == (True, 4, {})
@@ -87,9 +104,9 @@ def test_new_witnesses_sign_in_the_second_round(tmp_path: Path) -> None:
     assert without.final  # they were told by the round before
 
 
-def test_a_thief_who_was_first_is_seen(tmp_path: Path) -> None:
-    found = reached(tmp_path, "a", make=True)
-    owner, thief = Owner(wit=found.keys()), Owner(name="thief", wit=found.keys())
+def test_a_thief_who_was_first_is_seen(places: Places) -> None:
+    found = places.reached("a", make=True)
+    owner, thief = Owner(name=places.owner, wit=found.keys()), Owner(name=f"{places.owner} thief", wit=found.keys())
     log = published(owner.begun(), owner.inception(), found).log
     his = thief.rotation(log, 1, by=owner.next(1))
     published(take(log, his), his, found)
@@ -103,7 +120,7 @@ def test_a_thief_who_was_first_is_seen(tmp_path: Path) -> None:
 
 
 def test_nobody_is_asked_forever(tmp_path: Path) -> None:
-    found = reached(tmp_path, "a", make=True)
+    found = Places(tmp_path).reached("a", make=True)
     (tmp_path / "a" / "lock").touch(0o600)
     (tmp_path / "a" / "lock").chmod(0o644)
     owner = Owner(wit=Keys(tuple(found.by_key), 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,8 @@ from holdfast.identity.records.signed import Reason, Refusal
 from holdfast.identity.witness.observe import merge_copies
 from holdfast.identity.witness.witness import LogCopy, Witness
 from holdfast.identity.witness.witness_folder import FolderLogStore, LogStore, WitnessService, witness_signer
+from holdfast.relay.server.logs import KeyLogs
+from holdfast.relay.server.store import Store
 
 OWNER = Owner()
 THIEF = Owner(name="thief")
@@ -30,11 +32,16 @@ ID = OWNER.begun().id
 Make = Callable[[], LogStore]
 
 
-@pytest.fixture(params=["memory", "folder"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> LogStore:
+@pytest.fixture(params=["memory", "folder", "relay"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[LogStore]:
     if request.param == "memory":
-        return MemoryLogStore()
-    return FolderLogStore(tmp_path / "w", port=SODIUM)
+        yield MemoryLogStore()
+    elif request.param == "folder":
+        yield FolderLogStore(tmp_path / "w", port=SODIUM)
+    else:
+        made = Store(tmp_path / "r")
+        yield KeyLogs(made, port=SODIUM).admitting(lambda db, agent: "")
+        made.close()
 
 
 def witness(store: LogStore, name: str = "w1", peers: Mapping[PublicKey, Witness] | None = None) -> WitnessService:

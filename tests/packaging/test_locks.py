@@ -47,16 +47,18 @@ def test_runtime_lock_holds_every_declared_dependency() -> None:
     assert declared <= pins(PROJECT / "requirements" / "runtime.lock").keys()
 
 
-def test_the_lock_for_postgresql_holds_the_extra() -> None:
+@pytest.mark.parametrize("name", ["postgres", "relay"])
+def test_the_lock_of_an_extra_holds_it(name: str) -> None:
     whole = tomllib.loads((PROJECT / "pyproject.toml").read_text())
-    extra = whole["project"]["optional-dependencies"]["postgres"]
-    assert extra == whole["dependency-groups"]["postgres"]
-    assert {re.split(r"[<>=!~\[ ;]", text)[0] for text in extra} <= pins(PROJECT / "requirements/postgres.lock").keys()
+    extra = whole["project"]["optional-dependencies"][name]
+    assert extra == whole["dependency-groups"][name]
+    assert {re.split(r"[<>=!~\[ ;]", text)[0] for text in extra} <= pins(PROJECT / f"requirements/{name}.lock").keys()
 
 
 def test_the_product_imports_only_declared_dependencies() -> None:
     """An import inside a function too: it would fail where only the wheel is installed. What an extra brings is
     imported in the one folder that the extra is for."""
+    of_extras = (("journal", "postgres"), ("relay", "server"))
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     declared = {re.split(r"[<>=!~\[ ;]", text)[0].lower() for text in project["dependencies"]}
     sources = PROJECT / "src" / "holdfast"
@@ -64,7 +66,7 @@ def test_the_product_imports_only_declared_dependencies() -> None:
         name
         for path in sources.rglob("*.py")
         if path.relative_to(sources).parts[0] != "testing"  # its contracts are pytest suites
-        and not path.is_relative_to(sources / "journal" / "postgres")
+        and not any(path.is_relative_to(sources.joinpath(*one)) for one in of_extras)
         for node in ast.walk(ast.parse(path.read_text()))
         for name in _imported(node)
     }

@@ -26,7 +26,7 @@ from holdfast.identity.vault.keyset import KeySet
 from holdfast.identity.vault.slots import file_key, new_unlock_text
 from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.layout.agent_home import AgentHome, load_home
-from holdfast.layout.witness_address import WitnessFolder
+from holdfast.layout.witness_address import WitnessAddress, parse_witness_address
 from holdfast.testing.clocks import SeededEntropy
 
 SODIUM = Sodium()
@@ -57,8 +57,12 @@ class World:
         return self.root / f"{self.home_name}-second"
 
     @property
-    def witnesses(self) -> tuple[WitnessFolder, ...]:
-        return tuple(WitnessFolder(self.root / name) for name in self.names)
+    def witnesses(self) -> tuple[WitnessAddress, ...]:
+        return tuple(map(self.at, self.names))
+
+    def at(self, name: str) -> WitnessAddress:
+        """The folder of this name, or the relay of this address."""
+        return parse_witness_address(name, base=self.root)
 
     def home(self) -> AgentHome:
         return load_home(self.folder)
@@ -95,7 +99,7 @@ class World:
 
     def rotate(self, why: RotationReason = RotationReason.PLANNED, new: Sequence[str] = ()) -> ActResult:
         async def act() -> ActResult:
-            make = [WitnessFolder(self.root / name) for name in new]
+            make = [self.at(name) for name in new]
             session = await open_log_session(self.home(), port=SODIUM, make=make)
             wit = _named(make) if new else None
             with self.keys() as keys:
@@ -182,5 +186,5 @@ def paper(words: str, session: LogSession) -> Generator[PaperKeys]:
         yield found
 
 
-def _named(addresses: Sequence[WitnessFolder]) -> Keys:
+def _named(addresses: Sequence[WitnessAddress]) -> Keys:
     return open_witnesses(addresses, port=SODIUM, make=True).keys()

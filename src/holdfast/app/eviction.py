@@ -24,6 +24,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.backup.places.address import PlaceKind
@@ -45,7 +46,7 @@ from holdfast.identity.records.records import parse_record
 from holdfast.identity.vault.keyset import get_op
 from holdfast.identity.vault.vault import open_vault
 from holdfast.identity.witness.observe import ForeignRecord, find_foreign_records, merge_copies
-from holdfast.identity.witness.open_witnesses import OpenWitnesses, open_witnesses
+from holdfast.identity.witness.open_witnesses import OpenWitnesses, fetch_copies, open_witnesses
 from holdfast.identity.witness.witness import LogCopy
 from holdfast.layout.agent_home import AgentHome, load_home, peek_home
 
@@ -58,15 +59,23 @@ HINT = (
 )
 
 
-def check_speaks(home: AgentHome, *, port: Signatures | None = None) -> None:
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """How many sources answered, and which did not, with the reason."""
+
+    answered: int = 0
+    silent: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def check_speaks(home: AgentHome, *, port: Signatures | None = None) -> Looked:
     """Check once. Raises KeysReplaced if this machine was evicted.
     Raises LogDamaged and other errors of the home's own files; never for a remote source."""
     port = port or Sodium()
     known = find_own_log(home.folder, port)
     if known is None:
-        return
+        return Looked()
     reached = open_witnesses(home.witnesses, port=port)
-    sources = asyncio.run(_copies(home, known.id, reached))
+    sources, silent = asyncio.run(_copies(home, known.id, reached))
     pending = find_pending(home.folder)
     own = find_own_log(home.folder, port) or known
     named = (key for entry in own.entries() for keys in entry.needs for key in keys.members)
@@ -79,6 +88,7 @@ def check_speaks(home: AgentHome, *, port: Signatures | None = None) -> None:
     for where, copy in sources.items():  # a second recovery at the same position: final too, though it does not stand
         if not strange:
             check_not_replaced(own, copy, where=where, port=port, pending=mine)
+    return Looked(len(sources), silent)
 
 
 @asynccontextmanager
@@ -94,10 +104,11 @@ async def stopped_when_evicted(
     found: list[KeysReplaced] = []
 
     async def watch() -> None:
+        unheard = False
         while not found:
             await asyncio.sleep(home.settings.identity.watch_s)
             try:
-                await asyncio.to_thread(check_speaks, load_home(home.folder))
+                unheard = _tell_unheard(await asyncio.to_thread(check_speaks, load_home(home.folder)), unheard, log)
             except KeysReplaced as error:
                 found.append(error)
             except (HoldfastError, OSError) as error:
@@ -119,7 +130,7 @@ async def check_at_start(journal: JournalAddress, *, notices: Notices | None, lo
         return
     try:
         async with asyncio.timeout(START_S_MAX):
-            await asyncio.to_thread(check_speaks, home)
+            _tell_unheard(await asyncio.to_thread(check_speaks, home), False, log)
     except KeysReplaced as error:
         await _tell(home, error, notices, log)
         raise
@@ -137,16 +148,22 @@ def _watched_home(folder: Path) -> AgentHome | None:
     return home
 
 
-async def _copies(home: AgentHome, id: AgentId, reached: OpenWitnesses) -> dict[str, LogCopy]:
-    """The log of each source, by its name; sources that do not answer are left out."""
-    found: dict[str, LogCopy] = {}
-    for key, witness in reached.by_key.items():
-        try:
-            answer = await witness.fetch(id)
-        except (HoldfastError, OSError):
-            continue
-        if isinstance(answer, LogCopy):
-            found[f"witness {reached.addresses[key]}"] = answer
+def _tell_unheard(looked: Looked, before: bool, log: Events) -> bool:
+    """Once, when no source answers any more, and once when one does again: until then an eviction goes unseen."""
+    unheard = bool(looked.silent) and not looked.answered
+    if unheard and not before:
+        log.event("watch-unheard", sources=looked.silent)
+    elif before and not unheard:
+        log.event("watch-heard", answered=looked.answered)
+    return unheard
+
+
+async def _copies(home: AgentHome, id: AgentId, reached: OpenWitnesses) -> tuple[dict[str, LogCopy], dict[str, str]]:
+    """The log of each source, by its name; and those that do not answer, with the reason."""
+    copies, unheard = await fetch_copies(id, reached.by_key)
+    found = {f"witness {reached.addresses[key]}": copy for key, copy in copies.items()}
+    silent = {f"witness {reached.addresses[key]}": why for key, why in unheard.items()}
+    silent |= {f"witness {address}": why for address, why in reached.unreachable.items()}
     try:
         places = read_places(home.places_file)
     except HoldfastError:
@@ -155,9 +172,9 @@ async def _copies(home: AgentHome, id: AgentId, reached: OpenWitnesses) -> dict[
         if place.kind is PlaceKind.FOLDER:
             try:
                 found[f"place {place.name}"] = log_in_companions(read_folder(place.own, rescue=True))
-            except (HoldfastError, OSError):
-                continue
-    return found
+            except (HoldfastError, OSError) as error:
+                silent[f"place {place.name}"] = str(error)
+    return found, silent
 
 
 def _holds(home: AgentHome, seen: KeyLog) -> bool:

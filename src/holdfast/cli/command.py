@@ -86,6 +86,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
     "identity": {
         "identity": Entry("holdfast.cli.identity.identity", "who the agent is: show, rotate, evict, recover"),
         "paper": Entry("holdfast.cli.paper.paper", "recovery sheets and public card: print, verify, revoke"),
+        "relay": Entry("holdfast.cli.relay.relay", "run a relay; the relays of an agent"),
         "share": Entry("holdfast.cli.paper.share", "shares of a recovery phrase: split, combine"),
     },
 }
@@ -233,6 +234,14 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "--note": {"default": "", "help": "why, for the record"},
     "--vault": {"metavar": "DIR", "help": "default: ~/.config/holdfast/vault/NAME"},
     "--second": {"metavar": "DIR", "help": "where the next key is kept: another disk, or another user's folder"},
+    "--invite": {
+        "metavar": "FILE",
+        "action": "append",
+        "default": [],
+        "help": "an invite of a relay's operator, in a file: the invite alone, or lines of HOST INVITE where you name "
+        "several relays",
+    },
+    "--id": {"metavar": "ID", "default": "", "help": "the agent's id (hf1...), if the words fit several key logs"},
     "--passphrase-fd": {"metavar": "N", "help": "read the vault's passphrase from this descriptor"},
 }
 
@@ -252,6 +261,14 @@ class _Arguments(Protocol):
 
 def add_flag(parser: _Arguments, name: str, help: str) -> None:
     parser.add_argument(name, action="store_true", help=help)
+
+
+WITNESS = "a folder, or a relay's address https://host#z6Mk..."
+
+
+def add_witnesses(parser: argparse.ArgumentParser, name: str, help: str) -> None:
+    """An option that names witnesses, each a folder or a relay."""
+    add_list(parser, name, "ADDRESS", f"{help}: {WITNESS}")
 
 
 def add_list(parser: argparse.ArgumentParser, name: str, metavar: str, help: str) -> None:

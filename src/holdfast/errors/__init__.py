@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from holdfast.errors.identity import *
     from holdfast.errors.journal import *
     from holdfast.errors.model import *
+    from holdfast.errors.relay import *
     from holdfast.errors.runtime import *
     from holdfast.errors.step import *
 
-_ROOMS = ("agent", "backup", "host", "identity", "journal", "model", "runtime", "step")
+_ROOMS = ("agent", "backup", "host", "identity", "journal", "model", "relay", "runtime", "step")
 
 
 def __getattr__(name: str) -> object:

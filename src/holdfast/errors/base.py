@@ -13,6 +13,7 @@
          |   +- SignerUnavailable    no signer process answers at its socket
          |   +- AgentElsewhere       another instance of the agent holds its lease
          |   +- NotFinal             too few witnesses confirm a record; sent again, it may pass
+         |   +- RelayUnreachable, RelayBusy   a relay did not answer, or refuses for now
          |   +- ModelUnavailable     no endpoint of a model gave a reply; the same request may later
          |       +- ModelRateLimited, ModelOverloaded
          +- Terminal                 trying again changes nothing
@@ -27,17 +28,17 @@
          |   +- Conflict             RequestConflict, MessageConflict, LeaseLost, ScopeBusy, NotNow, NotSettleable,
          |   |                       SecretInUse, AgentExists, VaultExists, MovedAway, MoveRefused, KeysReplaced,
          |   |                       SignerRefused, AgentQuarantined, RescuedCopy, PlaceTaken, RepositoryMoved,
-         |   |                       SnapshotExists, SnapshotsMissing, PruneRefused
+         |   |                       SnapshotExists, SnapshotsMissing, PruneRefused, RelayRefused (RelayNotAdmitted)
          |   +- StateUnusable        JournalDamaged, JournalNewer, JournalOlderCopy, RowsPutBack, JournalStopped,
          |   |                       JournalGone, NotAJournal, KeysMissing, KeysWrong, HighWaterDamaged, SecretsDamaged,
          |   |                       WitnessDamaged, LogDamaged, InstanceDamaged, ArbiterDamaged, VaultMissing,
          |   |                       VaultLocked, VaultDamaged, PassphraseRefused, RepositoryRolledBack,
          |   |                       RepositoryReplaced, RepositoryKeyMissing, RepositoryDamaged, SnapshotIncomplete,
-         |   |                       BackupDamaged, ArchiveRefused
+         |   |                       BackupDamaged, ArchiveRefused, RelayUntrusted
          |   +- HostUnfit            ReadOnly, ModeTooWide, WrongOwner, WrongKind, SymlinkRefused, OpenParent,
          |   |                       NetworkFileSystem, LocksMissing, BootIdMissing, DiskFailed, JournalRefused,
          |   |                       EngineMissing, EngineTooOld, PlaceRefused, SnapshotFailed, BackupFailed,
-         |   |                       ShadowRefused
+         |   |                       ShadowRefused, RelayUnfit
          |   +- ModelRejected        the provider rejects the request
          |   |   +- ContextTooLong, ModelKeyRefused, ModelNotFound, ModelQuotaSpent
          |   +- ModelRefused         the model itself declines

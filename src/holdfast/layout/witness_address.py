@@ -1,14 +1,27 @@
-"""Where a witness is. Today always a folder; a relay will be one more class and one more case here.
+"""Where a witness is: a folder, or a relay by its address and its key.
 
-`str(address)` is the stored form: holdfast.toml keeps it, and screens show it.
+`str(address)` is the stored form: holdfast.toml keeps it, and screens show it. A relay is written
+`https://relay.example#z6Mk...`: the key after `#` is the relay's own, and every answer is checked against it, so a
+stolen certificate or a false DNS answer is not enough to pretend to be the relay.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
+
+from holdfast.errors import BadInput
+
+_RELAY = re.compile(r"https?://", re.IGNORECASE)
+_KEY = re.compile(r"z6Mk[1-9A-HJ-NP-Za-km-z]{44}")
+_HOST = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?|[0-9a-f:.]+")
+URL_CHARS_MAX = 200
+FORM_HINT = "write it as the relay prints it: https://relay.example#z6Mk... (http:// only for this machine itself)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +34,70 @@ class WitnessFolder:
         return str(self.folder)
 
 
-WitnessAddress = WitnessFolder  # with relays: WitnessFolder | WitnessRelay
+@dataclass(frozen=True, slots=True)
+class WitnessRelay:
+    """A relay: its address without a path, and the key that signs its answers."""
+
+    url: str  # https://host[:port]
+    key: str  # a multikey
+    invite: str = field(default="", compare=False, repr=False)  # for the first registration; stored nowhere
+
+    def __str__(self) -> str:
+        return f"{self.url}#{self.key}"
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).hostname or ""
+
+
+WitnessAddress = WitnessFolder | WitnessRelay
 
 
 def parse_witness_address(text: str, *, base: Path | None = None) -> WitnessAddress:
-    """The address as settings and `--witness` write it; a folder's path is relative to `base`."""
+    """The address as settings and `--witness` write it; a folder's path is relative to `base`. Raises BadInput."""
+    if _RELAY.match(text):
+        return parse_relay_address(text)
     return WitnessFolder(Path(os.path.abspath((base or Path.cwd()) / Path(text).expanduser())))
+
+
+def parse_relay_address(text: str) -> WitnessRelay:
+    """Raises BadInput."""
+    url, _, key = text.partition("#")
+    if not _KEY.fullmatch(key):
+        raise BadInput(f"the address {text!r} does not end in # and the relay's key", hint=FORM_HINT)
+    return WitnessRelay(parse_relay_url(url), key)
+
+
+def parse_relay_url(text: str) -> str:
+    """The address of a relay without its key, in one spelling. Raises BadInput."""
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise BadInput(f"{text!r} is not the address of a relay: {error}", hint=FORM_HINT) from None
+    rest = (parts.path.strip("/"), parts.query, parts.fragment, parts.username, parts.password)
+    if parts.scheme not in ("https", "http") or not _HOST.fullmatch(host) or len(text) > URL_CHARS_MAX or any(rest):
+        raise BadInput(f"{text!r} is not the address of a relay", hint=FORM_HINT)
+    if parts.scheme == "http" and not is_loopback(host):
+        raise BadInput(f"{text!r} would send everything unencrypted to another machine", hint=FORM_HINT)
+    shown = f"[{host}]" if ":" in host else host
+    usual = 443 if parts.scheme == "https" else 80
+    return f"{parts.scheme}://{shown}" + ("" if port in (None, usual) else f":{port}")
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def folders_of(addresses: Iterable[WitnessAddress]) -> tuple[Path, ...]:
     """The folders among these addresses: each must be kept out of backups and of other folders."""
-    return tuple(one.folder for one in addresses)
+    return tuple(one.folder for one in addresses if isinstance(one, WitnessFolder))
+
+
+def relays_of(addresses: Iterable[WitnessAddress]) -> tuple[WitnessRelay, ...]:
+    return tuple(one for one in addresses if isinstance(one, WitnessRelay))

@@ -62,7 +62,7 @@ from holdfast.identity.vault.ring import Escrow
 from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import Vault, check_free, exists, unfinished
 from holdfast.identity.witness.observe import records_of
-from holdfast.identity.witness.open_witnesses import open_witnesses
+from holdfast.identity.witness.open_witnesses import answering, open_witnesses
 from holdfast.identity.witness.witness import copy_of
 from holdfast.journal.admin import Restored as Rewound
 from holdfast.journal.bind import journal_at
@@ -227,16 +227,16 @@ def find_obstacle(
     if survey.unplaced and not accept_older:
         return LogMissing(
             f"{survey.unplaced[0]}. This key log cannot verify snapshots signed after it",
-            hint="give the newer log with --log FILE, --witness DIR or --card FILE; if there is none, "
+            hint="give the newer log with --log FILE, --witness or --card FILE; if there is none, "
             "--accept-older restores what this log can verify",
         )
     return None if keep_keys else _find_done(survey.log, vault, again=again)
 
 
-def old_witnesses_short(survey: Survey, witnesses: Sequence[WitnessAddress], *, port: Signatures) -> int:
+async def old_witnesses_short(survey: Survey, witnesses: Sequence[WitnessAddress], *, port: Signatures) -> int:
     """How many of the witnesses that must vouch for a recovery are missing."""
     tier = survey.log.generations[-1].tier.witnesses
-    reached = open_witnesses(witnesses, port=port).by_key
+    reached = (await answering(open_witnesses(witnesses, port=port))).by_key
     return max(tier.needed - sum(key in reached for key in tier.members), 0)
 
 
@@ -252,8 +252,9 @@ async def _recover_identity(
     home = load_home(target.home)
     witnesses = tuple(dict.fromkeys((*evidence.witnesses, *home.witnesses)))
     new = target.new_witnesses
-    if old_witnesses_short(survey, witnesses, port=port) and not new and target.spare_witness is not None:
-        new = (await _fresh_spare(target.spare_witness, survey.log, port=port),)
+    spare = target.spare_witness
+    if not new and spare is not None and await old_witnesses_short(survey, witnesses, port=port):
+        new = (await _fresh_spare(spare, survey.log, port=port),)
     arbiter = home.arbiter_for(hosts=bool(target.journal_url), folder=target.arbiter)
     old = home.settings.identity
     changed = msgspec.structs.replace(old, vault=str(target.vault), second=str(target.second), arbiter=arbiter)

@@ -23,7 +23,7 @@ from holdfast.backup.places.places import Passphrases, Place, read_places, repos
 from holdfast.backup.restore.restore_home import Means
 from holdfast.core.reading_ring import refuse
 from holdfast.errors import BadInput, HoldfastError, LogMissing, VaultLocked
-from holdfast.identity.acts.paper_acts import check_paper, find_phrase, matches
+from holdfast.identity.acts.paper_acts import check_paper, choose_log, find_phrase
 from holdfast.identity.files.own_log import read_logs
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.paper.derive import PaperKeys
@@ -57,6 +57,7 @@ class Evidence:
     copies: tuple[LogCopy, ...] = ()  # of the log: from the card, from a file
     witnesses: tuple[WitnessAddress, ...] = ()
     agent: str = ""  # its name, where a place holds several
+    id: str = ""  # where the words fit several logs
     rsh: str = ""
     remote_program: str = ""
 
@@ -128,7 +129,7 @@ async def survey_evidence(
     if not logs:
         raise LogMissing(
             "none of the places has the key log of an agent",
-            hint="give the public card with --card FILE, or a witness with --witness DIR",
+            hint="give the public card with --card FILE, or a witness with --witness",
         )
     with ExitStack() as stack:
         if evidence.vault is not None:
@@ -144,8 +145,7 @@ async def survey_evidence(
             )
             stack.enter_context(phrase)
             paper = stack.enter_context(PaperKeys(phrase, evidence.passphrase))
-            found = next(one for one in logs if matches(one.log, paper))
-            log = found.completed(paper, port=port)
+            log = choose_log(logs, paper, id=evidence.id).completed(paper, port=port)
             check_paper(log, paper)
             escrow, raw = _open_escrow(sources, log, paper)
     own = [one for one in sources.found if _agent_of(one) in (log.id, None)]
@@ -217,7 +217,7 @@ def _log_of_id(agent: AgentId, logs: Sequence[KeyLog]) -> KeyLog:
     if found is None:
         raise LogMissing(
             f"none of the places has the key log of {agent}, the agent of this rescue key",
-            hint="give a place of that agent, or a witness with --witness DIR",
+            hint="give a place of that agent, or a witness with --witness",
         )
     return found
 

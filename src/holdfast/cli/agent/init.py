@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from holdfast.cli.command import Commands, add_list, add_options, new_command
+from holdfast.cli.command import Commands, add_options, add_witnesses, new_command
 from holdfast.cli.input.input_slots import add_slot_options
 from holdfast.cli.screen.screen import print_fields, print_json, talk
 
@@ -42,13 +42,13 @@ def add_identity_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--second", metavar="DIR", help="where the next key is kept: another disk, or another user's folder"
     )
-    add_list(
+    add_witnesses(
         parser,
         "--witness",
-        "DIR",
-        "the folder of a witness; repeatable: 3 tolerate one offline, 4 tolerate one that lies "
-        "(default: one, ~/.config/holdfast/witness/NAME)",
+        "a witness; repeatable: 3 tolerate one offline, 4 tolerate one that lies "
+        "(default: one, the folder ~/.config/holdfast/witness/NAME)",
     )
+    add_options(parser, "--invite")
     parser.add_argument(
         "--arbiter",
         metavar="DIR",
@@ -108,7 +108,7 @@ def make(args: argparse.Namespace, *, name: str, home: Path) -> dict[str, str | 
         folder=home,
         vault=vault,
         second=second_place(args.second, vault, name),
-        witnesses=witnesses_of(args.witness) or (default_witness(name),),
+        witnesses=witnesses_of(args.witness, args.invite) or (default_witness(name),),
         arbiter=arbiter if arbiter == BY_JOURNAL else str(path_of(arbiter)),
         keys=(),
         second_keys=(),

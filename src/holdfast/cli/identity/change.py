@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import dataclasses
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from holdfast.cli.command import acting_home
@@ -41,7 +41,7 @@ from holdfast.identity.vault.keyset import KeySet
 from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.layout.agent_home import AgentHome, home_folder, load_home, root_folder
 from holdfast.layout.moved import check_not_moved
-from holdfast.layout.witness_address import folders_of
+from holdfast.layout.witness_address import WitnessAddress, folders_of
 from holdfast.recovery.recover_target import check_outside, check_target
 
 
@@ -51,16 +51,14 @@ def run_rotate(args: argparse.Namespace) -> int:
     end = "at once" if why is RotationReason.STOLEN else "within ten minutes"
     what = f"{home.name} gets new keys in {home.vault} and {home.second}; certificates of the old keys end {end}"
     confirm("rotate", what, yes=args.yes)
-    done = rotate(home, args, why, witnesses=args.witness)
+    done = rotate(home, args, why, named=witnesses_of(args.witness, args.invite))
     report(load_home(home.folder), done, as_json=args.json)
     return 0
 
 
 def rotate(
-    home: AgentHome, args: argparse.Namespace, why: RotationReason, witnesses: list[str] | None = None
+    home: AgentHome, args: argparse.Namespace, why: RotationReason, named: Sequence[WitnessAddress] = ()
 ) -> ActResult:
-    named = witnesses_of(witnesses or ())
-
     async def act(keys: KeySet) -> ActResult:
         session = await open_log_session(home, port=Sodium(), make=named)
         wit = open_witnesses(named, port=Sodium()).keys() if named else None
@@ -113,7 +111,7 @@ def _by_paper(home: AgentHome, args: argparse.Namespace, given: Given) -> ActRes
     if change:
         talk(f"corrected a wrong word: {change}; check the sheet")
 
-    named = witnesses_of(args.new_witness)
+    named = witnesses_of(args.new_witness, args.invite)
 
     async def locked(paper: PaperKeys) -> ActResult:
         session = await open_log_session(home, port=Sodium(), make=named)
@@ -182,7 +180,8 @@ def run_recover(args: argparse.Namespace) -> int:
         second_keys=(),
         copies=(*read_card_files(args.card), *(read_log_file(path_of(one)) for one in args.log)),
         witnesses=witnesses_of(args.witness),
-        new_witnesses=witnesses_of(args.new_witness),
+        new_witnesses=witnesses_of(args.new_witness, args.invite),
+        id=args.id,
         escrow=read_file(path_of(args.escrow), FILE_BYTES_MAX) if args.escrow is not None else None,
         again=args.again,
     )

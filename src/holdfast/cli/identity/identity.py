@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from holdfast.cli.command import Commands, acting_home, add_flag, add_list, add_options, imported, new_noun, new_verb
+from holdfast.cli.command import (
+    Commands,
+    acting_home,
+    add_flag,
+    add_list,
+    add_options,
+    add_witnesses,
+    imported,
+    new_noun,
+    new_verb,
+)
 from holdfast.cli.input.input_sheet import add_words_options
 from holdfast.cli.input.input_slots import add_slot_options
 from holdfast.errors import BadInput, BadSettings
@@ -51,7 +61,8 @@ def add_parser(commands: Commands) -> None:
         default="planned",
         help="planned (default): old certificates stay valid for ten more minutes; stolen: they become invalid at once",
     )
-    add_list(parser, "--witness", "DIR", "use these witnesses instead of the old ones; name the whole new set")
+    add_witnesses(parser, "--witness", "use these witnesses instead of the old ones; name the whole new set")
+    add_options(parser, "--invite")
     add_slot_options(parser, new=False)
     add_options(parser, "--yes", "--json")
     parser = new_verb(verbs, "evict", imported("identity.change", "run_evict")).help("""
@@ -71,7 +82,8 @@ def add_parser(commands: Commands) -> None:
     add_options(parser, "--home")
     add_flag(parser, "--paper", "with the recovery words")
     add_flag(parser, "--lock-only", "with --paper: only lock; install no keys")
-    add_list(parser, "--new-witness", "DIR", "with --paper: the witnesses of the last recovery are lost; use these")
+    add_witnesses(parser, "--new-witness", "with --paper: the witnesses of the last recovery are lost; use these")
+    add_options(parser, "--invite")
     add_words_options(parser)
     add_slot_options(parser, new=False)
     add_options(parser, "--yes", "--json")
@@ -79,8 +91,8 @@ def add_parser(commands: Commands) -> None:
         everything is lost: recover from the recovery words
 
         Recover an agent's identity from the words of its sheet, or from enough shares, on a new machine. The key
-        log comes from a witness, from a backup's kel.jsonl, or from the code on the public card. The id does not
-        change. Holders of the old keys are locked out.
+        log comes from a witness, from a backup's kel.jsonl, or from the code on the public card. A relay that keeps
+        the log finds it by the words alone. The id does not change. Holders of the old keys are locked out.
 
         Holdfast finds one wrong, missing or swapped word. escrow.age, stored next to every backup, holds the keys
         of the journal; without it, Holdfast makes new ones. It asks for the words without showing them. If a run is
@@ -88,6 +100,8 @@ def add_parser(commands: Commands) -> None:
         examples:
           holdfast identity recover --home ada --second /media/stick/ada --card card.txt \\
             --new-witness ~/witness/ada
+          holdfast identity recover --home ada --second /media/stick/ada \\
+            --witness https://relay.example#z6Mk...
           holdfast identity recover --home ada --second /srv/second/ada \\
             --log backup/kel.jsonl --witness /mnt/witness --escrow backup/escrow.age
         """)
@@ -96,8 +110,9 @@ def add_parser(commands: Commands) -> None:
     add_options(parser, "--vault", "--second")
     add_list(parser, "--card", "FILE", "the public card: its text, or a scan (PDF, PNG, JPEG); repeat it for each page")
     add_list(parser, "--log", "FILE", "a copy of kel.jsonl; Holdfast also reads receipts.jsonl next to it")
-    add_list(parser, "--witness", "DIR", "the folder of an existing witness of the agent")
-    add_list(parser, "--new-witness", "DIR", "the old witnesses are lost: make a new one here")
+    add_witnesses(parser, "--witness", "an existing witness of the agent")
+    add_witnesses(parser, "--new-witness", "the old witnesses are lost: use this new one")
+    add_options(parser, "--invite", "--id")
     parser.add_argument("--escrow", metavar="FILE", help="the file escrow.age; there is one next to every backup")
     add_flag(
         parser,

@@ -22,6 +22,7 @@ from holdfast.identity.log.log import replay
 from holdfast.identity.log.log_state import KeyLog, find_liars, is_final
 from holdfast.identity.paper.sheets import SheetRegister
 from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.records.encodings import AgentId
 from holdfast.identity.records.records import LogPosition
 from holdfast.identity.speaker.open_speaker import VaultSpeaker
 from holdfast.identity.speaker.signer_client import SignerClient, SignerSpeaker
@@ -57,7 +58,7 @@ async def fetch(home: AgentHome) -> Mapping[str, str]:
     except LogDamaged:
         from holdfast.identity.files.own_log import read_logs
 
-        found = [one.log for one in await read_logs((), reached, port=Sodium())]
+        found = [one.log for one in await read_logs((), reached, port=Sodium(), ids=_own_id(home))]
         log = _ours(home, found)
         if log is None:
             raise
@@ -66,6 +67,13 @@ async def fetch(home: AgentHome) -> Mapping[str, str]:
     rewrite_own_log(home.folder, session.log)
     session.show()
     return silent
+
+
+def _own_id(home: AgentHome) -> tuple[AgentId, ...]:
+    try:
+        return (AgentId(read_identity(home.identity_file).id),)
+    except (LogDamaged, LogMissing):
+        return ()
 
 
 def _ours(home: AgentHome, found: list[KeyLog]) -> KeyLog | None:

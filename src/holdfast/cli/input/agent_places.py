@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast.cli.screen.screen import talk
@@ -13,8 +14,15 @@ from holdfast.identity.files.own_log import FILE_BYTES_MAX, RECEIPTS
 from holdfast.identity.paper.paper import read_card
 from holdfast.identity.paper.scan import PICTURE_BYTES_MAX, PICTURES, scan
 from holdfast.identity.witness.witness import LogCopy
-from holdfast.layout.witness_address import WitnessAddress, WitnessFolder, parse_witness_address
+from holdfast.layout.witness_address import (
+    WitnessAddress,
+    WitnessFolder,
+    WitnessRelay,
+    parse_witness_address,
+    relays_of,
+)
 
+INVITES_BYTES_MAX = 65_536
 SAME_DISK = (
     "risk: the second place is on the same disk as the vault: a thief who takes the disk has both, "
     "and a broken disk loses both. Another disk, or a USB stick in a drawer, is better"
@@ -34,9 +42,23 @@ def paths_of(given: Sequence[str]) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(map(path_of, given)))
 
 
-def witnesses_of(given: Sequence[str]) -> tuple[WitnessAddress, ...]:
-    """The addresses that `--witness` or `--new-witness` named, each once."""
-    return tuple(dict.fromkeys(map(parse_witness_address, given)))
+def witnesses_of(given: Sequence[str], invites: Sequence[str] = ()) -> tuple[WitnessAddress, ...]:
+    """The addresses that `--witness` or `--new-witness` named, each once; relays with the invites of `--invite`."""
+    found = tuple(dict.fromkeys(map(parse_witness_address, given)))
+    relays = relays_of(found)
+    tokens: dict[str, str] = {}
+    for path in invites:
+        for line in read_file(path_of(path), INVITES_BYTES_MAX).decode(errors="replace").splitlines():
+            host, _, token = line.strip().rpartition(" ")
+            if not host and token and len(relays) != 1:
+                raise BadInput(
+                    f"{path} does not say for which relay its invite is", hint="write lines of HOST and INVITE"
+                )
+            if token:
+                tokens[host.strip() or relays[0].host] = token
+    return tuple(
+        replace(one, invite=tokens.get(one.host, "")) if isinstance(one, WitnessRelay) else one for one in found
+    )
 
 
 def default_witness(name: str) -> WitnessAddress:

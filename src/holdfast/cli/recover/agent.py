@@ -48,7 +48,7 @@ from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.vault.rescue import Rescue, read_key_file
 from holdfast.identity.vault.vault import exists
 from holdfast.layout.agent_home import ENVIRONMENT, home_in, root_folder
-from holdfast.layout.witness_address import folders_of
+from holdfast.layout.witness_address import folders_of, relays_of
 from holdfast.recovery.recover_agent import RecoveredAgent, RecoveryTarget, find_obstacle, recover_agent
 from holdfast.recovery.recover_target import check_outside, check_same_agent, check_target, is_agents
 from holdfast.recovery.rescued_copy import make_harmless
@@ -174,9 +174,9 @@ def _wish(args: argparse.Namespace, survey: Survey) -> Wish:
 
 
 def has_paper_alone(args: argparse.Namespace) -> bool:
-    """Sheet and card, but no backup: only the identity can be recovered."""
+    """Sheet and card, or sheet and the address of a relay, but no backup: only the identity can be recovered."""
     named = args.place or os.path.lexists(home_in(root_folder(args.home)) / "places.json")
-    return bool(args.card) and not named and not args.keep_keys
+    return bool(args.card or relays_of(witnesses_of(args.witness))) and not named and not args.keep_keys
 
 
 def run_without_backup(args: argparse.Namespace) -> int:
@@ -184,10 +184,10 @@ def run_without_backup(args: argparse.Namespace) -> int:
 
     if args.dry_run or args.to or args.at or args.start:
         raise BadInput("no place was given, so there is nothing to restore", hint="give --place ADDRESS")
-    talk("no place was given: this recovers the identity, without any state")
+    talk("no place was given: this recovers the identity, without any state: no journal, no memory, no effect keys")
     folder = _given_folder(args)
     if folder is None and not args.agent:
-        raise BadInput("the card does not say which folder to make", hint="give --agent NAME or --home FOLDER")
+        raise BadInput("neither card nor relay says which folder to make", hint="give --agent NAME or --home FOLDER")
     folder = folder or Path.cwd() / args.agent
     args.home, args.name = str(folder), args.agent or folder.name.lower()
     args.escrow = None
@@ -201,7 +201,7 @@ def _ask_place() -> str:
         raise BadInput(
             "no place was given",
             hint="give --place FOLDER or --place ssh://user@host/path; "
-            "if there is no backup, --card FILE recovers the identity alone",
+            "if there is no backup, --card FILE or --witness with a relay's address recovers the identity alone",
         )
     talk(
         "Where are the agent's backups? A folder, or ssh://user@host/path (see the recovery sheet or the public card)."
@@ -217,6 +217,7 @@ def _have(args: argparse.Namespace, vault: Path) -> Evidence:
     evidence = Evidence(
         places=tuple(args.place),
         agent=args.agent,
+        id=args.id,
         rsh=args.rsh,
         witnesses=witnesses_of(args.witness),
         copies=(*read_card_files(args.card), *(read_log_file(path_of(one)) for one in args.log)),
@@ -254,7 +255,7 @@ def _target(args: argparse.Namespace, folder: Path, name: str, vault: Path) -> R
         keys=keys,
         second_keys=second_keys,
         spare_witness=default_witness(name),
-        new_witnesses=witnesses_of(args.new_witness),
+        new_witnesses=witnesses_of(args.new_witness, args.invite),
         arbiter=str(default_place("arbiter", name)),
         again=args.again,
         accept_older=args.accept_older,

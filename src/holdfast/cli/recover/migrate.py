@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, acting_home, add_flag, add_options, new_noun, new_verb
+from holdfast.cli.command import Commands, acting_home, add_flag, add_options, add_witnesses, new_noun, new_verb
 from holdfast.cli.screen.screen import print_fields, print_json, talk
 from holdfast.errors import BadSettings, MoveRefused
 
@@ -59,7 +59,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--vault", metavar="DIR", required=True, help="the agent's vault on this host")
     parser.add_argument("--second", metavar="DIR", help="where the next key is kept on this host")
     parser.add_argument("--arbiter", metavar="DIR", help="the arbiter's folder on this host")
-    parser.add_argument("--witness", metavar="DIR", action="append", help="a witness's folder on this host; repeatable")
+    add_witnesses(parser, "--witness", "an existing witness, where it is on this host; repeatable")
     add_options(parser, "--passphrase-fd", "--json")
     parser = new_verb(verbs, "cancel", run_cancel).help("""cancel a move: the agent stays here
 

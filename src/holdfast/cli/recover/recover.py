@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from holdfast.cli.command import Commands, add_flag, add_list, add_options, new_command
+from holdfast.cli.command import Commands, add_flag, add_list, add_options, add_witnesses, new_command
 from holdfast.cli.input.input_sheet import add_words_options
 from holdfast.cli.input.input_slots import add_slot_options
 from holdfast.core.journal_address import is_url
@@ -68,13 +68,13 @@ def add_parser(commands: Commands) -> None:
     add_slot_options(parser, new=True)
     add_list(parser, "--card", "FILE", "the public card: its text, or a scan (PDF, PNG, JPEG); repeat it for each page")
     add_list(parser, "--log", "FILE", "a copy of kel.jsonl")
-    add_list(parser, "--witness", "DIR", "the folder of an existing witness of the agent")
-    add_list(
+    add_witnesses(parser, "--witness", "an existing witness of the agent")
+    add_witnesses(
         parser,
         "--new-witness",
-        "DIR",
         "use this witness instead of the old ones (default if too few of them answer: ~/.config/holdfast/witness/NAME)",
     )
+    add_options(parser, "--invite", "--id")
     parser.add_argument(
         "--at", metavar="TIME", help="restore the state of this time: 2026-11-15 or 2026-11-15T14:30 (UTC)"
     )

@@ -45,7 +45,15 @@ from holdfast.identity.records.encodings import PublicKey, key_bytes, key_digest
 from holdfast.identity.records.records import Inception, Keys, Record, Rotation, RotationReason
 from holdfast.identity.records.signed import Refusal, Signed
 from holdfast.identity.vault.keyset import KeySet
-from holdfast.identity.witness.open_witnesses import OpenWitnesses, ask_witnesses, is_settled, open_witnesses, publish
+from holdfast.identity.witness.open_witnesses import (
+    OpenWitnesses,
+    answering,
+    ask_witnesses,
+    check_new_relays,
+    is_settled,
+    open_witnesses,
+    publish,
+)
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.moved import check_not_moved
 from holdfast.layout.rescued import check_not_rescued
@@ -159,15 +167,15 @@ async def open_log_session(
     copy that was left behind must not change the keys under the new one; RescuedCopy."""
     check_not_moved(home.instance)
     check_not_rescued(home.folder)
-    reached = open_witnesses([*home.witnesses, *more], port=port)
     if make:
+        await check_new_relays(make, port=port)
         # Named before anything is sent: anyone who goes on after a kill must be able to reach them.
         fresh = open_witnesses(make, port=port, make=True)
         named = dict.fromkeys((*home.witnesses, *fresh.addresses.values()))
         settings = msgspec.structs.replace(home.settings.identity, witnesses=tuple(map(str, named)))
         write_identity_settings(home.settings_file, name=home.name, identity=settings)
         home = load_home(home.folder)
-        reached = open_witnesses([*home.witnesses, *more], port=port)
+    reached = await answering(open_witnesses([*home.witnesses, *more, *make], port=port))
     log = read_own_log(home.folder, port)
     session = LogSession(home=home, port=port, reached=reached, log=log)
     await refresh(session)

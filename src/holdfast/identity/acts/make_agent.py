@@ -55,12 +55,12 @@ from holdfast.identity.vault.import_key import Imported
 from holdfast.identity.vault.keyset import KeySet, create_vaults, get_op
 from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import Vault, exists, open_vault
-from holdfast.identity.witness.open_witnesses import OpenWitnesses, open_witnesses
+from holdfast.identity.witness.open_witnesses import OpenWitnesses, check_new_relays, open_witnesses
 from holdfast.identity.witness.witness_folder import SEED
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.engine_settings import Settings
 from holdfast.layout.settings import IdentitySettings, read_agent_settings, write_identity_settings
-from holdfast.layout.witness_address import WitnessAddress, folders_of
+from holdfast.layout.witness_address import WitnessAddress, WitnessFolder, folders_of
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 NONCE_BYTES = 16
@@ -133,6 +133,8 @@ async def make_agent(
     check_name(plan.name)
     check_plan(plan)
     went_on = exists(plan.vault)
+    if not went_on:
+        await check_new_relays(plan.witnesses, port=port)  # before the words: nobody copies them for nothing
     begun = None if went_on else _begin(plan, show=show, entropy=entropy, port=port)
     ensure_private_folder(plan.folder)
     # A journal that was here before the name keeps its ids: a new id for an old request would repeat its effects.
@@ -201,7 +203,8 @@ class _Begun:
 def _begin(plan: AgentPlan, *, show: Callable[[Phrase], None], entropy: Entropy, port: Signatures) -> _Begun:
     """Everything that can be refused, then the words."""
     _refuse_used(plan, port)
-    open_witnesses([one for one in plan.witnesses if os.path.lexists(one.folder / SEED)], port=port, make=True)
+    made = [one for one in plan.witnesses if isinstance(one, WitnessFolder) and os.path.lexists(one.folder / SEED)]
+    open_witnesses(made, port=port, make=True)
     keys = plan.folder / "keys.json"
     ring = read_keys(keys) if os.path.lexists(keys) else None
     with new_phrase(entropy) as phrase:

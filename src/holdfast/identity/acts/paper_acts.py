@@ -14,22 +14,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.core.clock import Entropy
-from holdfast.errors import BadPhrase, NotNow
+from holdfast.errors import BadInput, BadPhrase, NotNow
 from holdfast.identity.acts.log_act import ActResult, LogSession, settle
-from holdfast.identity.files.own_log import recovery_of
+from holdfast.identity.files.own_log import FoundLog, recovery_of
 from holdfast.identity.log import drafts
 from holdfast.identity.log.log_state import KeyLog, LogStanding
 from holdfast.identity.paper.derive import PaperKeys, PaperState, paper_fit
-from holdfast.identity.paper.phrase import Phrase, repair
+from holdfast.identity.paper.phrase import Phrase, read_phrase, repair
 from holdfast.identity.paper.shares import combine
-from holdfast.identity.records.encodings import AgentId, key_text
+from holdfast.identity.records.encodings import AgentId, Digest, key_digest, key_text
 from holdfast.identity.records.records import Keys, Record, Recovery, Retirement, Rotation, RotationReason
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.vault.keyset import NEXT, OP, KeySet, StagedKeys
 from holdfast.identity.vault.ring import read_escrow, store
 from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import Vault
-from holdfast.identity.witness.open_witnesses import is_settled, publish
+from holdfast.identity.witness.open_witnesses import OpenWitnesses, find_by_recovery_keys, is_settled, publish
+from holdfast.layout.witness_address import relays_of
 
 
 def matches(log: KeyLog, paper: PaperKeys) -> bool:
@@ -116,6 +117,50 @@ def find_phrase(
         return phrase, ""
     repaired = repair(words, fits)
     return repaired.phrase, repaired.change
+
+
+RECOVERY_KEYS_ASKED = 16  # generations whose key a relay is asked for: a paper is rarely used twice
+
+
+async def find_agents_by_paper(
+    reached: OpenWitnesses, *, words: str = "", shares: Sequence[str] = (), passphrase: str = ""
+) -> tuple[AgentId, ...]:
+    """The agents whose logs these relays found by the recovery keys of the paper. Raises BadPhrase, BadShare: a wrong
+    word can only be found with a log at hand."""
+    if not relays_of(reached.addresses.values()):
+        return ()
+    with combine(shares) if shares else read_phrase(words) as phrase, PaperKeys(phrase, passphrase) as paper:
+        digests: list[Digest] = []
+        for generation in range(1, RECOVERY_KEYS_ASKED + 1):
+            with paper.recovery(generation) as key:
+                digests.append(key_digest(key.public))
+    found, _ = await find_by_recovery_keys(digests, reached)
+    return tuple(dict.fromkeys(id_ for ids in found.values() for id_ in ids))
+
+
+def choose_log(found: Sequence[FoundLog], paper: PaperKeys, *, id: str = "") -> FoundLog:
+    """The log that belongs to this paper. A log can copy the commitment of another agent's inception, so where several
+    fit, one that this paper itself has recovered comes first, and else a person says which. Raises BadInput."""
+    fitting = [one for one in found if matches(one.log, paper) and id in ("", one.log.id)]
+    proven = [one for one in fitting if _recovered_by(one.log, paper)] or fitting
+    if len(proven) == 1:
+        return proven[0]
+    if not proven:
+        raise BadInput(f"the key log of {id} was not found, or does not belong to these words", hint="check --id")
+    raise BadInput(
+        f"several agents name the recovery key of these words: {', '.join(one.log.id for one in proven)}",
+        hint="one of them is a copy that someone else made; give the id on your sheet or card with --id",
+    )
+
+
+def _recovered_by(log: KeyLog, paper: PaperKeys) -> bool:
+    for one in log.generations[1:]:
+        record = one.tier.record
+        if isinstance(record, Recovery | Retirement):
+            with paper.recovery(record.g) as key:
+                if key.public in record.by:
+                    return True
+    return False
 
 
 async def retire(session: LogSession, paper: PaperKeys, *, heir: AgentId | None = None) -> ActResult:

@@ -27,34 +27,35 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.core.clock import Entropy
-from holdfast.errors import BadInput, HoldfastError, LogMissing, NotNow, VaultDamaged
+from holdfast.errors import BadInput, BadPhrase, BadShare, HoldfastError, LogMissing, NotNow, VaultDamaged
 from holdfast.host.private_files import check_place, ensure_private_folder
 from holdfast.identity.acts.log_act import ActResult, LogSession, Publish, act_lock, nowhere, refresh
 from holdfast.identity.acts.make_agent import check_name, open_by
 from holdfast.identity.acts.paper_acts import (
     can_vouch,
     check_paper,
+    choose_log,
+    find_agents_by_paper,
     find_phrase,
     find_unlocking,
     lock,
-    matches,
     unlock,
     unlocking,
 )
-from holdfast.identity.files.own_log import PENDING, clear_pending, find_own_log, read_logs, rewrite_own_log
+from holdfast.identity.files.own_log import PENDING, FoundLog, clear_pending, find_own_log, read_logs, rewrite_own_log
 from holdfast.identity.journal_keys.keyfile import is_pointer, read
 from holdfast.identity.journal_keys.vault_keys import point_keys, read_keys
 from holdfast.identity.log.log_state import KeyLog, LogStanding
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.records.ed25519 import Signatures
-from holdfast.identity.records.encodings import key_bytes
+from holdfast.identity.records.encodings import AgentId, key_bytes
 from holdfast.identity.records.records import Rotation, RotationReason
 from holdfast.identity.vault.keyset import KeySet, create_vaults
 from holdfast.identity.vault.ring import Escrow, open_escrow
 from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import exists
 from holdfast.identity.witness.observe import find_rivals
-from holdfast.identity.witness.open_witnesses import open_witnesses
+from holdfast.identity.witness.open_witnesses import OpenWitnesses, answering, check_new_relays, open_witnesses
 from holdfast.identity.witness.witness import LogCopy, copy_of
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.settings import IdentitySettings, write_identity_settings
@@ -80,6 +81,7 @@ class RecoveryOrder:
     keys: Sequence[UnlockKey]
     second_keys: Sequence[UnlockKey]
     name: str = ""  # empty: as identity.json in the folder says, else the folder's name
+    id: str = ""  # of the agent, where the words alone do not say it
     copies: tuple[LogCopy, ...] = ()  # of the log: card, backup
     witnesses: tuple[WitnessAddress, ...] = ()  # to ask
     new_witnesses: tuple[WitnessAddress, ...] = ()
@@ -126,18 +128,19 @@ async def recover_identity(
     recovered already, and `again` was not given), NotFinal (too few witnesses vouch; run it again, or name new ones),
     KeysReplaced (another machine with the same words was quicker), VaultExists, VaultLocked, BadInput."""
     _check_paths(order)
-    reached = open_witnesses(_addresses(order), port=port)
+    await check_new_relays(order.new_witnesses, port=port)
+    reached = await answering(open_witnesses(_addresses(order), port=port))
     own = _own(order.folder, port)
     copies = order.copies if own is None else (*order.copies, copy_of(own))
-    found = await read_logs(copies, reached, port=port)
+    found = await _found_logs(copies, reached, order, words=words, shares=shares, port=port)
     if not found:
         raise LogMissing(
             "Holdfast found no key log in the given files, folders and witnesses",
-            hint="give --card FILE, --log kel.jsonl, or --witness DIR",
+            hint="give --card FILE, --log kel.jsonl, or --witness with a folder or the address of a relay",
         )
     phrase, change = find_phrase([one.log for one in found], words=words, shares=shares, passphrase=order.passphrase)
     with phrase, PaperKeys(phrase, order.passphrase) as paper:
-        log = next(one for one in found if matches(one.log, paper)).completed(paper, port=port)
+        log = choose_log(found, paper, id=order.id).completed(paper, port=port)
         escrow = _escrow(order, paper)
         home = _planned_home(order)
         session = LogSession(home=home, port=port, reached=reached, log=log, beside_places=order.beside_places)
@@ -160,6 +163,29 @@ async def recover_identity(
     return RecoveredIdentity(
         home=session.home, log=done.log, change=change, kept=kept, lost=lost, refused=done.refused or {}
     )
+
+
+async def _found_logs(
+    copies: Sequence[LogCopy],
+    reached: OpenWitnesses,
+    order: RecoveryOrder,
+    *,
+    words: str,
+    shares: Sequence[str],
+    port: Signatures,
+) -> list[FoundLog]:
+    """All logs at hand; those at relays are found by the words. A mistake in the words matters only where nothing else
+    is at hand that could show it."""
+    mistake: HoldfastError | None = None
+    ids: tuple[AgentId, ...] = ()
+    try:
+        ids = await find_agents_by_paper(reached, words=words, shares=shares, passphrase=order.passphrase)
+    except (BadPhrase, BadShare) as error:
+        mistake = error
+    found = await read_logs(copies, reached, port=port, ids=ids)
+    if not found and mistake is not None:
+        raise mistake
+    return found
 
 
 async def _recovered(
@@ -306,7 +332,8 @@ def _check_witnesses(order: RecoveryOrder, session: LogSession) -> None:
     if len(reached) < tier.needed:
         raise NotNow(
             f"Holdfast can reach only {len(reached)} of the {tier.needed} required witnesses",
-            hint="give their folders with --witness; if they are lost for good, name new ones with --new-witness DIR",
+            hint="give their folders or addresses with --witness; if they are lost for good, name new ones with "
+            "--new-witness",
         )
 
 

@@ -185,14 +185,16 @@ class FoundLog:
         return log
 
 
-async def read_logs(copies: Sequence[LogCopy], reached: OpenWitnesses, *, port: Signatures) -> list[FoundLog]:
-    """Every agent of which these sources hold the beginning."""
+async def read_logs(
+    copies: Sequence[LogCopy], reached: OpenWitnesses, *, port: Signatures, ids: Sequence[AgentId] = ()
+) -> list[FoundLog]:
+    """Every agent of which these sources hold the beginning. `ids` are asked for besides: a relay lists none."""
     by_agent: dict[AgentId, list[LogCopy]] = {}
     for copy in copies:
         for id_ in {id_of(one) for one in records_of(copy) if isinstance(one.record, Inception)}:
             by_agent.setdefault(id_, []).append(copy)
     for key, witness in reached.by_key.items():
-        for id_ in {*by_agent, *list_agents(reached.addresses[key])}:
+        for id_ in dict.fromkeys((*by_agent, *ids, *list_agents(reached.addresses[key]))):
             try:
                 held = await asyncio.wait_for(witness.fetch(id_), 10)
             except (HoldfastError, OSError, TimeoutError):

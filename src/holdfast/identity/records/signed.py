@@ -34,6 +34,7 @@ class Family(StrEnum):
     HEAD = "head"
     ANSWER = "ans"
     DRILL = "drill"
+    RELAY = "relay"
 
 
 class Reason(StrEnum):
@@ -70,6 +71,10 @@ class Reason(StrEnum):
     ROLLED_BACK = "rolled-back"
     ONE_OPERATOR = "one-operator"
     NOBODY_ANSWERED = "nobody-answered"
+    HANDLE_TAKEN = "handle-taken"
+    OTHER_RELAY = "other-relay"
+    NOT_ADMITTED = "not-admitted"
+    FULL = "full"
 
 
 @dataclass(frozen=True, slots=True)

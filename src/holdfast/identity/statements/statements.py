@@ -129,7 +129,8 @@ def parse_profile(raw: bytes) -> Signed[Profile]:
 def judge_profile(
     signed: Signed[Profile], held: Signed[Profile] | None, log: KeyLog, *, now: int, port: Signatures
 ) -> Signed[Profile] | Refusal:
-    """The profile that counts from now on: the new one, the same one again, or a refusal."""
+    """The profile that counts from now on: the new one, the same one again, or a refusal. FORK is proof: both profiles
+    are validly signed, have one rank and say different things, so a caller keeps both."""
     profile = signed.record
     if held is not None and held.digest == signed.digest:
         return held
@@ -138,9 +139,12 @@ def judge_profile(
         return entry
     if now >= profile.exp:
         return Refusal(Reason.EXPIRED, "the profile has expired")
-    if held is not None and profile.rank <= held.record.rank:
+    if held is not None and profile.rank < held.record.rank:
         return Refusal(Reason.OLD_VERSION, f"profile {profile.rank} is not newer than profile {held.record.rank}")
-    return find_not_signed_by(signed, Family.PROF, entry, port) or signed
+    fault = find_not_signed_by(signed, Family.PROF, entry, port)
+    if fault is None and held is not None and profile.rank == held.record.rank:
+        return Refusal(Reason.FORK, f"the agent's keys signed two different profiles {profile.rank}")
+    return fault or signed
 
 
 def profile_stands(profile: Profile, log: KeyLog, *, now: int) -> bool:

@@ -1,11 +1,13 @@
 """The witnesses that an agent can reach, opened by their addresses; a record is brought to all of them.
 
 Only here an address becomes a witness: a new kind of address needs a case in `_open` and, where it
-can list the agents whose logs it keeps, one in `list_agents`.
+can list the agents whose logs it keeps, one in `list_agents`. A relay lists none: it finds an agent by
+the digest of a recovery key (`find_by_recovery_keys`).
 
 A folder becomes a witness only where a person names it as a new one. A known witness that is
 missing is reported and never created: a fresh folder would have another key, and the loss of the
-witness would stay unnoticed.
+witness would stay unnoticed. Opening a relay sends nothing: its key is in the address. Whether a new one answers is
+asked by `check_new_relays`, before anything is made that could not be taken back.
 
 To publish is to bring a record to all witnesses and gather their receipts.
 Nothing here decides whether the record is good: the caller has put it into its log already, and
@@ -32,13 +34,15 @@ from holdfast.host.private_files import check_place
 from holdfast.identity.log.log import NOBODY, WitnessKeys
 from holdfast.identity.log.log_state import KeyLog, is_final
 from holdfast.identity.records.ed25519 import Signatures
-from holdfast.identity.records.encodings import AgentId, PublicKey, parse_agent_id
+from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, parse_agent_id
 from holdfast.identity.records.records import Keys, Record
 from holdfast.identity.records.signed import Reason, Refusal, Signed
 from holdfast.identity.witness.observe import merge_copies, with_receipts
+from holdfast.identity.witness.relay_link import open_link
 from holdfast.identity.witness.witness import LogCopy, Witness
 from holdfast.identity.witness.witness_folder import SEED, Clock, FolderLogStore, WitnessService, witness_signer
-from holdfast.layout.witness_address import WitnessAddress
+from holdfast.identity.witness.witness_relay import RelayWitness
+from holdfast.layout.witness_address import WitnessAddress, WitnessFolder, WitnessRelay, relays_of
 
 AGENTS_MAX = 64  # logs that one witness is asked for, when no one says which agent
 
@@ -83,6 +87,8 @@ def open_witnesses(
 def list_agents(address: WitnessAddress) -> list[AgentId]:
     """The agents whose logs this witness keeps, as far as it lists them."""
     found: list[AgentId] = []
+    if not isinstance(address, WitnessFolder):
+        return found
     try:
         for path in sorted(address.folder.glob("hf1*.jsonl"))[:AGENTS_MAX]:
             found.append(parse_agent_id(path.stem))
@@ -91,7 +97,42 @@ def list_agents(address: WitnessAddress) -> list[AgentId]:
     return found
 
 
+async def check_new_relays(addresses: Sequence[WitnessAddress], *, port: Signatures) -> None:
+    """Each relay among them answers, with the key of its address. Raises RelayUnreachable, RelayUntrusted."""
+    await asyncio.gather(*(open_link(one, port=port).describe() for one in relays_of(addresses)))
+
+
+async def answering(reached: OpenWitnesses) -> OpenWitnesses:
+    """The same without the relays that do not answer now; those are named with the reason, as a missing folder is."""
+    relays = {key: one for key, one in reached.by_key.items() if isinstance(one, RelayWitness)}
+    answers = await asyncio.gather(*(_answer(one.link.describe()) for one in relays.values()))
+    silent = {key: one.message for key, one in zip(relays, answers, strict=True) if isinstance(one, Refusal)}
+    return OpenWitnesses(
+        by_key={key: one for key, one in reached.by_key.items() if key not in silent},
+        addresses=reached.addresses,
+        unreachable=reached.unreachable | {str(reached.addresses[key]): why for key, why in silent.items()},
+    )
+
+
+async def find_by_recovery_keys(
+    digests: Sequence[Digest], reached: OpenWitnesses
+) -> tuple[dict[PublicKey, tuple[AgentId, ...]], dict[str, str]]:
+    """By relay the agents whose logs commit to one of these keys, and which relay did not answer, with the reason."""
+    found: dict[PublicKey, tuple[AgentId, ...]] = {}
+    silent: dict[str, str] = {}
+    for key, witness in reached.by_key.items():
+        if isinstance(witness, RelayWitness):
+            answer = await _answer(witness.link.find_agents(tuple(digests)))
+            if isinstance(answer, Refusal):
+                silent[str(reached.addresses[key])] = answer.message
+            else:
+                found[key] = answer
+    return found, silent
+
+
 def _open(address: WitnessAddress, others: OpenWitnesses, *, port: Signatures, clock: Clock, make: bool) -> Witness:
+    if isinstance(address, WitnessRelay):
+        return RelayWitness(open_link(address, port=port))
     folder = address.folder
     check_place(folder, allow_network_fs=True)
     if not make and not os.path.lexists(folder / SEED):

@@ -21,6 +21,7 @@ from typing import Protocol
 from holdfast.identity.log import rules
 from holdfast.identity.log.log import NOBODY, Receipts, WitnessKeys, accept
 from holdfast.identity.log.log_state import KeyLog, LogEntry
+from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, PublicKey
 from holdfast.identity.records.records import LogPosition, Receipt, Record, Rotation
@@ -39,6 +40,14 @@ class LogCopy:
 
     records: tuple[bytes, ...]
     receipts: tuple[bytes, ...]
+
+
+_RECEIPT = b'{"b":{"at":'  # how the canonical line of a receipt begins, and no record of a log does
+
+
+def is_receipt(line: bytes) -> bool:
+    """Of two kinds of lines that are stored and sent together."""
+    return len(line) <= LINE_BYTES_MAX and line.startswith(_RECEIPT)
 
 
 class Witness(Protocol):

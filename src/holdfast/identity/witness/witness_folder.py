@@ -29,19 +29,17 @@ from holdfast.errors import BadRecord, HoldfastError, InvariantViolated, Witness
 from holdfast.host import private_files
 from holdfast.identity.log.log import NOBODY, Receipts, WitnessKeys, add_receipt, replay, witnesses_to_ask
 from holdfast.identity.log.log_state import KeyLog
-from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.ed25519 import Signatures, Signer
 from holdfast.identity.records.encodings import AgentId, PublicKey, parse_agent_id
 from holdfast.identity.records.records import Receipt, Record, id_of, parse_receipt, parse_record, sign_receipt
 from holdfast.identity.records.secret_bytes import SEED_BYTES, KeyPair, SecretBytes
 from holdfast.identity.records.signed import Reason, Refusal, Signed
 from holdfast.identity.witness.observe import merge_copies
-from holdfast.identity.witness.witness import LogCopy, Witness, WitnessVerdict, copy_of, judge_record
+from holdfast.identity.witness.witness import LogCopy, Witness, WitnessVerdict, copy_of, is_receipt, judge_record
 
 FILE_BYTES_MAX = 256 * 1024 * 1024  # a log of the longest generation is a hundredth of it
 SEED = "witness.seed"
 _LOCK = "lock"
-_RECEIPT = b'{"b":{"at":'  # how the canonical line of a receipt begins
 
 
 class FolderLogStore:
@@ -61,7 +59,7 @@ class FolderLogStore:
             size, before = self._load(id)
             judged = change(before)
             if isinstance(judged, WitnessVerdict) and judged.log is not before:
-                size = self._append(id, size, _added(before, judged.log))
+                size = self._append(id, size, added_lines(before, judged.log))
                 self._read[id] = (size, judged.log)
             return judged
 
@@ -85,7 +83,7 @@ class FolderLogStore:
         whole = raw[: raw.rfind(b"\n") + 1]
         if not whole:
             return 0, None
-        log = _replayed(whole, path, self._port)
+        log = replayed(whole, path, self._port)
         self._read[id] = (len(whole), log)
         return len(whole), log
 
@@ -137,24 +135,21 @@ def witness_signer(folder: Path) -> KeyPair:
     return KeyPair(SecretBytes(seed))
 
 
-def _replayed(raw: bytes, path: Path, port: Signatures) -> KeyLog:
+def replayed(raw: bytes, where: Path | str, port: Signatures) -> KeyLog:
+    """The log that a witness has stored, every signature checked. Raises WitnessDamaged."""
     lines = list(enumerate(raw.splitlines(), 1))
-    receipts = [one for one in lines if _is_receipt(one[1])]
-    records = [one for one in lines if not _is_receipt(one[1])]
+    receipts = [one for one in lines if is_receipt(one[1])]
+    records = [one for one in lines if not is_receipt(one[1])]
     try:
         log = replay(records, receipts, port=port)
     except BadRecord as error:
-        raise WitnessDamaged(f"{path}: {error.message}") from error
+        raise WitnessDamaged(f"{where}: {error.message}") from error
     if log is None:
-        raise WitnessDamaged(f"{path} has no record of a key log")
+        raise WitnessDamaged(f"{where} has no record of a key log")
     return log
 
 
-def _is_receipt(line: bytes) -> bool:
-    return len(line) <= LINE_BYTES_MAX and line.startswith(_RECEIPT)
-
-
-def _added(before: KeyLog | None, after: KeyLog) -> list[bytes]:
+def added_lines(before: KeyLog | None, after: KeyLog) -> list[bytes]:
     """The lines of the new log that the old one lacks, records first."""
     new = copy_of(after)
     if before is None:

@@ -1,0 +1,1 @@
+"""`holdfast relay`: run a relay, and an agent's own relays."""

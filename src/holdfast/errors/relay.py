@@ -1,0 +1,53 @@
+"""Relays: reaching one, believing it, and what it refuses."""
+
+from __future__ import annotations
+
+from holdfast.errors.base import Conflict, HostUnfit, Retryable, StateUnusable
+
+
+class RelayUnreachable(Retryable):
+    """No answer came from a relay: its name is unknown, nothing listens, TLS failed, or the time was up. Nothing can be
+    concluded from it; an agent whose relays do not answer continues."""
+
+    code = "relay-unreachable"
+    default_hint = "`holdfast relay doctor` asks all relays of the agent and says which of them answer"
+
+
+class RelayUntrusted(StateUnusable):
+    """What answered at the address of a relay is not signed by the relay's key, which stands after `#` in its address.
+    Holdfast used nothing of the answer. Either the relay has a new key, or another server answers in its name."""
+
+    code = "relay-untrusted"
+    default_hint = (
+        "compare the key after # with the one that `holdfast relay serve` prints at its start; if the relay has a new "
+        "key, it is a new witness: name it with `identity rotate --witness`"
+    )
+
+
+class RelayBusy(Retryable):
+    """The relay refuses for now: too many requests, no space left, or it is stopping. The message says how long to
+    wait."""
+
+    code = "relay-busy"
+    default_hint = "wait as long as the message says, then run the same command again"
+
+
+class RelayRefused(Conflict):
+    """The relay answered, and does not do what was asked. The message gives its reason."""
+
+    code = "relay-refused"
+    default_hint = "the message gives the relay's reason; `holdfast explain relay-protocol` lists all of them"
+
+
+class RelayNotAdmitted(RelayRefused):
+    """The relay does not know this agent, and registers only agents that bring an invite of its operator."""
+
+    code = "relay-not-admitted"
+    default_hint = "ask the relay's operator for an invite (`holdfast relay invite`), and give it with --invite FILE"
+
+
+class RelayUnfit(HostUnfit):
+    """The relay server cannot start here: the packages of the extra `relay` are missing, its folder belongs to another
+    relay process, or its settings contradict each other."""
+
+    code = "relay-unfit"

@@ -1,0 +1,52 @@
+"""A witness at a relay: submit and fetch of a key log over HTTP. Its key is the one that the address pins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.errors import BadRecord, RelayUntrusted
+from holdfast.identity.records.encodings import AgentId, PublicKey
+from holdfast.identity.records.records import id_of, parse_record
+from holdfast.identity.records.signed import Reason, Refusal
+from holdfast.identity.witness.relay_link import RelayLink
+from holdfast.identity.witness.witness import LogCopy, is_receipt
+
+
+@dataclass(frozen=True, slots=True)
+class RelayWitness:
+    """witness.Witness over a link. Raises what the link raises where the relay gives no answer of its own."""
+
+    link: RelayLink
+
+    @property
+    def key(self) -> PublicKey:
+        return self.link.key
+
+    async def submit(self, line: bytes, receipts: Sequence[bytes] = ()) -> bytes | Refusal:
+        try:
+            id_ = id_of(parse_record(line))
+        except BadRecord as error:
+            return Refusal(Reason.MALFORMED, error.message)
+        return await self.link.submit_record(id_, join_lines((line, *receipts)))
+
+    async def fetch(self, id: AgentId) -> LogCopy | None:
+        content = await self.link.find_log(id)
+        if content is None:
+            return None
+        copy = split_copy(content)
+        if not copy.records:
+            raise RelayUntrusted(f"{self.link.address.url}: it sent a key log without any record")
+        return copy
+
+
+def join_lines(lines: Sequence[bytes]) -> bytes:
+    return b"".join(line + b"\n" for line in lines)
+
+
+def split_copy(raw: bytes) -> LogCopy:
+    """Records and receipts of a log as they are sent and stored: one in a line."""
+    lines = raw.split(b"\n")[:-1]
+    return LogCopy(
+        records=tuple(line for line in lines if not is_receipt(line)), receipts=tuple(filter(is_receipt, lines))
+    )

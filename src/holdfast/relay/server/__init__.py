@@ -1,0 +1,1 @@
+"""The relay server: a store that syncs before it answers, the rules of registration, HTTP around both."""

@@ -1,0 +1,373 @@
+"""The relay over HTTP: cheap checks first, then the store, then a signed answer.
+
+The order for each request: the sender's bucket; method, path and length; the body, within its time; the agent's bucket;
+parsing; and only then signatures and the disk. Every answer is signed for the request that it answers
+(`statements/relay_answer.py`), refusals too, so that nothing between relay and agent can answer in the relay's name.
+`/healthz` and `/metrics` are for the operator and are not signed.
+
+The relay opens no connection to anyone: what it should know, agents bring.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TypeVar
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from holdfast.core.version import find_version
+from holdfast.errors import BadRecord, HoldfastError, RelayBusy
+from holdfast.host.log import Log
+from holdfast.host.sqlite import Db
+from holdfast.identity.log.log_state import KeyLog
+from holdfast.identity.records.canonical import RECORD_BYTES_MAX
+from holdfast.identity.records.ed25519 import Signatures, Signer
+from holdfast.identity.records.encodings import AgentId, parse_agent_id, parse_digest
+from holdfast.identity.records.records import AtPosition, id_of, parse_record
+from holdfast.identity.records.signed import Reason, Refusal, Signed
+from holdfast.identity.statements.relay_answer import (
+    INVITE_HEADER,
+    NONCE_FORM,
+    NONCE_HEADER,
+    digest_of_request,
+    signed_answer,
+)
+from holdfast.identity.statements.statements import parse_head, parse_profile
+from holdfast.identity.witness.relay_link import LOOKUP_MAX, RefusalContent, RelayDescription
+from holdfast.identity.witness.witness import copy_of
+from holdfast.identity.witness.witness_folder import WitnessService
+from holdfast.identity.witness.witness_relay import join_lines
+from holdfast.relay.server import limits, registry
+from holdfast.relay.server.logs import KeyLogs
+from holdfast.relay.server.settings import RelaySettings
+from holdfast.relay.server.store import Store
+
+PROTOCOL = 1
+INVITE_CHARS_MAX = 128
+HANDLE_FORM = r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?"
+_OCTETS = "application/octet-stream"
+_STATUS = {
+    Reason.NOT_ADMITTED: HTTPStatus.FORBIDDEN,
+    Reason.FULL: HTTPStatus.INSUFFICIENT_STORAGE,
+    Reason.MALFORMED: HTTPStatus.BAD_REQUEST,
+    Reason.NOT_BEGUN: HTTPStatus.NOT_FOUND,
+}
+
+
+class Said(Exception):
+    """An answer that ends a request early."""
+
+    def __init__(self, status: int, code: str, message: str, wait_s: float = 0) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.wait_s = status, code, message, wait_s
+
+
+T = TypeVar("T", bound=AtPosition)
+Answer = tuple[int, bytes]
+Handler = Callable[["Asked"], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request whose body is there and whose sender may ask."""
+
+    request: Request
+    body: bytes
+
+    @property
+    def id(self) -> AgentId:
+        text = self.request.path_params["id"]
+        try:
+            if parse_agent_id(text) == text:
+                return AgentId(text)
+        except BadRecord:
+            pass
+        raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, "the address does not end in the id of an agent")
+
+    @property
+    def sender(self) -> str:
+        client = self.request.client
+        return limits.block_of(client.host if client else "")
+
+
+@dataclass
+class Relay:
+    """A relay's state and its rules; `app` is the face of it."""
+
+    store: Store
+    signer: Signer
+    settings: RelaySettings
+    port: Signatures
+    log: Log
+    clock: Callable[[], float] = time.time
+    draining: bool = False
+    counts: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
+
+    def __post_init__(self) -> None:
+        rate = limits.Rate(self.settings.registrations_an_hour, self.settings.registrations_an_hour / 3600)
+        self._buckets = {
+            "GET": limits.Buckets(limits.READS),
+            "write": limits.Buckets(limits.WRITES),
+            "agent": limits.Buckets(limits.AGENT_WRITES),
+            "register": limits.Buckets(rate),
+        }
+        self._logs = KeyLogs(self.store, port=self.port)
+        self._registrar = registry.Registrar(
+            open=self.settings.registration == "open", agents_max=self.settings.agents_max
+        )
+
+    def app(self) -> Starlette:
+        def route(path: str, handler: Handler, method: str = "GET", body_max: int = 0) -> Route:
+            async def endpoint(request: Request) -> Response:
+                return await self._answered(request, handler, body_max)
+
+            return Route(path, endpoint, methods=[method], name=path)
+
+        line, lines = limits.LINE_BODY_BYTES_MAX, limits.LOG_BODY_BYTES_MAX
+        routes = [
+            route("/v1/relay", self._describe),
+            route("/v1/log", self._find_agents),
+            route("/v1/log/{id}", self._fetch),
+            route("/v1/log/{id}", self._submit, "POST", lines),
+            route("/v1/agents/{id}", self._profile),
+            route("/v1/agents/{id}", self._put_profile, "PUT", line),
+            route("/v1/agents/{id}/evidence", self._evidence),
+            route("/v1/handles/{name}", self._handle),
+            route("/v1/heads/{id}", self._head),
+            route("/v1/heads/{id}", self._put_head, "PUT", line),
+            Route("/healthz", self._healthz, methods=["GET"]),
+            Route("/metrics", self._metrics, methods=["GET"]),
+        ]
+        return Starlette(routes=routes, exception_handlers={HTTPException: self._no_route})
+
+    # calls
+
+    async def _describe(self, asked: Asked) -> Answer:
+        settings = self.settings
+        found = RelayDescription(
+            name=settings.name,
+            url=settings.url,
+            registration=settings.registration,
+            version=find_version(),
+            protocol=PROTOCOL,
+            record_bytes_max=RECORD_BYTES_MAX,
+        )
+        return HTTPStatus.OK, msgspec.json.encode(found)
+
+    async def _find_agents(self, asked: Asked) -> Answer:
+        given = asked.request.query_params.get("recovery", "").split(",")
+        try:
+            digests = tuple(map(parse_digest, given))
+        except BadRecord as error:
+            raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, error.message) from None
+        if len(digests) > LOOKUP_MAX:
+            raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, f"at most {LOOKUP_MAX} digests may be asked for")
+        ids = await asyncio.to_thread(self._logs.find_by_recovery_keys, digests)
+        return HTTPStatus.OK, join_lines([one.encode() for one in ids])
+
+    async def _fetch(self, asked: Asked) -> Answer:
+        copy = copy_of(await self._known(asked))
+        return HTTPStatus.OK, join_lines((*copy.records, *copy.receipts))
+
+    async def _submit(self, asked: Asked) -> Answer:
+        id_, lines = asked.id, asked.body.split(b"\n")
+        if lines.pop() or not 0 < len(lines) <= limits.RECEIPTS_MAX + 1:
+            why = f"the body must be a record and at most {limits.RECEIPTS_MAX} receipts, each a line"
+            raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, why)
+        self._spend("agent", id_)
+        try:
+            named = id_of(parse_record(lines[0]))
+        except BadRecord as error:
+            raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, error.message) from None
+        if named != id_:
+            raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, f"the record is about {named}")
+        invite = asked.request.headers.get(INVITE_HEADER, "")[: INVITE_CHARS_MAX + 1]
+        logs = self._logs.admitting(lambda db, agent: self._admit(db, agent, invite, asked.sender))
+        witness = WitnessService(logs, self.signer, port=self.port, clock=self._now)
+        answer = await witness.submit(lines[0], lines[1:])
+        return (HTTPStatus.OK, answer) if isinstance(answer, bytes) else _refused(answer)
+
+    def _admit(self, db: Db, id: AgentId, invite: str, sender: str) -> str | Refusal:
+        if self._registrar.open and not invite:
+            self._spend("register", sender)
+        return self._registrar.admit(db, id, invite)
+
+    async def _profile(self, asked: Asked) -> Answer:
+        id_ = asked.id
+        return _found(await asyncio.to_thread(self.store.read, lambda db: registry.find_line(db, id_, "profile")))
+
+    async def _put_profile(self, asked: Asked) -> Answer:
+        signed = self._parsed(asked, parse_profile)
+        log = await self._known(asked)
+        judged = await asyncio.to_thread(
+            self.store.write,
+            lambda db: registry.put_profile(
+                db,
+                signed,
+                self._logs.load(db, log.id) or log,
+                relay_name=self.settings.name,
+                now=self._now(),
+                port=self.port,
+            ),
+        )
+        return _refused(judged) if isinstance(judged, Refusal) else (HTTPStatus.OK, judged.line())
+
+    async def _evidence(self, asked: Asked) -> Answer:
+        id_ = asked.id
+        lines = await asyncio.to_thread(self.store.read, lambda db: registry.find_evidence(db, id_))
+        return _found(join_lines(lines) or None)
+
+    async def _handle(self, asked: Asked) -> Answer:
+        name = str(asked.request.path_params["name"])
+        if not re.fullmatch(HANDLE_FORM, name, re.ASCII):
+            raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, "that is not a handle")
+        now = self._now()
+        return _found(await asyncio.to_thread(self.store.read, lambda db: registry.find_handle(db, name, now=now)))
+
+    async def _head(self, asked: Asked) -> Answer:
+        id_ = asked.id
+        return _found(await asyncio.to_thread(self.store.read, lambda db: registry.find_line(db, id_, "head")))
+
+    async def _put_head(self, asked: Asked) -> Answer:
+        signed = self._parsed(asked, parse_head)
+        log = await self._known(asked)
+        judged = await asyncio.to_thread(
+            self.store.write,
+            lambda db: registry.put_head(
+                db, signed, self._logs.load(db, log.id) or log, now=self._now(), port=self.port
+            ),
+        )
+        return _refused(judged) if isinstance(judged, Refusal) else (HTTPStatus.OK, judged.line())
+
+    # what every call shares
+
+    async def _answered(self, request: Request, handler: Handler, body_max: int) -> Response:
+        nonce = request.headers.get(NONCE_HEADER, "")
+        body = b""
+        try:
+            if nonce and not re.fullmatch(NONCE_FORM, nonce, re.ASCII):
+                nonce = ""
+                raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, "the nonce is not in its form")
+            asked = Asked(request, b"")
+            self._spend("GET" if request.method == "GET" else "write", asked.sender)
+            if self.draining:
+                raise Said(HTTPStatus.SERVICE_UNAVAILABLE, "draining", "the relay is stopping", 10)
+            body = await _body(request, body_max)
+            status, content = await handler(Asked(request, body))
+        except Said as said:
+            status, content = _said(said)
+        except RelayBusy as error:
+            status, content = _said(Said(HTTPStatus.SERVICE_UNAVAILABLE, "busy", error.message, 1))
+        except HoldfastError as error:
+            self.log.event("relay-error", path=request.url.path, error=error.message)
+            status, content = _said(Said(HTTPStatus.INTERNAL_SERVER_ERROR, error.code, error.message))
+        return self._signed(request, nonce, body, status, content)
+
+    def _signed(self, request: Request, nonce: str, body: bytes, status: int, content: bytes) -> Response:
+        self.counts[request.method, status] += 1
+        raw_path = request.scope["raw_path"].decode("latin-1")
+        query = request.scope["query_string"].decode("latin-1")
+        ask = digest_of_request(request.method, f"{raw_path}?{query}" if query else raw_path, nonce, body)
+        raw = signed_answer(ask=ask, status=status, content=content, now=self._now(), signer=self.signer)
+        return Response(raw, status, media_type=_OCTETS, headers={"cache-control": "no-store"})
+
+    async def _no_route(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        content = RefusalContent(code="no-such-call", message="the relay has no such call")
+        nonce = request.headers.get(NONCE_HEADER, "")
+        nonce = nonce if re.fullmatch(NONCE_FORM, nonce, re.ASCII) else ""
+        return self._signed(request, nonce, b"", error.status_code, msgspec.json.encode(content))
+
+    def _spend(self, bucket: str, name: str) -> None:
+        wait_s = self._buckets[bucket].take(name, time.monotonic())
+        if wait_s:
+            raise Said(HTTPStatus.TOO_MANY_REQUESTS, "rate", "too many requests", wait_s)
+
+    async def _known(self, asked: Asked) -> KeyLog:
+        log = await asyncio.to_thread(self._logs.find, asked.id)
+        if log is None:
+            raise Said(HTTPStatus.NOT_FOUND, Reason.NOT_BEGUN, "the relay does not know this agent")
+        return log
+
+    def _parsed(self, asked: Asked, parse: Callable[[bytes], Signed[T]]) -> Signed[T]:
+        self._spend("agent", asked.id)
+        try:
+            signed = parse(asked.body.removesuffix(b"\n"))
+        except BadRecord as error:
+            raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, error.message) from None
+        if signed.record.id != asked.id:
+            raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, f"the record is about {signed.record.id}")
+        return signed
+
+    def _now(self) -> int:
+        return int(self.clock())
+
+    async def _healthz(self, request: Request) -> Response:
+        why = "the relay is stopping" if self.draining else self.store.failed
+        status = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
+        return Response(msgspec.json.encode({"ok": not why, "why": why}), status, media_type="application/json")
+
+    async def _metrics(self, request: Request) -> Response:
+        if request.client is None or request.client.host not in self.settings.metrics_from:
+            return Response(b"", HTTPStatus.NOT_FOUND)
+        return Response(await asyncio.to_thread(self._figures), media_type="text/plain; version=0.0.4")
+
+    def _figures(self) -> str:
+        counted = {"agent": "agents", "handle": "handles", "invite": "invites", "evidence": "evidence_lines"}
+        rows = self.store.read(
+            lambda db: {name: db.execute(f"SELECT count(*) FROM {name}").fetchall()[0][0] for name in counted}
+        )
+        lines = [f"holdfast_relay_{counted[name]} {count}" for name, count in rows.items()]
+        lines += [
+            f'holdfast_relay_requests_total{{method="{method}",status="{status}"}} {count}'
+            for (method, status), count in sorted(self.counts.items())
+        ]
+        lines.append(f"holdfast_relay_commits_total {self.store.commits}")
+        lines.append(f"holdfast_relay_store_failed {int(bool(self.store.failed))}")
+        return "\n".join(lines) + "\n"
+
+
+async def _body(request: Request, bytes_max: int) -> bytes:
+    """The body, if it is no longer and comes in time. A length that is too large is refused before it is read."""
+    too_large = Said(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too-large", f"a body may have {bytes_max:,} bytes here")
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length[:20]) > bytes_max:
+        raise too_large
+    parts, size = list[bytes](), 0
+    try:
+        async with asyncio.timeout(limits.BODY_S_MAX):
+            async for part in request.stream():
+                size += len(part)
+                if size > bytes_max:
+                    raise too_large
+                parts.append(part)
+    except (TimeoutError, ClientDisconnect):
+        raise Said(HTTPStatus.REQUEST_TIMEOUT, "too-slow", "the body did not come in time") from None
+    return b"".join(parts)
+
+
+def _found(content: bytes | None) -> Answer:
+    if content is None:
+        raise Said(HTTPStatus.NOT_FOUND, "not-found", "the relay has nothing there")
+    return HTTPStatus.OK, content
+
+
+def _refused(refusal: Refusal) -> Answer:
+    return _said(Said(_STATUS.get(refusal.reason, HTTPStatus.CONFLICT), refusal.reason, refusal.message))
+
+
+def _said(said: Said) -> Answer:
+    content = RefusalContent(code=said.code, message=said.message, wait_s=math.ceil(said.wait_s))
+    return said.status, msgspec.json.encode(content)

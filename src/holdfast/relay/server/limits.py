@@ -1,0 +1,60 @@
+"""Limits of a relay: sizes, and how often an address or an agent may ask. Checked before any signature is.
+
+A bucket holds some tokens and gets new ones at a steady rate; a request takes one, and without one it is refused with
+the time to wait. Addresses of IPv6 are counted by their /64, which is what one customer gets.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from holdfast.identity.records.canonical import LINE_BYTES_MAX
+from holdfast.identity.records.fields import LIST_MAX
+
+RECEIPTS_MAX = 4 * LIST_MAX  # that come with one record: those of the old and of the new witnesses, with room
+LOG_BODY_BYTES_MAX = (RECEIPTS_MAX + 1) * (LINE_BYTES_MAX + 1)
+LINE_BODY_BYTES_MAX = LINE_BYTES_MAX + 1
+BODY_S_MAX = 10.0  # until the whole body of a request is there
+BUCKETS_MAX = 16_384  # the longest unused are forgotten; a forgotten one is full again
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    burst: float
+    per_s: float
+
+
+READS = Rate(burst=600, per_s=50)  # of one address; a host may run a fleet of agents
+WRITES = Rate(burst=200, per_s=10)  # of one address
+AGENT_WRITES = Rate(burst=60, per_s=1)  # for one agent, from wherever: its log has limits of its own besides
+
+
+@dataclass(slots=True)
+class Buckets:
+    rate: Rate
+    _held: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict[str, tuple[float, float]])
+
+    def take(self, name: str, now: float) -> float:
+        """0 where a token was there; else the seconds until there is one."""
+        tokens, at = self._held.pop(name, (self.rate.burst, now))
+        tokens = min(self.rate.burst, tokens + max(0.0, now - at) * self.rate.per_s)
+        wait = 0.0 if tokens >= 1 else (1 - tokens) / self.rate.per_s
+        self._held[name] = (tokens if wait else tokens - 1, now)
+        if len(self._held) > BUCKETS_MAX:
+            self._held.popitem(last=False)
+        return wait
+
+
+def block_of(address: str) -> str:
+    """What counts as one sender."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        return str(ipaddress.ip_network((found, 64), strict=False))
+    return str(found)

@@ -1,0 +1,185 @@
+"""A relay process: its key, its store, uvicorn around the app, and an orderly end.
+
+SIGTERM and Ctrl-C stop accepting; requests that are under way are answered within DRAIN_S, and the store writes what
+waits before it closes. A kill instead loses nothing that was answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from holdfast.errors import RelayUnfit
+from holdfast.host.hardening import harden
+from holdfast.host.log import Log
+from holdfast.host.private_files import check_place
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.records.secret_bytes import KeyPair
+from holdfast.identity.witness.witness_folder import witness_signer
+from holdfast.relay.server.app import Relay
+from holdfast.relay.server.settings import RelaySettings
+from holdfast.relay.server.store import Store
+
+if TYPE_CHECKING:
+    from asyncio.transports import Transport
+
+DRAIN_S = 10
+HEADERS_S = 10.0  # until the head of a request is whole
+IDLE_S = 15  # of a connection between two requests
+BACKLOG = 2_048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningRelay:
+    """What an operator is shown at the start."""
+
+    key: str
+    listen: str
+    url: str
+
+    @property
+    def address(self) -> str:
+        return f"{self.url}#{self.key}"
+
+
+class TimedProtocol(H11Protocol):
+    """Closes a connection whose request does not begin in time: uvicorn waits for a slow head for ever."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Transport) -> None:
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        self._watch()
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        if self._late is None and self._waits():
+            self._late = self.loop.call_later(HEADERS_S, self._close_late)
+
+    def _waits(self) -> bool:
+        cycle: Any = self.cycle  # Any: uvicorn leaves it untyped
+        return cycle is None or bool(cycle.response_complete)
+
+    def _close_late(self) -> None:
+        self._late = None
+        if self._waits() and not self.transport.is_closing():
+            self.transport.close()
+
+    def _forget(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
+def relay_key(folder: Path) -> KeyPair:
+    """The relay's own key, made on first use: `witness.seed`, as every witness has it."""
+    check_place(folder)
+    return witness_signer(folder)
+
+
+def serve(folder: Path, settings: RelaySettings, *, log: Log, started: Callable[[RunningRelay], None]) -> None:
+    """Serve until SIGTERM or Ctrl-C. Raises RelayUnfit, WitnessDamaged, ModeTooWide; OSError where it cannot listen."""
+    harden()
+    check_place(folder)
+    store = Store(folder)
+    try:
+        signer = witness_signer(folder)
+        relay = Relay(store, signer, settings, Sodium(), log)
+        asyncio.run(_serve(relay, started=started))
+    finally:
+        store.close()
+
+
+async def _serve(relay: Relay, *, started: Callable[[RunningRelay], None]) -> None:
+    settings = relay.settings
+    host, port = settings.host_port
+    config = uvicorn.Config(
+        relay.app(),
+        host=host,
+        port=port,
+        http=TimedProtocol,
+        ws="none",
+        loop="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=True,
+        forwarded_allow_ips=list(settings.proxies),
+        limit_concurrency=settings.connections_max,
+        backlog=BACKLOG,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=DRAIN_S,
+        ssl_certfile=settings.tls_cert or None,
+        ssl_keyfile=settings.tls_key or None,
+    )
+    door = _listening(host, port)
+    listen = _shown(*door.getsockname()[:2])
+    shown = settings.url if port else f"http://{listen}"  # a port that the system chose
+
+    relay.settings = msgspec.structs.replace(settings, url=shown)
+
+    def begun() -> None:
+        relay.log.event("relay-started", listen=listen, url=shown, key=relay.signer.public)
+        started(RunningRelay(key=relay.signer.public, listen=listen, url=shown))
+
+    server = _Server(config, begun)
+
+    def stop() -> None:
+        relay.draining = True
+        server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    await server.serve(sockets=[door])
+    relay.log.event("relay-stopped")
+
+
+class _Server(uvicorn.Server):
+    """Signals are ours: what is under way is answered, and the process ends with 0."""
+
+    def __init__(self, config: uvicorn.Config, begun: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._begun = begun
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._begun()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=BACKLOG
+        )
+    except OSError as error:
+        raise RelayUnfit(
+            f"the relay cannot listen on {_shown(host, port)}: {error.strerror or error}",
+            hint="stop what listens there, or give another --listen HOST:PORT",
+        ) from error
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

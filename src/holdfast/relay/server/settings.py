@@ -1,0 +1,75 @@
+"""relay.toml in a relay's folder: settings of its operator, no secrets. Parsed strictly."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from holdfast.errors import BadInput, BadSettings
+from holdfast.host.private_files import read_plain
+from holdfast.layout.witness_address import is_loopback, parse_relay_url
+
+NAME = "relay.toml"
+FILE_BYTES_MAX = 1 << 16
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    listen: str = "127.0.0.1:7411"
+    url: str = ""  # what agents use; empty: http:// and `listen`
+    name: str = ""  # of handles, ada@NAME; empty: the host of `url`
+    registration: Literal["invite", "open"] = "invite"
+    registrations_an_hour: Count = 10  # of one address, where registration is open
+    agents_max: Count = 100_000
+    tls_cert: str = ""  # a file with the certificate and its chain
+    tls_key: str = ""
+    behind_proxy: bool = False  # a proxy does TLS, and nothing else reaches the port
+    proxies: tuple[str, ...] = ("127.0.0.1", "::1")  # whose X-Forwarded-For is believed
+    metrics_from: tuple[str, ...] = ("127.0.0.1", "::1")  # who may read /metrics
+    connections_max: Count = 1_000
+
+    @property
+    def host_port(self) -> tuple[str, int]:
+        parts = urlsplit(f"//{self.listen}")
+        return parts.hostname or "", parts.port or 0
+
+
+def read_relay_settings(folder: Path, **given: object) -> RelaySettings:
+    """The file, if there is one, with what the command line gave. Raises BadSettings."""
+    path = folder / NAME
+    try:
+        fields = tomllib.loads(read_plain(path, FILE_BYTES_MAX).decode())
+    except FileNotFoundError:
+        fields = {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadSettings(f"{path}: {error}") from None
+    fields |= {name: value for name, value in given.items() if value}
+    try:
+        settings = msgspec.convert(fields, RelaySettings)
+        host, port = settings.host_port
+        _check_open_to_others(settings, path)
+        url = parse_relay_url(settings.url or f"http://{settings.listen}")
+    except (msgspec.ValidationError, ValueError, BadInput) as error:
+        hint = "see `holdfast explain relay-settings`; give `url` where the relay does not listen on this machine alone"
+        raise BadSettings(f"{path}: {error}", hint=hint) from None
+    if not host or bool(settings.tls_cert) != bool(settings.tls_key):
+        raise BadSettings(f"{path}: `listen` must be HOST:PORT, and `tls_cert` and `tls_key` need each other")
+    return msgspec.structs.replace(
+        settings, url=url, name=settings.name or urlsplit(url).hostname or "", listen=f"{_shown(host)}:{port}"
+    )
+
+
+def _check_open_to_others(settings: RelaySettings, path: Path) -> None:
+    if not (is_loopback(settings.host_port[0]) or settings.tls_cert or settings.behind_proxy):
+        raise BadSettings(
+            f"{path}: on {settings.listen} the relay would serve other machines without TLS",
+            hint="set tls_cert and tls_key; or listen on 127.0.0.1; or set behind_proxy = true if a proxy does TLS",
+        )
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,180 @@
+"""The store of a relay: one SQLite file, one thread that writes, and no answer before the sync.
+
+True at all times: what `write` has returned is committed and synced. Acts that wait together share one transaction
+and one sync; each runs in a savepoint of its own, so one that fails undoes nothing of the others. If the commit
+fails, none of them has happened and each caller gets the error. A kill before the commit forgets acts that no caller
+has heard of; a kill after it leaves acts whose callers ask again, and every act may be repeated.
+
+Acts get the connection and nothing else; they are the transactions of the modules beside this one (logs, registry; mail
+to come). Readers use a second connection and see what is committed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from holdfast.errors import HoldfastError, RelayBusy, RelayUnfit, WitnessDamaged
+from holdfast.host import private_files
+from holdfast.host.sqlite import Db, log_ahead, open_or_create, open_to_read
+
+FILE = "relay.db"
+LOCK = "lock"
+FORMAT = "1"
+BATCH_MAX = 256  # acts in one transaction
+WAITING_MAX = 4_096  # acts that wait; more are refused, so memory has a bound
+
+T = TypeVar("T")
+Act = Callable[[Db], T]
+_Job = tuple[Act[Any], "Future[Any]"]  # Any: what an act returns is its caller's matter
+
+
+class Store:
+    """Opens or makes the store in a private folder. Raises RelayUnfit where another process serves it."""
+
+    def __init__(self, folder: Path) -> None:
+        private_files.ensure_private_folder(folder)
+        self.path = folder / FILE
+        self._lock = _locked(folder / LOCK)
+        try:
+            self._db = open_store(folder)
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._reader = open_to_read(self.path)
+        self._reading = threading.Lock()
+        self._jobs: queue.Queue[_Job | None] = queue.Queue(WAITING_MAX)
+        self.failed: str = ""  # why nothing is written any more
+        self.commits = 0
+        self._thread = threading.Thread(target=self._work, name="relay-store", daemon=True)
+        self._thread.start()
+
+    def write(self, act: Act[T]) -> T:
+        """The act's result, after its changes are synced. Blocks; called from a worker thread. Raises what the act
+        raises, RelayBusy where the disk is full or too many acts wait, WitnessDamaged where the file is damaged."""
+        done: Future[T] = Future()
+        try:
+            self._jobs.put_nowait((act, done))
+        except queue.Full:
+            raise RelayBusy("too many changes wait to be written; wait 1 s") from None
+        return done.result()
+
+    def read(self, act: Act[T]) -> T:
+        """The act's result over what is committed. Blocks for the time of the query."""
+        with self._reading:
+            try:
+                return act(self._reader)
+            except apsw.Error as error:
+                raise explained(error) from error
+
+    def close(self) -> None:
+        """Writes what waits, then closes. Safe to repeat."""
+        if self._thread.is_alive():
+            self._jobs.put(None)
+            self._thread.join()
+            self._reader.close()
+            self._db.close()
+            os.close(self._lock)
+
+    def _work(self) -> None:
+        ends = False
+        while not ends:
+            first = self._jobs.get()
+            jobs = [] if first is None else [first]
+            ends = first is None
+            while len(jobs) < BATCH_MAX and not ends:
+                try:
+                    more = self._jobs.get_nowait()
+                except queue.Empty:
+                    break
+                ends = more is None
+                if more is not None:
+                    jobs.append(more)
+            if jobs:
+                self._commit(jobs)
+
+    def _commit(self, jobs: list[_Job]) -> None:
+        results: list[tuple[Future[Any], Any, BaseException | None]] = []
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            for act, done in jobs:
+                results.append((done, *self._acted(act)))
+            self._db.execute("COMMIT")
+            self.commits += 1
+            self.failed = ""
+        except apsw.Error as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            why = explained(error)
+            self.failed = why.message
+            for _, done in jobs:
+                done.set_exception(why)
+            return
+        for done, result, error in results:
+            if error is None:
+                done.set_result(result)
+            else:
+                done.set_exception(error)
+
+    def _acted(self, act: Act[Any]) -> tuple[Any, BaseException | None]:
+        self._db.execute("SAVEPOINT act")
+        try:
+            result = act(self._db)
+        except apsw.Error:
+            raise  # the disk or the file: the whole transaction fails
+        except Exception as error:  # noqa: BLE001 - it is raised where the act was asked for
+            self._db.execute("ROLLBACK TO act")
+            self._db.execute("RELEASE act")
+            return None, error
+        self._db.execute("RELEASE act")
+        return result, None
+
+
+def open_store(folder: Path) -> Db:
+    """The file with its tables, each commit synced. Raises RelayUnfit for a newer format."""
+    path = folder / FILE
+    if os.path.lexists(path):
+        private_files.check_private_file(path)
+    else:
+        private_files.create_durably(path, b"")
+    try:
+        db = open_or_create(path)
+        log_ahead(db, synchronous="FULL")
+        db.pragma("foreign_keys", True)
+        db.execute(files("holdfast.relay.server").joinpath("schema.sql").read_text("utf-8"))
+        db.execute("INSERT OR IGNORE INTO meta VALUES ('format', ?)", (FORMAT,))
+        row = db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()
+    except apsw.Error as error:
+        raise explained(error) from error
+    if row is None or row[0] != FORMAT:
+        db.close()
+        raise RelayUnfit(f"{path} was written by a newer version of Holdfast", hint="install that version")
+    return db
+
+
+def explained(error: apsw.Error) -> HoldfastError:
+    if isinstance(error, apsw.FullError | apsw.IOError | apsw.ReadOnlyError):
+        return RelayBusy(f"the relay cannot write to its disk ({error}); wait 60 s")
+    return WitnessDamaged(f"the relay's store cannot be used: {error}")
+
+
+def _locked(path: Path) -> int:
+    """One process serves a store: two would hold two copies of what they signed in memory."""
+    fd = private_files.open_private(path, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise RelayUnfit(
+            f"another process serves the relay in {path.parent}", hint="stop it first, or give another --folder"
+        ) from None
+    return fd
