@@ -157,6 +157,8 @@ READING = (
     "drill list",
     "drill findings",
     "drill schedule",
+    "relay list",
+    "relay doctor",
 )
 
 
@@ -213,6 +215,10 @@ def test_every_command_finds_an_adopted_agent(
         for way in WAYS:
             one.run(*command.split(), way=way, code=1 if command == "doctor" else 0)
     one.run("journal", "copy", "--to", str(home / "new.db"), "--dry-run", way="--home")
+    away = "http://127.0.0.1:9#z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"  # nothing listens there
+    one.run("relay", "add", away, way="--home", code=8)
+    one.run("relay", "remove", away, way="HOLDFAST_HOME", code=2)
+    one.run("relay", "find", "ada@127.0.0.1", "--relay", away, way="--home", code=8)
     one.run("target", "set", "--rto", "15m", "--rpo", "1h", way="--home")
     one.run("backup", "verify", way="HOLDFAST_HOME")
     one.run("backup", "prune", "--dry-run", way="--home")

@@ -30,7 +30,7 @@ from holdfast.layout.witness_address import WitnessFolder
 
 
 class Places:
-    """Witnesses by name, in folders. The suite is run over relays too (tests/relay)."""
+    """Witnesses by name, in folders. The suite is run over relays too (test_relay_publishing.py)."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -61,7 +61,7 @@ async def _run(args: argparse.Namespace) -> int:
     async for finding in every_finding(address, settings=settings, deep=args.deep):
         found.append(finding)
         if not args.json:
-            _print(finding)
+            print_finding(finding)
     levels = {finding.level for finding in found}
     clean = not levels & {Level.WARNING, Level.DAMAGE}
     if args.json:
@@ -76,7 +76,7 @@ async def every_finding(address: JournalAddress, *, settings: Settings, deep: bo
     found at each place and at the witnesses: the fix is named once."""
     from dataclasses import replace
 
-    from holdfast.app.doctor import Level, examine, examine_identity
+    from holdfast.app.doctor import Level, examine, examine_identity, examine_relays
     from holdfast.layout.agent_home import load_home
 
     async def found() -> AsyncIterator[Finding]:
@@ -84,6 +84,8 @@ async def every_finding(address: JournalAddress, *, settings: Settings, deep: bo
             yield one
         if (address.folder / "identity.json").is_file():
             async for one in examine_identity(load_home(address.folder)):
+                yield one
+            async for one in examine_relays(load_home(address.folder)):
                 yield one
 
     evicted = False
@@ -93,7 +95,7 @@ async def every_finding(address: JournalAddress, *, settings: Settings, deep: bo
         evicted = evicted or replaced
 
 
-def _print(finding: Finding) -> None:
+def print_finding(finding: Finding) -> None:
     print_lines(f"{finding.level:<8} {finding.check:<10}  {one_line(finding.text, chars_max=1_000)}")
     if finding.mend:
         print_lines(f"{'':<8} {'':<10}  fix: {one_line(finding.mend, chars_max=1_000)}")

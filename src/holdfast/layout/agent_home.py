@@ -42,6 +42,8 @@ class AgentHome:
     settings_file = _Inside(NAME)
     identity_file = _Inside("identity.json")
     log_file = _Inside("kel.jsonl")
+    profile_file = _Inside("profile.json")  # the newest signed profile: where the agent is to be reached
+    peers_file = _Inside("peers.json")  # the newest profiles seen of other agents
     receipts_file = _Inside("receipts.jsonl")
     keys_file = _Inside("keys.json")
     instance = _Inside(INSTANCE)  # this host's own: never backed up, never copied

@@ -55,7 +55,13 @@ from holdfast.identity.vault.ring import Escrow, open_escrow
 from holdfast.identity.vault.slots import UnlockKey
 from holdfast.identity.vault.vault import exists
 from holdfast.identity.witness.observe import find_rivals
-from holdfast.identity.witness.open_witnesses import OpenWitnesses, answering, check_new_relays, open_witnesses
+from holdfast.identity.witness.open_witnesses import (
+    OpenWitnesses,
+    answering,
+    check_new_relays,
+    find_other_relays,
+    open_witnesses,
+)
 from holdfast.identity.witness.witness import LogCopy, copy_of
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.settings import IdentitySettings, write_identity_settings
@@ -141,6 +147,10 @@ async def recover_identity(
     phrase, change = find_phrase([one.log for one in found], words=words, shares=shares, passphrase=order.passphrase)
     with phrase, PaperKeys(phrase, order.passphrase) as paper:
         log = choose_log(found, paper, id=order.id).completed(paper, port=port)
+        more = await find_other_relays(log, reached, port=port)
+        order = replace(order, witnesses=(*order.witnesses, *more))
+        if more:
+            reached = await answering(open_witnesses(_addresses(order), port=port))
         escrow = _escrow(order, paper)
         home = _planned_home(order)
         session = LogSession(home=home, port=port, reached=reached, log=log, beside_places=order.beside_places)

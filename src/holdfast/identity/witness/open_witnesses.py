@@ -23,13 +23,14 @@ asked for its copy, which goes into the log: so the owner learns that someone el
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from holdfast.errors import BadRecord, HoldfastError
+from holdfast.errors import BadInput, BadRecord, HoldfastError
 from holdfast.host.private_files import check_place
 from holdfast.identity.log.log import NOBODY, WitnessKeys
 from holdfast.identity.log.log_state import KeyLog, is_final
@@ -37,12 +38,13 @@ from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, parse_agent_id
 from holdfast.identity.records.records import Keys, Record
 from holdfast.identity.records.signed import Reason, Refusal, Signed
+from holdfast.identity.statements.statements import parse_profile
 from holdfast.identity.witness.observe import merge_copies, with_receipts
 from holdfast.identity.witness.relay_link import open_link
 from holdfast.identity.witness.witness import LogCopy, Witness
 from holdfast.identity.witness.witness_folder import SEED, Clock, FolderLogStore, WitnessService, witness_signer
 from holdfast.identity.witness.witness_relay import RelayWitness
-from holdfast.layout.witness_address import WitnessAddress, WitnessFolder, WitnessRelay, relays_of
+from holdfast.layout.witness_address import WitnessAddress, WitnessFolder, WitnessRelay, parse_relay_url, relays_of
 
 AGENTS_MAX = 64  # logs that one witness is asked for, when no one says which agent
 
@@ -128,6 +130,24 @@ async def find_by_recovery_keys(
             else:
                 found[key] = answer
     return found, silent
+
+
+async def find_other_relays(log: KeyLog, reached: OpenWitnesses, *, port: Signatures) -> tuple[WitnessRelay, ...]:
+    """Where the witnesses of this log are that were not named, as the agent's profile at the named relays says it. The
+    keys are those of the log; a profile that someone else wrote can only lead to a relay that does not have them."""
+    named = {key for entry in log.entries() for keys in entry.needs for key in keys.members} - set(reached.addresses)
+    found: dict[PublicKey, WitnessRelay] = {}
+    for witness in reached.by_key.values():
+        if not isinstance(witness, RelayWitness) or not named:
+            continue
+        raw = await _answer(witness.link.find_profile(log.id))
+        if not isinstance(raw, bytes):
+            continue
+        with contextlib.suppress(BadRecord, BadInput):
+            for one in parse_profile(raw).record.relays:
+                if one.wit in named:
+                    found[one.wit] = WitnessRelay(parse_relay_url(one.url), one.wit)
+    return tuple(found.values())
 
 
 def _open(address: WitnessAddress, others: OpenWitnesses, *, port: Signatures, clock: Clock, make: bool) -> Witness:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -11,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "identity"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from cast import Owner, key
@@ -30,9 +30,8 @@ from holdfast.errors import (
     RelayUnreachable,
     RelayUntrusted,
 )
-from holdfast.identity.records.encodings import PublicKey
-from holdfast.identity.records.records import Keys
-from holdfast.identity.witness.witness_relay import RelayWitness
+from holdfast.identity.log import drafts
+from holdfast.identity.records.records import Inception, Keys
 from holdfast_proofs.support.agents import World
 from holdfast_proofs.support.command_line import Worker, environment
 
@@ -154,24 +153,17 @@ def test_a_log_that_copies_the_commitment_is_not_mistaken_for_the_agent(
     world: World, three: list[RelayProcess]
 ) -> None:
     log = world.log()
-    fake = Owner(name=f"copier {world.root.name}", wit=Keys((PublicKey(three[0].at.key),), 1))
-    inception = log.generations[0].tier.record
-
-    class Copier(Owner):
-        def inception(self):  # pyright: ignore[reportUnknownParameterType]
-            from holdfast.identity.log import drafts
-
-            return drafts.inception(
-                op=(fake.op(0),),
-                nxt=drafts.committed((fake.next(1).public,)),
-                rec=inception.rec,  # pyright: ignore[reportAttributeAccessIssue]
-                wit=fake.wit,
-                nonce="AAAAAAAAAAAAAAAAAAAAAA",
-            )
-
-    import asyncio
-
-    assert isinstance(asyncio.run(RelayWitness(three[0].link).submit(Copier().inception().line())), bytes)
+    fake = Owner(name=f"copier {world.root.name}")
+    first = log.generations[0].tier.record
+    assert isinstance(first, Inception)
+    copied = drafts.inception(
+        op=(fake.op(0),),
+        nxt=drafts.committed((fake.next(1).public,)),
+        rec=first.rec,
+        wit=Keys((three[0].link.key,), 1),
+        nonce="AAAAAAAAAAAAAAAAAAAAAA",
+    )
+    assert isinstance(asyncio.run(three[0].witness.submit(copied.line())), bytes)
     empty = World(world.root / "empty", names=world.names)
     empty.root.mkdir(mode=0o700)
     with pytest.raises(BadInput, match="several agents") as caught:

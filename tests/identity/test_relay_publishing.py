@@ -1,4 +1,4 @@
-"""The suite of `tests/identity/test_publishing.py`, over relay processes."""
+"""The suite of test_publishing.py, over relay processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "identity"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import test_publishing
@@ -31,7 +30,7 @@ class RelayPlaces(test_publishing.Places):
     def __init__(self, folder: Path, running: list[RelayProcess], owner: str) -> None:
         super().__init__(folder)
         self.owner = owner
-        self._by_name = dict(zip(NAMES, running, strict=True))
+        self._by_name: dict[str, RelayProcess] = dict(zip(NAMES, running, strict=True))
 
     def reached(self, *names: str, make: bool = False) -> OpenWitnesses:
         return open_witnesses([self._by_name[name].at for name in names], port=Sodium(), make=make)

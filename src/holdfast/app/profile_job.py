@@ -1,0 +1,57 @@
+"""The worker's job that keeps the agent's profile published: on a change of keys, and every day.
+
+One process of a folder does it at a time (the lock of every act on identity). A relay that does not answer gets it with
+the next round. An agent without relays has no profile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from holdfast.app.worker import JobContext
+from holdfast.core.clock import SystemClock
+from holdfast.errors import HoldfastError
+from holdfast.identity.acts.log_act import act_lock
+from holdfast.identity.files.own_log import find_own_log
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.speaker.open_speaker import open_speaker
+from holdfast.layout.agent_home import AgentHome, find_home
+from holdfast.relay.client.profile import PublishedProfile, find_own_profile, is_due, own_relays, publish_profile
+
+LOOK_EVERY_S = 60.0
+AGAIN_S = 900.0  # after a relay did not take it
+
+
+async def keep_published(context: JobContext) -> None:
+    """Looks every minute whether the profile is due, which reads two files."""
+    again_at = 0.0
+    while True:
+        try:
+            home = find_home(context.address.folder)
+            if home is None:
+                return
+            if await asyncio.to_thread(is_profile_due, home) or 0 < again_at < time.monotonic():
+                done = await asyncio.to_thread(renew_profile, home)
+                failed = {url: why for url, why in done.said.items() if why}
+                again_at = time.monotonic() + AGAIN_S if failed else 0.0
+                context.log.event("profile-published", relays=len(done.said) - len(failed), failed=failed)
+                if done.forks:
+                    context.log.event("profile-forked", relays=done.forks)
+        except (HoldfastError, OSError) as error:
+            context.log.event("profile-failed", error=str(error))
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def is_profile_due(home: AgentHome) -> bool:
+    log = find_own_log(home.folder, Sodium())
+    if log is None or not own_relays(home):
+        return False
+    held = find_own_profile(home)
+    return held is None or is_due(held, log, now=int(time.time()))
+
+
+def renew_profile(home: AgentHome) -> PublishedProfile:
+    with act_lock(home.folder):
+        speaker = open_speaker(home, SystemClock())
+        return asyncio.run(publish_profile(home, speaker, now=int(time.time()), port=Sodium()))

@@ -1,0 +1,230 @@
+"""`holdfast relay add`, `remove`, `list`, `find` and `doctor`: the relays of an agent."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import time
+from dataclasses import asdict
+from typing import Any
+
+from holdfast.cli.command import acting_home, home_of
+from holdfast.cli.doctor import EXIT_CLEAN, EXIT_PROBLEMS, print_finding
+from holdfast.cli.input.agent_places import witnesses_of
+from holdfast.cli.screen.screen import finish, print_fields, print_json, print_table, talk
+from holdfast.core.clock import SystemClock, iso
+from holdfast.errors import EXIT_JOURNAL, BadInput, NotAnAgent, RelayRefused
+from holdfast.identity.acts.log_act import act_lock
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.speaker.open_speaker import open_speaker
+from holdfast.identity.statements.statements import Relay
+from holdfast.identity.witness.relay_link import open_link
+from holdfast.layout.agent_home import AgentHome, home_folder, load_home
+from holdfast.layout.moved import check_not_moved
+from holdfast.layout.witness_address import WitnessRelay, relays_of
+from holdfast.relay.client.find import find_agent, find_peer, keep_peer
+from holdfast.relay.client.profile import (
+    Change,
+    PublishedProfile,
+    address_of,
+    bring_log,
+    find_own_profile,
+    operator_of,
+    own_relays,
+    publish_profile,
+    with_relay,
+    without_relay,
+)
+from holdfast.relay.client.status import RelayStatus, look_at_relays
+
+NO_RELAYS = "the agent has no relays: `holdfast relay add ADDRESS` adds one"
+
+
+def run_add(args: argparse.Namespace) -> int:
+    home = acting_home(args)
+    check_not_moved(home.instance)
+    relay = _relay(args.address, args.invite)
+    done = asyncio.run(_added(home, relay, args))
+    why = done.said.get(relay.url, "")
+    if why:
+        raise RelayRefused(f"{relay.url}: {why}", hint=f"`holdfast relay remove {relay.host}` takes it out again")
+    return _published(args, home, done, f"added: {relay.url}")
+
+
+async def _added(home: AgentHome, relay: WitnessRelay, args: argparse.Namespace) -> PublishedProfile:
+    link = open_link(relay)
+    about = await link.describe()
+    speaker = open_speaker(home, SystemClock())
+    log = speaker.log()
+    await bring_log(link, log)  # an invite that does not count, or a relay that is full, before anything is signed
+    handle = f"{args.handle}@{about.name}" if args.handle else ""
+    taken = await link.find_handle(args.handle) if args.handle else None
+    if taken is not None and f'"id":"{log.id}"'.encode() not in taken:
+        raise RelayRefused(f"{relay.url}: another agent has the handle {handle}", hint="choose another --handle")
+    entry = Relay(url=relay.url, wit=link.key, prio=0, domain=args.operator or operator_of(relay.host))
+    return await _changed(home, lambda content: with_relay(content, entry, handle), relay)
+
+
+def run_remove(args: argparse.Namespace) -> int:
+    home = acting_home(args)
+    check_not_moved(home.instance)
+    held = find_own_profile(home)
+    listed = () if held is None else held.record.relays
+    named = [one for one in listed if args.relay in (str(address_of(one)), one.url, address_of(one).host)]
+    if len(named) != 1:
+        raise BadInput(
+            f"{args.relay!r} is not one of the agent's relays", hint="`holdfast relay list` shows them; give the host"
+        )
+    (gone,) = named
+    done = asyncio.run(_changed(home, lambda content: without_relay(content, gone)))
+    if any(one.key == gone.wit for one in relays_of(home.witnesses)):
+        talk("it is still a witness of the key log: `holdfast identity rotate --witness ...` names others")
+    return _published(args, home, done, f"removed: {gone.url}; it answers with the new profile for 90 days")
+
+
+async def _changed(home: AgentHome, change: Change, *more: WitnessRelay) -> PublishedProfile:
+    def act() -> PublishedProfile:
+        with act_lock(home.folder):
+            speaker = open_speaker(home, SystemClock())
+            return asyncio.run(
+                publish_profile(home, speaker, now=int(time.time()), port=Sodium(), change=change, more=more)
+            )
+
+    return await asyncio.to_thread(act)
+
+
+def _published(args: argparse.Namespace, home: AgentHome, done: PublishedProfile, text: str) -> int:
+    for url, why in done.said.items():
+        if why:
+            talk(f"warning: {url} does not have the new profile yet: {why}")
+    record = None if done.signed is None else done.signed.record
+    fields = {
+        "relays": [] if record is None else [str(address_of(one)) for one in record.relays],
+        "handles": [] if record is None else list(record.handles),
+        "version": 0 if record is None else record.ver,
+        "expires": "" if record is None else iso(record.exp * 1000),
+        "failed": {url: why for url, why in done.said.items() if why},
+    }
+    return finish(args, fields, text)
+
+
+def run_list(args: argparse.Namespace) -> int:
+    found = asyncio.run(look_at_relays(home_of(args), port=Sodium()))
+    if args.json:
+        print_json({"relays": [_shape(one) for one in found]})
+        return 0
+    rows = [
+        (
+            one.address.url,
+            one.operator,
+            "yes" if one.witness else "no",
+            " ".join(one.handles),
+            one.error or ("newest" if one.newest else "none" if one.profile is None else "other"),
+        )
+        for one in found
+    ]
+    print_table(("relay", "operator", "witness", "handles", "profile"), rows, empty=NO_RELAYS)
+    return 0
+
+
+def _shape(one: RelayStatus) -> dict[str, Any]:  # Any: JSON
+    return {
+        "address": str(one.address),
+        "operator": one.operator,
+        "witness": one.witness,
+        "listed": one.listed,
+        "handles": list(one.handles),
+        "error": one.error,
+        "log": one.log,
+        "profile": None if one.profile is None else list(one.profile),
+        "newest": one.newest,
+        "evidence": one.evidence,
+        "head": one.head,
+    }
+
+
+def run_find(args: argparse.Namespace) -> int:
+    home = _own_home(args)
+    relays = relays_of(witnesses_of(args.relay)) + (own_relays(home) if home else ())
+    if not relays:
+        raise BadInput("no relay was named", hint="give --relay https://relay.example#z6Mk...")
+    port, now = Sodium(), int(time.time())
+    found = asyncio.run(find_agent(args.name, relays, now=now, port=port))
+    id_ = found.profile.record.id
+    if home is not None:
+        known = find_peer(home.peers_file, id_)
+        found = asyncio.run(find_agent(args.name, relays, now=now, port=port, known=known))
+        keep_peer(home.peers_file, found)
+    profile = found.profile.record
+    fields: dict[str, Any] = {
+        "id": id_,
+        "handles": list(profile.handles),
+        "relays": [str(address_of(one)) for one in profile.relays],
+        "version": list(profile.rank),
+        "expires": iso(profile.exp * 1000),
+        "standing": found.log.standing.value,
+        "moved": found.moved,
+        "confirmed": found.confirmed,
+        "operators": list(found.operators),
+        "behind": list(found.seen.behind),
+        "forked": list(found.seen.forked),
+        "contradicted": len(found.forks),
+        "silent": found.silent,
+    }
+    if args.json:
+        print_json(fields)
+        return 0
+    print_fields([(key, value if isinstance(value, str) else _text(value)) for key, value in fields.items()])
+    if found.forks:
+        talk("warning: its keys signed two profiles of one version: it runs twice, or its keys were stolen")
+    if not found.confirmed:
+        talk("warning: relays of one operator alone show this: no one else confirms it")
+    return 0
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return "\n".join(f"{name}: {why}" for name, why in value.items())  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, list):
+        return "\n".join(map(str, value))  # pyright: ignore[reportUnknownArgumentType]
+    return "yes" if value is True else "no" if value is False else str(value)
+
+
+def _own_home(args: argparse.Namespace) -> AgentHome | None:
+    """The asker's own agent, if it has one: what it saw before counts."""
+    folder = home_folder(args.home)
+    try:
+        return load_home(folder) if args.home or os.path.lexists(folder / "holdfast.toml") else None
+    except NotAnAgent:
+        return None
+
+
+def run_doctor(args: argparse.Namespace) -> int:
+    from holdfast.app.doctor import Level, examine_relays
+
+    home = home_of(args)
+
+    async def look() -> list[Any]:  # Any: findings
+        return [one async for one in examine_relays(home)]
+
+    found = asyncio.run(look())
+    levels = {one.level for one in found}
+    clean = not levels & {Level.WARNING, Level.DAMAGE}
+    if args.json:
+        print_json({"ok": clean, "findings": [asdict(one) for one in found]})
+    else:
+        for one in found:
+            print_finding(one)
+        if not found:
+            talk(NO_RELAYS)
+    if Level.DAMAGE in levels:
+        return EXIT_JOURNAL
+    return EXIT_CLEAN if clean else EXIT_PROBLEMS
+
+
+def _relay(text: str, invites: list[str]) -> WitnessRelay:
+    found = relays_of(witnesses_of([text], invites))
+    if not found:
+        raise BadInput(f"{text!r} is not the address of a relay", hint="write it as https://relay.example#z6Mk...")
+    return found[0]

@@ -1,0 +1,207 @@
+"""Finding another agent: by its handle at a relay, or by its id, and how much of the answer is confirmed.
+
+No relay is believed alone. The profile proves itself against the key log; the log is asked for at every relay that the
+profile names and at those that the asker knows, and whoever shows less or something else is named. What was seen of an
+agent before is kept in `peers.json` beside the asker's own files: an older profile is refused, whoever serves it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from holdfast.errors import BadInput, BadRecord, HoldfastError, LogDamaged, LogMissing, RelayRefused, RelayUnreachable
+from holdfast.host.private_files import read_private, write_atomically
+from holdfast.identity.files.own_log import home_lock
+from holdfast.identity.log.log_state import KeyLog
+from holdfast.identity.records.ed25519 import Signatures
+from holdfast.identity.records.encodings import AgentId, parse_agent_id
+from holdfast.identity.records.signed import Refusal, Signed
+from holdfast.identity.statements.statements import Profile, parse_profile, profile_stands
+from holdfast.identity.witness.observe import OPERATORS_MIN, Observation, SourceAnswer, merge_copies, observe
+from holdfast.identity.witness.relay_link import open_link
+from holdfast.identity.witness.witness import LogCopy
+from holdfast.identity.witness.witness_relay import RelayWitness
+from holdfast.layout.witness_address import WitnessRelay
+from holdfast.relay.client.profile import address_of, is_signed_by, newest_of, operator_of
+
+FORMAT = 1
+PEERS_MAX = 4_096
+FORKS_MAX = 8  # lines for one agent
+FILE_BYTES_MAX = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundAgent:
+    profile: Signed[Profile]
+    log: KeyLog
+    seen: Observation
+    operators: tuple[str, ...]  # whose relays showed the log
+    asked: tuple[str, ...]
+    silent: dict[str, str]
+    forks: tuple[bytes, ...]  # two profiles of one rank: the agent runs twice, or its keys were stolen
+    moved: bool  # a relay that was asked is no longer one of the agent's
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether relays of different operators show the same log."""
+        return len(self.operators) >= OPERATORS_MIN and not self.seen.forked
+
+
+class Peers(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest profile seen of each agent, as it was signed; and profiles of one rank that contradict each other."""
+
+    format: int = FORMAT
+    profiles: dict[str, str] = {}
+    forks: dict[str, list[str]] = {}
+
+
+async def find_agent(
+    name: str, relays: Sequence[WitnessRelay], *, now: int, port: Signatures, known: Signed[Profile] | None = None
+) -> FoundAgent:
+    """The agent of a handle (`ada@relay.example`) or an id, as these relays and its own show it. Raises LogMissing: no
+    relay knows it; RelayRefused: what they serve is not valid, or older than what was `known`."""
+    found, silent = await _profiles(name, relays)
+    if not found:
+        why = "; ".join(f"{url}: {text}" for url, text in silent.items())
+        if why:
+            raise RelayUnreachable(f"no relay that answered knows {name} ({why})")
+        raise LogMissing(f"no relay knows {name}", hint="give another relay with --relay ADDRESS")
+    first = next(iter(found.values()))
+    if any(one.record.id != first.record.id for one in found.values()):
+        raise BadInput(f"the relays name different agents for {name}", hint="ask one relay: --relay ADDRESS")
+    newest = newest_of(found.values()) or first
+    sources = {one.key: one for one in (*relays, *map(address_of, newest.record.relays))}
+    copies = await asyncio.gather(*(_log_at(one, newest.record.id, port) for one in sources.values()))
+    answers = [
+        SourceAnswer(source=one.url, operator=_operator(one, newest.record), copy=copy)
+        for one, copy in zip(sources.values(), copies, strict=True)
+        if isinstance(copy, LogCopy)
+    ]
+    silent |= {one.url: copy for one, copy in zip(sources.values(), copies, strict=True) if isinstance(copy, str)}
+    log = _joined(answers, newest.record.id, port)
+    seen = observe(answers, id=newest.record.id, port=port, known=log)
+    if isinstance(seen, Refusal):
+        raise RelayRefused(f"{name}: {seen.message}")
+    valid = _valid(found, seen.log, now=now, port=port)
+    best = valid[-1]
+    _check_not_older(best, known)
+    return FoundAgent(
+        profile=best,
+        log=seen.log,
+        seen=seen,
+        operators=tuple(dict.fromkeys(one.operator for one in answers if one.source not in seen.unreadable)),
+        asked=tuple(one.url for one in sources.values()),
+        silent=silent,
+        forks=_forks(valid, known),
+        moved=any(one.url not in {relay.url for relay in best.record.relays} for one in relays if one.url in found),
+    )
+
+
+def find_peer(path: Path, id: str) -> Signed[Profile] | None:
+    """The newest profile of this agent that was seen from here."""
+    line = _read(path).profiles.get(id)
+    return None if line is None else parse_profile(line.encode())
+
+
+def keep_peer(path: Path, found: FoundAgent) -> None:
+    """Remember the profile, if it is newer, and what contradicts it; one process at a time."""
+    signed = found.profile
+    id_ = signed.record.id
+    with home_lock(path.parent):
+        before = _read(path)
+        held = before.profiles.get(id_)
+        profiles, forks = dict(before.profiles), dict(before.forks)
+        if held is None or parse_profile(held.encode()).record.rank < signed.record.rank:
+            profiles[id_] = signed.line().decode()
+        if found.forks:
+            forks[id_] = list(dict.fromkeys((*forks.get(id_, ()), *(one.decode() for one in found.forks))))[:FORKS_MAX]
+        kept = dict(list(profiles.items())[-PEERS_MAX:])
+        after = Peers(profiles=kept, forks={one: lines for one, lines in forks.items() if one in kept})
+        if after != before:
+            write_atomically(path, msgspec.json.encode(after) + b"\n")
+
+
+async def _profiles(name: str, relays: Sequence[WitnessRelay]) -> tuple[dict[str, Signed[Profile]], dict[str, str]]:
+    handle, at, host = name.partition("@")
+    asked = [one for one in relays if not at or one.host == host]
+    if at and not asked:
+        raise BadInput(
+            f"the key of the relay {host} is not known here", hint=f"give --relay https://{host}#z6Mk... as well"
+        )
+    id_: AgentId | None = None
+    if not at:
+        try:
+            id_ = parse_agent_id(name)
+        except BadRecord as error:
+            raise BadInput(f"{name!r} is neither a handle (NAME@RELAY) nor an id: {error.message}") from None
+    found: dict[str, Signed[Profile]] = {}
+    silent: dict[str, str] = {}
+    for one in asked:
+        link = open_link(one)
+        try:
+            raw = await (link.find_handle(handle) if id_ is None else link.find_profile(id_))
+            if raw is not None:
+                found[one.url] = parse_profile(raw)
+        except (HoldfastError, OSError) as error:
+            silent[one.url] = str(error)
+    return found, silent
+
+
+async def _log_at(relay: WitnessRelay, id: AgentId, port: Signatures) -> LogCopy | str:
+    try:
+        return await RelayWitness(open_link(relay, port=port)).fetch(id) or "it does not know this agent"
+    except (HoldfastError, OSError) as error:
+        return str(error)
+
+
+def _joined(answers: Sequence[SourceAnswer], id: AgentId, port: Signatures) -> KeyLog | None:
+    """The log that one operator's relays show: `observe` refuses a first sight of one operator alone, and a person who
+    looks is told so instead."""
+    operators = {one.operator for one in answers}
+    return (
+        merge_copies(None, [one.copy for one in answers], id=id, port=port) if len(operators) < OPERATORS_MIN else None
+    )
+
+
+def _operator(relay: WitnessRelay, profile: Profile) -> str:
+    named = next((one.domain for one in profile.relays if one.wit == relay.key), "")
+    return named or operator_of(relay.host)
+
+
+def _valid(found: dict[str, Signed[Profile]], log: KeyLog, *, now: int, port: Signatures) -> list[Signed[Profile]]:
+    """Those that the agent's keys signed and that still stand, the newest last. Raises RelayRefused: none."""
+    valid = [one for one in found.values() if is_signed_by(one, log, port) and profile_stands(one.record, log, now=now)]
+    if not valid:
+        raise RelayRefused("no profile that the relays hold is valid: it has expired, or newer keys have replaced it")
+    return sorted({one.digest: one for one in valid}.values(), key=lambda one: one.record.rank)
+
+
+def _forks(valid: Sequence[Signed[Profile]], known: Signed[Profile] | None) -> tuple[bytes, ...]:
+    """The lines of two profiles that have the newest rank and say different things."""
+    best = valid[-1]
+    others = [*valid[:-1], *(() if known is None else (known,))]
+    twins = [one for one in others if one.record.rank == best.record.rank and one.digest != best.digest]
+    return tuple(one.line() for one in (*twins, best)) if twins else ()
+
+
+def _check_not_older(best: Signed[Profile], known: Signed[Profile] | None) -> None:
+    if known is not None and best.record.rank < known.record.rank:
+        raise RelayRefused(
+            f"the relays serve profile {best.record.rank}, but {known.record.rank} was seen before",
+            hint="they are behind, or were put back to an older day: ask other relays, or ask again later",
+        )
+
+
+def _read(path: Path) -> Peers:
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            return msgspec.json.decode(read_private(path, FILE_BYTES_MAX), type=Peers)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise LogDamaged(f"{path} is malformed: {error}", hint="remove it: it is written again") from None
+    return Peers()

@@ -1,0 +1,277 @@
+"""The agent's own profile: where it is to be reached, signed, published at all its relays, never rolled back.
+
+The newest profile that counts is the truth; `profile.json` in the agent's folder and identity.json repeat it. A change
+and the daily renewal are both: take the newest of what is here and what the relays hold, change it, raise the version,
+sign, keep it here, and only then send it. So a kill leaves a profile that the next run sends again, a restored folder
+continues from what the relays hold, and no version is signed twice by one folder.
+
+Whose content is continued: that of the newest profile which still stands. After a theft or a recovery no profile of
+the thief's time stands, so what he wrote into it is not signed again; then only what this folder itself kept counts.
+
+The time at which a profile ends is the same for a whole day, counted from an hour of the agent's own. So hosts that
+share an agent and renew at the same time sign the same bytes, and not all agents of the world renew at midnight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from holdfast.errors import BadRecord, HoldfastError, LogDamaged, RelayRefused
+from holdfast.host.private_files import read_private, write_atomically
+from holdfast.identity.files.public_file import change_identity
+from holdfast.identity.log.log_state import KeyLog
+from holdfast.identity.records.canonical import LINE_BYTES_MAX
+from holdfast.identity.records.ed25519 import Signatures
+from holdfast.identity.records.encodings import AgentId
+from holdfast.identity.records.signed import Family, Reason, Refusal, Signed
+from holdfast.identity.speaker.speaker import Speaker
+from holdfast.identity.statements.certificate import find_not_signed_by
+from holdfast.identity.statements.statements import EncryptionKey, Profile, Relay, parse_profile, profile_stands
+from holdfast.identity.witness.relay_link import RelayLink, open_link
+from holdfast.identity.witness.witness_relay import join_lines, split_copy
+from holdfast.layout.agent_home import AgentHome
+from holdfast.layout.witness_address import WitnessRelay, parse_relay_address, relays_of
+
+DAY_S = 86_400
+LIFE_DAYS = 30
+LEFT_MAX = 8
+
+Policy = tuple[tuple[str, str | int | bool], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileContent:
+    """What a profile says, apart from who signed which version when."""
+
+    relays: tuple[Relay, ...] = ()
+    handles: tuple[str, ...] = ()
+    enc: tuple[EncryptionKey, ...] = ()
+    policy: Policy = ()
+    left: tuple[str, ...] = ()  # addresses with keys, so that they can be told of later moves
+
+    @classmethod
+    def of(cls, profile: Profile) -> ProfileContent:
+        return cls(
+            relays=profile.relays, handles=profile.handles, enc=profile.enc, policy=profile.policy, left=profile.left
+        )
+
+
+Change = Callable[[ProfileContent], ProfileContent]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedProfile:
+    """What counts now, and what each relay said: empty where it holds this profile."""
+
+    signed: Signed[Profile] | None
+    said: dict[str, str] = field(default_factory=dict[str, str])
+    foreign: bool = False  # the newest one was not made by this folder: by another host, or by a thief
+    forks: tuple[str, ...] = ()  # relays that hold two profiles of one rank
+
+
+# decisions
+
+
+def ends_at(id: AgentId, now: int) -> int:
+    """When a profile that is made now ends."""
+    hour = int.from_bytes(hashlib.sha256(id.encode()).digest()[:4], "big") % DAY_S
+    return ((now - hour) // DAY_S + LIFE_DAYS + 1) * DAY_S + hour
+
+
+def is_due(held: Signed[Profile], log: KeyLog, *, now: int) -> bool:
+    """Whether the same content must be signed again: other keys speak now, or a day is over."""
+    return held.record.position != log.position or held.record.exp < ends_at(log.id, now)
+
+
+def is_signed_by(signed: Signed[Profile], log: KeyLog, port: Signatures) -> bool:
+    """Whether the keys that the log names at the profile's position signed it."""
+    entry = log.find(signed.record.position) if signed.record.id == log.id else None
+    return entry is not None and find_not_signed_by(signed, Family.PROF, entry, port) is None
+
+
+def newest_of(found: Iterable[Signed[Profile]]) -> Signed[Profile] | None:
+    return max(found, key=lambda one: one.record.rank, default=None)
+
+
+def operator_of(host: str) -> str:
+    """Who probably runs it: the last two names of the host. A person can say otherwise."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return ".".join(host.split(".")[-2:])
+
+
+def address_of(relay: Relay) -> WitnessRelay:
+    return WitnessRelay(relay.url, relay.wit)
+
+
+def with_relay(content: ProfileContent, relay: Relay, handle: str = "") -> ProfileContent:
+    """The relay is added, or its entry replaced; it is no longer one that was left."""
+    others = tuple(one for one in content.relays if one.wit != relay.wit)
+    handles = tuple(dict.fromkeys((*content.handles, *((handle,) if handle else ()))))
+    left = tuple(one for one in content.left if not one.endswith(f"#{relay.wit}"))
+    return replace(content, relays=(*others, relay), handles=handles, left=left)
+
+
+def without_relay(content: ProfileContent, relay: Relay) -> ProfileContent:
+    """The relay is left: it answers with this profile from now on. Its handles go with it."""
+    host = address_of(relay).host
+    return replace(
+        content,
+        relays=tuple(one for one in content.relays if one.wit != relay.wit),
+        handles=tuple(one for one in content.handles if one.partition("@")[2] != host),
+        left=(*content.left, str(address_of(relay)))[-LEFT_MAX:],
+    )
+
+
+# the folder
+
+
+def find_own_profile(home: AgentHome) -> Signed[Profile] | None:
+    """The newest that this folder has kept. Raises LogDamaged."""
+    try:
+        raw = read_private(home.profile_file, LINE_BYTES_MAX + 2)
+    except FileNotFoundError:
+        return None
+    try:
+        return parse_profile(raw.removesuffix(b"\n"))
+    except BadRecord as error:
+        raise LogDamaged(
+            f"{home.profile_file}: {error.message}", hint="remove the file: the agent's relays hold the profile"
+        ) from None
+
+
+def own_relays(home: AgentHome) -> tuple[WitnessRelay, ...]:
+    """The relays of the agent: those of its profile, and those among its witnesses."""
+    held = find_own_profile(home)
+    named = () if held is None else tuple(map(address_of, held.record.relays))
+    return tuple({one.key: one for one in (*relays_of(home.witnesses), *named)}.values())
+
+
+def _keep(home: AgentHome, signed: Signed[Profile]) -> None:
+    write_atomically(home.profile_file, signed.line() + b"\n")
+    relays = tuple(str(address_of(one)) for one in signed.record.relays)
+    change_identity(
+        home.identity_file, lambda one: msgspec.structs.replace(one, relays=relays, handles=signed.record.handles)
+    )
+
+
+# the relays
+
+
+async def publish_profile(
+    home: AgentHome,
+    speaker: Speaker,
+    *,
+    now: int,
+    port: Signatures,
+    change: Change | None = None,
+    more: Sequence[WitnessRelay] = (),
+) -> PublishedProfile:
+    """The newest profile at all relays of the agent: changed, renewed where it is due, or as it is. `more` are relays
+    that a change adds; the log is brought to them first. One act at a time in a folder: the caller holds its lock.
+    Raises LogDamaged, and what the speaker raises; a relay that does not answer is named in the result."""
+    log = speaker.log()
+    local = find_own_profile(home)
+    known = (*own_relays(home), *more)
+    held = await _held_at(known, log, port)
+    newest = newest_of((*held.values(), *(() if local is None else (local,))))
+    standing = newest if newest is not None and profile_stands(newest.record, log, now=now) else local
+    foreign = newest is not None and (local is None or newest.digest != local.digest) and bool(held)
+    content = _first_content(home) if standing is None else ProfileContent.of(standing.record)
+    if change is not None:
+        content = change(content)
+    if not content.relays and not content.left:
+        return PublishedProfile(signed=None)
+    same = standing is newest and standing is not None and content == ProfileContent.of(standing.record)
+    if same and standing is not None and not is_due(standing, log, now=now):
+        signed = standing
+    else:
+        ver = 1 + max((one.record.ver for one in (newest, local) if one is not None), default=0)
+        signed = speaker.profile(
+            ver=ver,
+            life_s=ends_at(log.id, now) - now,
+            relays=content.relays,
+            handles=content.handles,
+            enc=content.enc,
+            policy=content.policy,
+            left=content.left,
+        )
+    if local is None or local.digest != signed.digest:
+        _keep(home, signed)
+    said = await _sent(signed, log, _to_tell(content, more), port)
+    forks = tuple(url for url, why in said.items() if why.startswith(Reason.FORK))
+    return PublishedProfile(signed=signed, said=said, foreign=foreign, forks=forks)
+
+
+async def bring_log(link: RelayLink, log: KeyLog) -> None:
+    """The relay holds all records and receipts of the log afterwards; it registers the agent with the first one.
+    Raises RelayNotAdmitted, RelayRefused and the errors of a relay that cannot be reached."""
+    raw = await link.find_log(log.id)
+    copy = split_copy(raw or b"")
+    there = {*copy.records, *copy.receipts}
+    for entry in log.entries():
+        line, receipts = entry.signed.line(), [one.line() for one in entry.receipts]
+        if line in there and there.issuperset(receipts):
+            continue
+        answer = await link.submit_record(log.id, join_lines((line, *receipts)))
+        if isinstance(answer, Refusal) and answer.reason in (Reason.NOT_ADMITTED, Reason.FULL, Reason.MALFORMED):
+            raise RelayRefused(f"{link.address.url}: {answer.message}")
+
+
+async def _held_at(relays: Sequence[WitnessRelay], log: KeyLog, port: Signatures) -> dict[str, Signed[Profile]]:
+    """What the relays hold, by url; only what the agent's keys signed."""
+    answers = await asyncio.gather(*(_profile_at(one, log, port) for one in relays))
+    return {one.url: found for one, found in zip(relays, answers, strict=True) if found is not None}
+
+
+async def _profile_at(relay: WitnessRelay, log: KeyLog, port: Signatures) -> Signed[Profile] | None:
+    try:
+        raw = await open_link(relay, port=port).find_profile(log.id)
+        found = None if raw is None else parse_profile(raw)
+    except (HoldfastError, OSError):
+        return None
+    return found if found is not None and is_signed_by(found, log, port) else None
+
+
+async def _sent(
+    signed: Signed[Profile], log: KeyLog, relays: Sequence[WitnessRelay], port: Signatures
+) -> dict[str, str]:
+    answers = await asyncio.gather(*(_put(one, signed, log, port) for one in relays))
+    return {one.url: answer for one, answer in zip(relays, answers, strict=True)}
+
+
+async def _put(relay: WitnessRelay, signed: Signed[Profile], log: KeyLog, port: Signatures) -> str:
+    """Empty where the relay holds the profile now, else why not."""
+    link = open_link(relay, port=port)
+    try:
+        answer = await link.put_profile(log.id, signed.line())
+        if isinstance(answer, Refusal):
+            # It may lack records of the log: the agent, or its newest keys.
+            await bring_log(link, log)
+            answer = await link.put_profile(log.id, signed.line())
+    except (HoldfastError, OSError) as error:
+        return str(error)
+    return f"{answer.reason}: {answer.message}" if isinstance(answer, Refusal) else ""
+
+
+def _first_content(home: AgentHome) -> ProfileContent:
+    """An agent whose witnesses are relays is to be found there."""
+    relays = tuple(
+        Relay(url=one.url, wit=open_link(one).key, prio=0, domain=operator_of(one.host))
+        for one in relays_of(home.witnesses)
+    )
+    return ProfileContent(relays=relays)
+
+
+def _to_tell(content: ProfileContent, more: Sequence[WitnessRelay]) -> list[WitnessRelay]:
+    """The relays of the profile, with the invites that were given, and those that were left: they forward."""
+    invited = {one.key: one for one in more}
+    named = [*map(address_of, content.relays), *(parse_relay_address(one) for one in content.left if "#" in one)]
+    return [invited.get(one.key, one) for one in dict.fromkeys(named)]

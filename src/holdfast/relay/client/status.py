@@ -1,0 +1,79 @@
+"""How an agent's relays are: which answer, which are behind, and what contradicts itself there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+
+from holdfast.errors import HoldfastError
+from holdfast.identity.files.own_log import read_own_log
+from holdfast.identity.log.log_state import KeyLog
+from holdfast.identity.records.ed25519 import Signatures
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.statements.statements import Profile, parse_head, parse_profile
+from holdfast.identity.witness.relay_link import open_link
+from holdfast.identity.witness.witness_relay import split_copy
+from holdfast.layout.agent_home import AgentHome
+from holdfast.layout.witness_address import WitnessRelay
+from holdfast.relay.client.profile import find_own_profile, is_signed_by, operator_of, own_relays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayStatus:
+    address: WitnessRelay
+    operator: str
+    witness: bool  # the newest record of the key log names it
+    listed: bool  # the agent's profile names it
+    handles: tuple[str, ...]
+    error: str = ""  # why it does not answer; then the rest is unknown
+    log: bool = False  # it holds the newest record of the key log
+    profile: tuple[int, int, int] | None = None  # the rank of the profile that it holds
+    newest: bool = False  # that profile is the newest one here
+    evidence: int = 0  # lines that contradict each other
+    head: int = 0  # the number of the newest backup head that it holds
+
+
+async def look_at_relays(home: AgentHome, *, port: Signatures) -> list[RelayStatus]:
+    """Every relay of the agent. Raises LogMissing, LogDamaged."""
+    log = read_own_log(home.folder, port)
+    own = find_own_profile(home)
+    return list(await asyncio.gather(*(_look(one, log, own, port) for one in own_relays(home))))
+
+
+def one_operator(found: list[RelayStatus]) -> str:
+    """The operator on whom all of several relays depend; empty where there is none."""
+    counted = Counter(one.operator for one in found)
+    name, count = counted.most_common(1)[0] if counted else ("", 0)
+    return name if count == len(found) > 1 else ""
+
+
+async def _look(relay: WitnessRelay, log: KeyLog, own: Signed[Profile] | None, port: Signatures) -> RelayStatus:
+    listed = None if own is None else next((one for one in own.record.relays if one.wit == relay.key), None)
+    handles = () if own is None else tuple(one for one in own.record.handles if one.endswith(f"@{relay.host}"))
+    fields = {
+        "address": relay,
+        "operator": operator_of(relay.host) if listed is None else listed.domain,
+        "witness": relay.key in log.head.witnesses.members,
+        "listed": listed is not None,
+        "handles": handles,
+    }
+    link = open_link(relay, port=port)
+    try:
+        raw, profile, lines, head = await asyncio.gather(
+            link.find_log(log.id), link.find_profile(log.id), link.find_evidence(log.id), link.find_head(log.id)
+        )
+        held = None if profile is None else parse_profile(profile)
+        seq = 0 if head is None else parse_head(head).record.seq
+    except (HoldfastError, OSError) as error:
+        return RelayStatus(**fields, error=str(error))  # pyright: ignore[reportArgumentType] - by name
+    if held is not None and not is_signed_by(held, log, port):
+        held = None
+    return RelayStatus(
+        **fields,  # pyright: ignore[reportArgumentType] - by name
+        log=log.head.signed.line() in split_copy(raw or b"").records,
+        profile=None if held is None else held.record.rank,
+        newest=own is not None and held is not None and held.digest == own.digest,
+        evidence=len(lines),
+        head=seq,
+    )
