@@ -16,7 +16,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from cast import SODIUM, Owner, key, refused
-from relays import CHANGED, RelayProcess, answering, relays
 
 from holdfast.cli.main import main
 from holdfast.errors import (
@@ -36,7 +35,9 @@ from holdfast.identity.witness.relay_link import RelayLink
 from holdfast.identity.witness.witness_relay import RelayWitness
 from holdfast.layout.witness_address import WitnessRelay, parse_relay_address, parse_witness_address
 from holdfast.relay.server.store import Store
+from holdfast_proofs.support.relays import RelayProcess, answering, relays
 
+CHANGED = str(Path(__file__).parent / "programs" / "changed_relay.py")
 NONCE = "AAAAAAAAAAAAAAAAAAAAAAAA"
 
 

@@ -15,7 +15,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from cast import Owner, key
-from relays import RelayProcess, relays
 
 from holdfast.app.eviction import check_speaks
 from holdfast.cli.main import main
@@ -34,6 +33,7 @@ from holdfast.identity.log import drafts
 from holdfast.identity.records.records import Inception, Keys
 from holdfast_proofs.support.agents import World
 from holdfast_proofs.support.command_line import Worker, environment
+from holdfast_proofs.support.relays import RelayProcess, relays
 
 APP = """
 import holdfast

@@ -16,7 +16,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from quick_agent import Agent, make_agent
-from relays import RelayProcess, relays
 
 from holdfast.app.profile_job import is_profile_due, renew_profile
 from holdfast.cli.main import main
@@ -39,6 +38,7 @@ from holdfast.relay.client.profile import (
     with_relay,
 )
 from holdfast_proofs.support.agents import World
+from holdfast_proofs.support.relays import RelayProcess, relays
 
 PORT = Sodium()
 

@@ -12,10 +12,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import test_publishing
-from relays import RelayProcess, relays
 
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.witness.open_witnesses import OpenWitnesses, open_witnesses
+from holdfast_proofs.support.relays import RelayProcess, relays
 
 NAMES = ("a", "b", "c", "d")
 

@@ -26,7 +26,7 @@ from holdfast.backup.archive.manifest import ENTRIES_MAX
 from holdfast.backup.archive.reader import HEAD_NAME
 from holdfast.backup.chain.chain import Chain, joined, valid_heads
 from holdfast.backup.chain.heads import HEADS, HeadFile, Held, parse_copy
-from holdfast.backup.chain.sources import FORK_HINT, Overview, fork_text, look_around, read_near, survey, witness_file
+from holdfast.backup.chain.sources import FORK_HINT, Overview, fork_text, leave_head, look_around, read_near, survey
 from holdfast.backup.engine import SILENT, Amount, Progress
 from holdfast.backup.places.backup_places import BackupPlaces, open_places
 from holdfast.backup.places.cloud_copy import bring
@@ -48,6 +48,7 @@ from holdfast.errors import BackupBusy, BackupInterrupted, HoldfastError, PlaceN
 from holdfast.host.folder_swap import remove_tree
 from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
 from holdfast.identity.files.own_log import find_pending
+from holdfast.identity.files.public_file import find_relays
 from holdfast.identity.journal_keys.keyfile import KeyFile
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.signed import Signed
@@ -56,17 +57,15 @@ from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.statements.statements import Head
 from holdfast.identity.vault.ring import Escrow, read_escrow
 from holdfast.identity.vault.vault import Vault
-from holdfast.identity.witness.open_witnesses import open_witnesses
+from holdfast.identity.witness.open_witnesses import fetch_copies, open_witnesses
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.moved import check_not_moved
-from holdfast.layout.witness_address import folders_of
 
 LOCK = "snapshot.lock"
 STAGING = "staging"
 ROOM_BYTES = 1 << 30  # the kept staging folder leaves at least so much of the disk free
 NAME_CHARS_MAX = 80
-WITNESS_S_MAX = 10.0
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -133,18 +132,15 @@ class Backups:
         mine = () if pending is None else (pending.digest,)
         reached = open_witnesses(self.home.witnesses, port=self._port)
         copies = {f"place {name}": log_in_companions(files) for name, files in beside.items()}
-        for key, witness in reached.by_key.items():
-            with contextlib.suppress(HoldfastError, OSError, TimeoutError):
-                held = await asyncio.wait_for(witness.fetch(log.id), WITNESS_S_MAX)
-                if held is not None:
-                    copies[f"witness {reached.addresses[key]}"] = held
+        held, _silent = await fetch_copies(log.id, reached.by_key)
+        copies |= {f"witness {reached.addresses[key]}": copy for key, copy in held.items()}
         for where, copy in copies.items():
             check_not_replaced(log, copy, where=where, port=self._port, pending=mine)
 
     async def _chain_to_continue(self, beside: Mapping[str, dict[str, bytes]]) -> tuple[Chain, Warned | None]:
         """The chain that the next head continues, and a warning if the folder is behind it.
         A folder that lost its chain, or was put back, must not begin a second one."""
-        chain = self._near_chain(beside)
+        chain = await self._near_chain(beside)
         if chain.newest is None or self._find_older(chain) is not None:
             chain = (await self.look()).chain
         return chain, self._find_older(chain)
@@ -172,7 +168,7 @@ class Backups:
         before = self.states()
         engine, escrow = self.places.engine, read_escrow(self.places.vault)
         listed = await look_around(engine, self.places.read(), escrow)
-        found = await survey(engine, listed, self._others(), self._speaker.log(), escrow, port=self._port)
+        found = await survey(engine, listed, await self._others(), self._speaker.log(), escrow, port=self._port)
         named = [one.record.archive for one in found.chain.heads]
         for one in listed:
             if one.error is None:
@@ -280,22 +276,19 @@ class Backups:
         return [done[name] for name in errors]
 
     async def _spread(self, head: Signed[Head], done: dict[str, PlaceResult]) -> None:
-        """The head to the places that do not hold its snapshot, and to witnesses in folders.
+        """The head to the places that do not hold its snapshot, to witnesses and relays.
         Only once some place holds it. What cannot be reached gets it with the next one."""
         if not any(one.made for one in done.values()):
             return
         await self.places.refresh_companions()
-        for folder in folders_of(self.home.witnesses):
-            try:
-                await asyncio.to_thread(witness_file(folder, head.record.id).append, head)
-            except (HoldfastError, OSError) as error:
-                self._progress.say(f"witness {folder}: {error}")
+        for source, why in (await leave_head((*self.home.witnesses, *find_relays(self.home)), head)).items():
+            self._progress.say(f"{source}: {why}")
 
-    def _near_chain(self, beside: Mapping[str, dict[str, bytes]]) -> Chain:
+    async def _near_chain(self, beside: Mapping[str, dict[str, bytes]]) -> Chain:
         """What the folder, the companion files and the witnesses know; nothing is listed.
         A far host is asked too: a folder that was put back would use its numbers a second time."""
         log = self._speaker.log()
-        held = (*self._others().values(), *(parse_copy(files.get(HEADS)) for files in beside.values()))
+        held = (*(await self._others()).values(), *(parse_copy(files.get(HEADS)) for files in beside.values()))
         return joined(valid_heads(one.heads, log, port=self._port)[0] for one in held)
 
     async def _companions(self) -> dict[str, dict[str, bytes]]:
@@ -310,8 +303,8 @@ class Backups:
         except HoldfastError:
             return {}
 
-    def _others(self) -> dict[str, Held]:
-        return read_near(self.home, self._speaker.id)
+    async def _others(self) -> dict[str, Held]:
+        return await read_near(self.home, self._speaker.id)
 
     def _findings(self, found: Overview) -> tuple[str, ...]:
         gaps = tuple(f"head {seq} is missing; only the next head mentions it" for seq in found.chain.gaps)

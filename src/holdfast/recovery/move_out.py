@@ -257,7 +257,7 @@ class MoveOut:
         )
 
     def _newest(self) -> Signed[Head] | None:
-        near, log = read_near(self._home, self._speaker.id), self._speaker.log()
+        near, log = asyncio.run(read_near(self._home, self._speaker.id)), self._speaker.log()
         return joined(valid_heads(one.heads, log, port=self._means.port)[0] for one in near.values()).newest
 
     def _now(self) -> int:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from holdfast.backup.backups import ring_of
 from holdfast.backup.chain.heads import HEADS, HeadFile, Held, parse_copy
-from holdfast.backup.chain.sources import HOME, Listed, Overview, overview, with_inner_heads
+from holdfast.backup.chain.sources import HOME, Listed, Overview, heads_elsewhere, overview, with_inner_heads
 from holdfast.backup.engine import BackupEngine
 from holdfast.backup.places.companion_files import FoundPlace, FoundPlaces, find_sources, read_companions
 from holdfast.backup.places.places import Passphrases, Place, read_places, repository_of
@@ -25,6 +25,7 @@ from holdfast.core.reading_ring import refuse
 from holdfast.errors import BadInput, HoldfastError, LogMissing, VaultLocked
 from holdfast.identity.acts.paper_acts import check_paper, choose_log, find_phrase
 from holdfast.identity.files.own_log import read_logs
+from holdfast.identity.files.public_file import find_relays
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.records.ed25519 import Signatures
@@ -38,7 +39,7 @@ from holdfast.identity.vault.ring import Escrow, open_escrow, read_escrow
 from holdfast.identity.vault.vault import Vault
 from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.identity.witness.witness import LogCopy
-from holdfast.layout.agent_home import home_in
+from holdfast.layout.agent_home import find_home, home_in
 from holdfast.layout.witness_address import WitnessAddress
 
 LOOKED = "the look before"
@@ -150,7 +151,7 @@ async def survey_evidence(
             escrow, raw = _open_escrow(sources, log, paper)
     own = [one for one in sources.found if _agent_of(one) in (log.id, None)]
     listed = await asyncio.gather(*(_listed(engine, one, escrow) for one in own))
-    others = {HOME: _heads_at(folder)}
+    others = {HOME: _heads_at(folder)} | await heads_elsewhere(_head_keepers(evidence, folder), log.id)
     listed = await with_inner_heads(engine, listed, others, log, escrow, port=port)
     seen = overview(listed, others, log, port=port)
     failed = {address: error.message for address, error in sources.failed.items()}
@@ -281,6 +282,15 @@ async def _read_beside(engine: BackupEngine, place: Place) -> dict[str, bytes] |
         return await read_companions(engine, place, rescue=True)
     except HoldfastError as error:
         return error
+
+
+def _head_keepers(evidence: Evidence, folder: Path) -> tuple[WitnessAddress, ...]:
+    """Witnesses and relays that may know of newer snapshots: named by the person, or by a folder that survived."""
+    with suppress(HoldfastError, OSError):
+        home = find_home(folder)
+        if home is not None:
+            return (*evidence.witnesses, *home.witnesses, *find_relays(home))
+    return evidence.witnesses
 
 
 def _heads_at(folder: Path) -> Held:

@@ -26,18 +26,21 @@ from pathlib import Path
 from holdfast.backup.archive.reader import HEAD_NAME
 from holdfast.backup.archive.tar_stream import Readable, TarStream, read_through
 from holdfast.backup.chain.chain import Chain, Fork, Lag, behind, is_rival_head, joined, valid_heads
-from holdfast.backup.chain.heads import HEADS, HeadFile, Held, parse_copy
+from holdfast.backup.chain.heads import HEADS, HeadFile, Held, parse_copy, parse_lines
 from holdfast.backup.engine import SHORT_S, BackupEngine, Repository
 from holdfast.backup.places.companion_files import read_companions
 from holdfast.backup.places.places import Passphrases, Place, check_there, repository_of
 from holdfast.errors import ArchiveRefused, BackupDamaged, HoldfastError, PlaceUnreachable, Retryable
+from holdfast.identity.files.public_file import find_relays
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.ed25519 import Signatures
-from holdfast.identity.records.signed import Signed
+from holdfast.identity.records.encodings import AgentId
+from holdfast.identity.records.signed import Refusal, Signed
 from holdfast.identity.statements.statements import Head, find_fault_in_head, parse_head
+from holdfast.identity.witness.relay_link import open_link
 from holdfast.layout.agent_home import AgentHome
-from holdfast.layout.witness_address import folders_of
+from holdfast.layout.witness_address import WitnessAddress, WitnessRelay
 
 HOME = "the agent's folder"
 FORK_HINT = (
@@ -159,15 +162,50 @@ def witness_file(folder: Path, agent_id: str) -> HeadFile:
     return HeadFile(folder / f"{agent_id}.{HEADS}")
 
 
-def read_near(home: AgentHome, agent_id: str) -> dict[str, Held]:
-    """The heads that the agent's folder and its witnesses in folders have, by name."""
-    found = {HOME: HeadFile(home.heads_file).read()}
-    for folder in folders_of(home.witnesses):
-        try:
-            found[f"witness {folder}"] = witness_file(folder, agent_id).read()
-        except (HoldfastError, OSError) as error:
-            found[f"witness {folder}"] = Held(findings=(f"cannot be read: {error}",))
-    return found
+async def read_near(home: AgentHome, agent_id: AgentId) -> dict[str, Held]:
+    """The heads that the agent's folder, its witnesses and its relays have, by name."""
+    found = {HOME: await asyncio.to_thread(HeadFile(home.heads_file).read)}
+    return found | await heads_elsewhere((*home.witnesses, *find_relays(home)), agent_id)
+
+
+async def heads_elsewhere(addresses: Iterable[WitnessAddress], agent_id: AgentId) -> dict[str, Held]:
+    """The heads that these witnesses and relays have, by name. A relay has the newest one alone; that one is enough to
+    see that every place was put back to an older day."""
+    asked = tuple(dict.fromkeys(addresses))
+    answers = await asyncio.gather(*(_heads_at(one, agent_id) for one in asked))
+    return dict(zip(map(_source, asked), answers, strict=True))
+
+
+def _source(address: WitnessAddress) -> str:
+    return f"relay {address.url}" if isinstance(address, WitnessRelay) else f"witness {address}"
+
+
+async def _heads_at(address: WitnessAddress, agent_id: AgentId) -> Held:
+    try:
+        if isinstance(address, WitnessRelay):
+            line = await open_link(address).find_head(agent_id)
+            return Held() if line is None else parse_lines(line + b"\n", where=address.url)
+        return await asyncio.to_thread(witness_file(address.folder, agent_id).read)
+    except (HoldfastError, OSError) as error:
+        return Held(findings=(f"cannot be read: {error}",))
+
+
+async def leave_head(addresses: Iterable[WitnessAddress], head: Signed[Head]) -> dict[str, str]:
+    """The head to all of these witnesses and relays; by name, why one does not have it. The next head brings it up."""
+    asked = tuple(dict.fromkeys(addresses))
+    answers = await asyncio.gather(*(_left_at(one, head) for one in asked))
+    return {_source(one): why for one, why in zip(asked, answers, strict=True) if why}
+
+
+async def _left_at(address: WitnessAddress, head: Signed[Head]) -> str:
+    try:
+        if isinstance(address, WitnessRelay):
+            answer = await open_link(address).put_head(head.record.id, head.line())
+            return answer.message if isinstance(answer, Refusal) else ""
+        await asyncio.to_thread(witness_file(address.folder, head.record.id).append, head)
+    except (HoldfastError, OSError) as error:
+        return str(error)
+    return ""
 
 
 READ_MAX = 64  # above what the usual rules keep in a place; each takes one run of the engine

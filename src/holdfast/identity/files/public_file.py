@@ -8,6 +8,7 @@ alone. The file is replaced as a whole; `change_identity` lets one process at a 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,8 @@ from holdfast.identity.files.own_log import home_lock
 from holdfast.identity.log.log_state import KeyLog, LogStanding, is_final
 from holdfast.identity.paper.sheets import SheetRegister, parse_register
 from holdfast.identity.records.encodings import parse_agent_id, parse_digest
+from holdfast.layout.agent_home import AgentHome
+from holdfast.layout.witness_address import WitnessRelay, parse_relay_address, relays_of
 
 FORMAT = 1
 FILE_BYTES_MAX = 1 << 20
@@ -97,6 +100,18 @@ def show_log(path: Path, log: KeyLog, *, name: str) -> Identity:
             os.replace(path, path.with_name(f"{path.name}.damaged"))
         write_identity(path, identity_of(log, name=name))
     return change_identity(path, lambda one: with_log(one, log))
+
+
+def find_relays(home: AgentHome) -> tuple[WitnessRelay, ...]:
+    """The relays of the agent in this folder: those among its witnesses, and those of its profile."""
+    named: tuple[str, ...] = ()
+    with contextlib.suppress(LogMissing, LogDamaged):
+        named = read_identity(home.identity_file).relays
+    found = list(relays_of(home.witnesses))
+    for text in named:
+        with contextlib.suppress(BadInput):
+            found.append(parse_relay_address(text))
+    return tuple({one.key: one for one in found}.values())
 
 
 def read_identity(path: Path) -> Identity:

@@ -19,7 +19,6 @@ from holdfast.identity.witness.witness_relay import RelayWitness
 from holdfast.layout.witness_address import WitnessRelay, parse_relay_address
 
 START_S = 30.0
-CHANGED = str(Path(__file__).parent / "programs" / "changed_relay.py")
 
 
 @dataclass
