@@ -63,6 +63,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "how-to/restore-with-borg",
         "how-to/quarterly-test",
         "how-to/drills-in-ci",
+        "how-to/run-a-relay",
     ),
     "Understand it": (
         "explanation/guarantees",

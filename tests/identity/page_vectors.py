@@ -1,6 +1,6 @@
-"""The test vectors of docs/formats/identity-log.md, made from fixed seeds.
+"""The test vectors of docs/formats/identity-log.md and relay-protocol.md, made from fixed seeds.
 
-`python tests/identity/page_vectors.py` writes them into the page; the test compares.
+`python tests/identity/page_vectors.py` writes them into the pages; the test compares.
 """
 
 from __future__ import annotations
@@ -20,9 +20,13 @@ from holdfast.identity.records.encodings import digest_of, key_digest
 from holdfast.identity.records.records import RotationReason
 from holdfast.identity.records.signed import Family, message, sealed
 from holdfast.identity.statements.claim import ClaimBasis, LeaseClaim, LeaseYield
+from holdfast.identity.statements.relay_answer import digest_of_request, signed_answer
 from holdfast.identity.statements.statements import Head, JournalMark, Profile, Relay, sign_head
 
-PAGE = Path(__file__).parents[2] / "docs" / "formats" / "identity-log.md"
+FORMATS = Path(__file__).parents[2] / "docs" / "formats"
+PAGE = FORMATS / "identity-log.md"
+RELAY_PAGE = FORMATS / "relay-protocol.md"
+NONCE = "AAAAAAAAAAAAAAAAAAAAAAAA"
 LAST = re.compile(r"^```json\n(.*?)^```$", re.M | re.S)
 
 
@@ -106,16 +110,38 @@ def made() -> dict[str, Any]:
     }
 
 
-def shown() -> dict[str, Any]:
-    return json.loads(LAST.findall(PAGE.read_text())[-1])
+def made_of_relays() -> dict[str, Any]:
+    """A request that finds nothing, one that is answered, and one that is refused before its body is read."""
+    relay, record = key("relay"), Owner().inception()
+    id_ = take(None, record).id
+    refusal = b'{"code":"not-begun","message":"the relay does not know this agent"}'
+    busy = b'{"code":"rate","message":"too many requests","wait_s":3}'
+    cases = [
+        ("GET", f"/v1/log/{id_}", b"", b"", 404, refusal),
+        ("POST", f"/v1/log/{id_}", record.line() + b"\n", record.line() + b"\n", 200, b"(a receipt)"),
+        ("PUT", f"/v1/agents/{id_}", b"(a profile)", b"", 429, busy),
+    ]
+    answers: list[dict[str, Any]] = []
+    for method, target, body, read, status, content in cases:
+        ask = digest_of_request(method, target, NONCE, read)
+        raw = signed_answer(ask=ask, status=status, content=content, now=NOW, signer=relay)
+        line, _, rest = raw.decode().partition("\n")
+        request = {"method": method, "target": target, "body": body.decode(), "read": bool(read) or not body}
+        answers.append({**request, "ask": ask, "status": status, "line": line, "content": rest})
+    return {"key": relay.public, "nonce": NONCE, "answers": answers}
 
 
-def write() -> None:
-    text = PAGE.read_text()
+def shown(page: Path = PAGE) -> dict[str, Any]:
+    return json.loads(LAST.findall(page.read_text())[-1])
+
+
+def write(page: Path, vectors: dict[str, Any]) -> None:
+    text = page.read_text()
     found = list(LAST.finditer(text))[-1]
-    block = json.dumps(made(), indent=1)
-    PAGE.write_text(f"{text[: found.start(1)]}{block}\n{text[found.end(1) :]}")
+    block = json.dumps(vectors, indent=1)
+    page.write_text(f"{text[: found.start(1)]}{block}\n{text[found.end(1) :]}")
 
 
 if __name__ == "__main__":
-    write()
+    write(PAGE, made())
+    write(RELAY_PAGE, made_of_relays())

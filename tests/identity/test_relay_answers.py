@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Generator
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
+import apsw
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -27,6 +30,7 @@ from holdfast.errors import (
     RelayUnreachable,
     RelayUntrusted,
 )
+from holdfast.host.sqlite import Db
 from holdfast.identity.records.encodings import PublicKey, key_digest
 from holdfast.identity.records.records import Keys, parse_receipt
 from holdfast.identity.records.signed import Reason
@@ -228,7 +232,7 @@ def test_a_log_is_found_by_the_digest_of_a_recovery_key_the_first_registered_fir
     assert asyncio.run(relay.link.find_agents((key_digest(key("no").public),))) == ()
 
 
-def test_one_invite_registers_one_agent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_row_28_one_invite_registers_one_agent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with relays(tmp_path, "r", options=()) as (relay,):
         owner, other = owner_at(relay, "owner"), owner_at(relay, "other")
         with pytest.raises(RelayNotAdmitted):
@@ -299,6 +303,67 @@ def test_a_stopped_relay_ends_with_0_and_another_one_cannot_serve_its_folder(tmp
     finally:
         assert relay.stop() == 0
     Store(relay.folder).close()
+
+
+def test_a_request_that_is_under_way_is_answered_before_the_relay_stops(tmp_path: Path) -> None:
+    relay = RelayProcess(tmp_path / "r").start()
+    assert relay.process is not None
+    owner = owner_at(relay, "draining")
+    line = owner.inception().line() + b"\n"
+    with socket.create_connection(("127.0.0.1", relay.port)) as caller:
+        caller.settimeout(30)
+        head = f"POST /v1/log/{owner.begun().id} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(line)}\r\n"
+        caller.sendall(head.encode() + b"expect: 100-continue\r\n\r\n")
+        assert caller.recv(1000).startswith(b"HTTP/1.1 100")  # it waits for the body
+        relay.process.send_signal(signal.SIGTERM)
+        with pytest.raises(ConnectionRefusedError):
+            while True:  # until it takes no one new
+                socket.create_connection(("127.0.0.1", relay.port)).close()
+        caller.sendall(line)
+        assert caller.recv(1000).startswith(b"HTTP/1.1 200")
+    assert relay.stop() == 0
+
+
+def test_a_commit_that_fails_answers_no_one_and_leaves_nothing(tmp_path: Path) -> None:
+    """Several acts share the commit: none of them has happened. The next ones work again."""
+    store = Store(tmp_path / "r")
+    assert store._db.pragma("synchronous") == 2
+    assert store._db.pragma("journal_mode") == "wal"
+    db, full = store._db, [True]
+
+    class FullDisk:
+        def execute(self, sql: str, *more: Any) -> Any:  # Any: as the connection
+            if sql == "COMMIT" and full.pop():
+                raise apsw.FullError("disk is full")
+            return db.execute(sql, *more)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(db, name)
+
+    def act(db: Db) -> str:
+        db.execute("INSERT INTO meta VALUES ('x', 'y')")
+        return "done"
+
+    try:
+        store._db = cast(Db, FullDisk())
+        with pytest.raises(RelayBusy, match="disk"):
+            store.write(act)
+        assert store.failed
+        assert store.read(lambda db: db.execute("SELECT * FROM meta WHERE name = 'x'").fetchall()) == []
+        store._db = db
+        assert store.write(act) == "done"
+        assert not store.failed
+
+        def fails(db: Db) -> None:
+            db.execute("UPDATE meta SET value = 'z' WHERE name = 'x'")
+            raise BadInput("no")
+
+        with pytest.raises(BadInput):
+            store.write(fails)
+        assert store.read(lambda db: db.execute("SELECT value FROM meta WHERE name = 'x'").fetchall()) == [("y",)]
+    finally:
+        store._db = db
+        store.close()
 
 
 def test_settings_that_would_serve_others_without_tls_are_refused(tmp_path: Path) -> None:

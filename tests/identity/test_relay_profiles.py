@@ -82,7 +82,7 @@ def held_at(relay: RelayProcess, agent: Agent) -> Signed[Profile] | None:
     return None if raw is None else parse_profile(raw)
 
 
-def test_an_agent_is_added_found_moved_and_forwarded(
+def test_row_28_an_agent_is_added_found_moved_and_forwarded(
     tmp_path: Path, three: list[RelayProcess], capsys: pytest.CaptureFixture[str]
 ) -> None:
     agent = made(tmp_path)
@@ -118,7 +118,7 @@ def test_an_agent_is_added_found_moved_and_forwarded(
     assert held_at(three[0], agent) == held_at(three[1], agent)
 
 
-def test_a_handle_belongs_to_the_first_agent_that_signed_for_it(
+def test_row_28_a_handle_belongs_to_the_first_agent_that_signed_for_it(
     tmp_path: Path, three: list[RelayProcess], capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = made(tmp_path / "a"), made(tmp_path / "b")
@@ -181,6 +181,23 @@ def test_a_restored_folder_continues_from_what_its_relays_hold(
     assert done.signed == newest
     assert done.foreign
     assert find_own_profile(load_home(agent.folder)) == newest
+
+
+def test_a_profile_that_no_relay_took_is_sent_again_as_it_was_signed(
+    tmp_path: Path, three: list[RelayProcess], capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = made(tmp_path)
+    add(capsys, agent, three[0])
+    agent.rotate()
+    three[0].kill()
+    first = renew_profile(load_home(agent.folder))
+    assert first.said[three[0].at.url]
+    assert first.signed == find_own_profile(load_home(agent.folder))
+    three[0].start()
+    again = renew_profile(load_home(agent.folder))
+    assert again.signed == first.signed
+    assert again.said == {three[0].at.url: ""}
+    assert held_at(three[0], agent) == first.signed
 
 
 def test_what_a_thief_wrote_is_not_signed_again_after_his_eviction(

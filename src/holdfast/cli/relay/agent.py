@@ -175,7 +175,9 @@ def run_find(args: argparse.Namespace) -> int:
     if args.json:
         print_json(fields)
         return 0
-    print_fields([(key, value if isinstance(value, str) else _text(value)) for key, value in fields.items()])
+    shown = {key: value if isinstance(value, str) else _text(value) for key, value in fields.items()}
+    shown["version"] = ", ".join(map(str, profile.rank))
+    print_fields([(key, text) for key, text in shown.items() if text])
     if found.forks:
         talk("warning: its keys signed two profiles of one version: it runs twice, or its keys were stolen")
     if not found.confirmed:

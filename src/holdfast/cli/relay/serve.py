@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ def _show(relay: RunningRelay, *, as_json: bool) -> None:
         print(json.dumps(fields), flush=True)
         return
     print_fields(list(fields.items()))
+    sys.stdout.flush()  # a file or a pipe gets the address now, not when the relay ends
     talk("agents use the address: `holdfast init NAME --witness ADDRESS`, `holdfast relay add ADDRESS`")
 
 
