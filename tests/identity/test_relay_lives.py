@@ -144,6 +144,10 @@ def test_one_relay_alone_is_too_few_and_new_ones_can_be_named(world: World, thre
         one.recover(world.words[0])
     for relay in three[1:]:
         relay.kill()
+    away = World(world.root / "away", names=world.names)
+    with pytest.raises(NotNow, match="only 1 of the 2"):  # two of them are named, and do not answer
+        away.recover(world.words[0])
+    assert not away.root.exists()
     done = one.recover(world.words[0], new_witnesses=(one.at("w1"),))
     assert done.log.id == world.log().id
     assert len(done.log.head.witnesses.members) == 1

@@ -211,8 +211,7 @@ class Relay:
     async def _put_profile(self, asked: Asked) -> Answer:
         signed = self._parsed(asked, parse_profile)
         log = await self._known(asked)
-        judged = await asyncio.to_thread(
-            self.store.write,
+        judged = await self.store.written(
             lambda db: registry.put_profile(
                 db,
                 signed,
@@ -220,7 +219,7 @@ class Relay:
                 relay_name=self.settings.name,
                 now=self._now(),
                 port=self.port,
-            ),
+            )
         )
         return _refused(judged) if isinstance(judged, Refusal) else (HTTPStatus.OK, judged.line())
 
@@ -243,11 +242,10 @@ class Relay:
     async def _put_head(self, asked: Asked) -> Answer:
         signed = self._parsed(asked, parse_head)
         log = await self._known(asked)
-        judged = await asyncio.to_thread(
-            self.store.write,
+        judged = await self.store.written(
             lambda db: registry.put_head(
                 db, signed, self._logs.load(db, log.id) or log, now=self._now(), port=self.port
-            ),
+            )
         )
         return _refused(judged) if isinstance(judged, Refusal) else (HTTPStatus.OK, judged.line())
 

@@ -11,6 +11,7 @@ to come). Readers use a second connection and see what is committed.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import queue
@@ -61,12 +62,19 @@ class Store:
     def write(self, act: Act[T]) -> T:
         """The act's result, after its changes are synced. Blocks; called from a worker thread. Raises what the act
         raises, RelayBusy where the disk is full or too many acts wait, WitnessDamaged where the file is damaged."""
+        return self._begun(act).result()
+
+    async def written(self, act: Act[T]) -> T:
+        """The same without a thread that waits."""
+        return await asyncio.wrap_future(self._begun(act))
+
+    def _begun(self, act: Act[T]) -> Future[T]:
         done: Future[T] = Future()
         try:
             self._jobs.put_nowait((act, done))
         except queue.Full:
             raise RelayBusy("too many changes wait to be written; wait 1 s") from None
-        return done.result()
+        return done
 
     def read(self, act: Act[T]) -> T:
         """The act's result over what is committed. Blocks for the time of the query."""
