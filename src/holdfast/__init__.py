@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.task.scope import Scope
     from holdfast.runtime.task.talk import Talk
     from holdfast.runtime.task.task import TaskType, task
+    from holdfast.runtime.tool.mail_tool import send_mail
     from holdfast.runtime.tool.schema import Field
     from holdfast.runtime.tool.tool import Absent, Apply, Call, Found, Many, Tool, Unsure, tool
 
@@ -99,6 +100,7 @@ _WHERE = {
         "ToolFailed",
     ),
     "holdfast.runtime.agent.agent": ("Agent", "Answer", "Conversation"),
+    "holdfast.runtime.tool.mail_tool": ("send_mail",),
     "holdfast.runtime.tool.schema": ("Field",),
     "holdfast.runtime.gate.gate": ("Above", "Gate", "Limit"),
     "holdfast.host.log": ("Log",),
@@ -192,6 +194,7 @@ __all__ = [
     "open",
     "recall",
     "remember",
+    "send_mail",
     "task",
     "tool",
 ]

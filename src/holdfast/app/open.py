@@ -19,6 +19,7 @@ from holdfast.app.handoff import kept_handoff, refresh_handoff
 from holdfast.app.holdfast import Holdfast
 from holdfast.app.notify import make_notices
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
+from holdfast.core.mail import Post
 from holdfast.errors import Misuse
 from holdfast.host.log import Log
 from holdfast.journal.bind import journal_at
@@ -56,6 +57,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
     clock: Clock | None = None,
     entropy: Entropy | None = None,
     log: Log | None = None,
+    post: Post | None = None,
 ) -> AsyncGenerator[Holdfast, None]:
     """Open the journal at this path or url and serve the given tasks until the block is left.
 
@@ -69,6 +71,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
         new_journal: also make the journal if the keys in its folder serve another one that is missing there.
         build: which build of your code this is; tasks with on_change="pin" finish on the build that began them.
         take_over: builds that are gone for good: this process finishes their tasks with its own code.
+        post: what sends mail (default: the agent's relays); tests give `holdfast.testing.post.ScriptedPost`.
     """
     if in_child():
         raise Misuse(
@@ -140,6 +143,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
                 log=log,
                 secrets=secrets,
                 memory=memory,
+                post=post,
                 scratch_root=scratch_root(address, folder=settings.scratch_folder, journal_id=opened.journal_id),
                 right=lease,
                 build=own_build,
