@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.app.loading import App
     from holdfast.app.open import open  # noqa: A004 - the public name
     from holdfast.core.effect import Fenced, Idempotent, Keyed, Queryable, Read, Transactional, Unrepeatable
+    from holdfast.core.mail import Letter
     from holdfast.errors import (
         ApprovalNotFound,
         Busy,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.models.reply import Reply, Restarted, TextDelta, ToolCall, Usage
     from holdfast.runtime.scratch.scratch import Scratch
     from holdfast.runtime.step.plan import Plan, PlanItem
+    from holdfast.runtime.task.mail_task import on_mail
     from holdfast.runtime.task.run import Approval, Run
     from holdfast.runtime.task.scope import Scope
     from holdfast.runtime.task.talk import Talk
@@ -70,6 +72,7 @@ _WHERE = {
     "holdfast.app.holdfast": ("Holdfast",),
     "holdfast.app.open": ("open",),
     "holdfast.core.effect": ("Fenced", "Idempotent", "Keyed", "Queryable", "Read", "Transactional", "Unrepeatable"),
+    "holdfast.core.mail": ("Letter",),
     "holdfast.errors": (
         "ApprovalNotFound",
         "Busy",
@@ -110,6 +113,7 @@ _WHERE = {
     "holdfast.runtime.models.reply": ("Reply", "Restarted", "TextDelta", "ToolCall", "Usage"),
     "holdfast.runtime.step.plan": ("Plan", "PlanItem"),
     "holdfast.runtime.agent.remembering": ("recall", "remember"),
+    "holdfast.runtime.task.mail_task": ("on_mail",),
     "holdfast.runtime.task.run": ("Approval", "Run"),
     "holdfast.runtime.task.scope": ("Scope",),
     "holdfast.runtime.scratch.scratch": ("Scratch",),
@@ -146,6 +150,7 @@ __all__ = [
     "JournalStopped",
     "KeyReused",
     "Keyed",
+    "Letter",
     "Limit",
     "Log",
     "Many",
@@ -191,6 +196,7 @@ __all__ = [
     "Unrepeatable",
     "Unsure",
     "Usage",
+    "on_mail",
     "open",
     "recall",
     "remember",

@@ -14,7 +14,7 @@ from holdfast.errors import MailRefused, MailUnconfirmed, MailUnsent, Refused, T
 from holdfast.journal.records import TaskState
 from holdfast.runtime.tool import mail_tool
 from holdfast.testing.lab import Lab, wait_state, wait_step
-from holdfast.testing.post import ScriptedPost
+from holdfast.testing.mail import ScriptedPost
 
 BOB = "hf1bob"
 

@@ -71,7 +71,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
         new_journal: also make the journal if the keys in its folder serve another one that is missing there.
         build: which build of your code this is; tasks with on_change="pin" finish on the build that began them.
         take_over: builds that are gone for good: this process finishes their tasks with its own code.
-        post: what sends mail (default: the agent's relays); tests give `holdfast.testing.post.ScriptedPost`.
+        post: what sends mail (default: the agent's relays); tests give `holdfast.testing.mail.ScriptedPost`.
     """
     if in_child():
         raise Misuse(
