@@ -16,13 +16,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
-
-import msgspec
 
 from holdfast.core.held_mail import Received
 from holdfast.core.ids import EffectKey, effect_key_bytes
@@ -34,12 +31,13 @@ from holdfast.journal.bodies import EvidenceGiven
 from holdfast.journal.contract import InboxItem, InboxKind, Journal
 from holdfast.journal.records import TaskView
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
-from holdfast.runtime.task.mail_task import mail_submission
+from holdfast.runtime.task.mail_task import NOTE_SOURCE, mail_submission, note_of
 from holdfast.runtime.tool.mail_tool import NAME as SEND_MAIL
 
-NOTE_SOURCE = "delivery note"
 NOTE_KEYS_MAX = 32  # in one note: the signed text is kept as evidence of each
 NOTE_TRIES, NOTE_AGAIN_S = 5, 2.0
+NOTED_S = 60.0  # within this time a further copy of a message gets no second note
+NOTED_MAX = 20_000
 NOTES_WAITING_MAX = 10_000  # keys; beyond that a sender gets its note when it sends again
 JOURNAL_AGAIN_S = 0.5
 LOOK_S = 10.0  # between two looks whether mail can be secured
@@ -62,6 +60,7 @@ class Intake:
     look_s: float = LOOK_S
     _received: deque[Received] = field(default_factory=lambda: deque(maxlen=MARKS_MAX))
     _owed: dict[str, list[EffectKey]] = field(default_factory=dict[str, list[EffectKey]])
+    _noted: OrderedDict[tuple[str, EffectKey], float] = field(default_factory=OrderedDict[tuple[str, EffectKey], float])
     _owes: asyncio.Event = field(default_factory=asyncio.Event)
     _secured: int = 0
 
@@ -83,7 +82,7 @@ class Intake:
 
     async def take(self, deliveries: Sequence[Delivery]) -> None:
         """Commit them, acknowledge them, owe their senders a note."""
-        await asyncio.gather(*(self._commit(one) for one in deliveries if not one.repeated))
+        await asyncio.gather(*(self._commit(one) for one in deliveries))
         mark = await self.newest_record()
         await self.mailbox.received(deliveries, mark=mark)
         self._received.append(Received(time.monotonic(), mark))
@@ -139,6 +138,13 @@ class Intake:
     # delivery notes
 
     def _owe(self, letter: Letter) -> None:
+        """Not for the copy of another relay; but when the sender sends again, because the first note may be lost."""
+        name, now_s = (letter.sender, letter.key), time.monotonic()
+        if now_s - self._noted.get(name, -NOTED_S) < NOTED_S:
+            return
+        self._noted[name] = now_s
+        if len(self._noted) > NOTED_MAX:
+            self._noted.popitem(last=False)
         if sum(map(len, self._owed.values())) < NOTES_WAITING_MAX:
             self._owed.setdefault(letter.sender, []).append(letter.key)
             self._owes.set()
@@ -193,18 +199,3 @@ def _check_note(ordinal: str, view: TaskView, inbox: Sequence[InboxItem]) -> Non
     step = view.steps.get(ordinal)
     if step is None or step.tool != SEND_MAIL or note_of(inbox, ordinal) is not None:
         raise _NotTaken
-
-
-def is_note(item: InboxItem) -> bool:
-    """Whether it is the delivery note of a message."""
-    return item.kind is InboxKind.EVIDENCE and EvidenceGiven.read(item.body).source == NOTE_SOURCE
-
-
-def note_of(items: Sequence[InboxItem], ordinal: str) -> InboxItem | None:
-    """The delivery note of the step at this ordinal."""
-    return next((one for one in items if one.ordinal == ordinal and is_note(one)), None)
-
-
-def letter_of(args: Any) -> Letter:  # Any: what a record holds
-    """The letter of a task `@mail`, from its arguments."""
-    return msgspec.convert(args["letter"], Letter)

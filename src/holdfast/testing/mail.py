@@ -37,7 +37,7 @@ class ScriptedPost:
     succeed. An error that is no MailUnsent is raised after the first byte."""
 
     def __init__(self, *acts: Act) -> None:
-        self._acts = list(acts)
+        self.acts = list(acts)
         self.tries: list[Posted] = []
         self.sent: dict[tuple[str, EffectKey], Posted] = {}
         self.notes: list[tuple[str, tuple[EffectKey, ...]]] = []
@@ -54,7 +54,7 @@ class ScriptedPost:
     ) -> SentMail:
         posted = Posted(to=to, key=key, body=body, thread=thread, number=number)
         self.tries.append(posted)
-        act = self._acts.pop(0) if self._acts else None
+        act = self.acts.pop(0) if self.acts else None
         if isinstance(act, MailUnsent):
             raise act
         first_byte()

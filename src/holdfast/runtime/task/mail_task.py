@@ -1,13 +1,15 @@
-"""Receiving mail: each message is a task, submitted under the request id (sender, key).
+"""Mail as tasks: each message that is received is one, submitted under the request id (sender, key).
 
 So a message that comes twice, from several relays or after a restore, is one task; its steps have the effect keys that
 they had before. The task's name is the same in every app: renaming the handler handles nothing again.
+
+`holdfast mail send` is a task too, which every worker of the agent knows: `SEND_TASK`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, overload
 
 import msgspec
@@ -16,12 +18,15 @@ from holdfast.core import ids
 from holdfast.core.mail import Letter
 from holdfast.core.values import checked, encode
 from holdfast.errors import Misuse
-from holdfast.journal.contract import Submission
+from holdfast.journal.bodies import EvidenceGiven
+from holdfast.journal.contract import InboxItem, InboxKind, Submission
 from holdfast.runtime.gate.gate import Gate
 from holdfast.runtime.task.run import Run
 from holdfast.runtime.task.task import OnChange, TaskType, check_gate, check_on_change
 
 MAIL_NAME = "@mail"  # no submitter can use it: what is in the journal under it came by mail
+SEND_NAME = "@send"
+NOTE_SOURCE = "delivery note"
 
 MailFunction = Callable[[Run, Letter], Awaitable[Any]]  # Any: a task returns any JSON value
 
@@ -35,7 +40,7 @@ class MailTask(TaskType):
             raise Misuse(f"{function.__name__}: a mail handler must take the run and the letter")
 
     async def start(self, run: Run, args: dict[str, Any]) -> Any:  # Any: user code's result
-        return await self.function(run, msgspec.convert(args["letter"], Letter))
+        return await self.function(run, letter_of(args))
 
 
 @overload
@@ -87,3 +92,24 @@ def mail_submission(
         ),
         request_id=request_id,
     )
+
+
+def letter_of(args: Any) -> Letter:  # Any: what a record holds
+    """The letter of a task of mail, from its arguments."""
+    return msgspec.convert(args["letter"], Letter)
+
+
+def note_of(items: Sequence[InboxItem], ordinal: str) -> InboxItem | None:
+    """The delivery note of the message that the step at this ordinal sent."""
+    return next((one for one in items if one.ordinal == ordinal and _is_note(one)), None)
+
+
+def _is_note(item: InboxItem) -> bool:
+    return item.kind is InboxKind.EVIDENCE and EvidenceGiven.read(item.body).source == NOTE_SOURCE
+
+
+async def _send(run: Run, to: str, body: Any, thread: str = "") -> Any:  # Any: JSON
+    return await run.send(to, body, thread=thread)
+
+
+SEND_TASK = TaskType(_send, name=SEND_NAME)
