@@ -61,7 +61,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     letter: Letter | None = None
     note: DeliveryNote | None = None
     fault: str = ""  # why it cannot be read: a dead letter. `received` takes it from the relays too.
-    repeated: bool = False  # this mailbox has given it out before: only another relay's copy of it
+    # This mailbox has given the message out before. It must be committed all the same, which changes nothing if it was.
+    repeated: bool = False
 
 
 class SentMail(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,15 +109,15 @@ class Mailbox(Protocol):
     """Takes mail from all relays of the agent. Used by one process of a folder at a time."""
 
     async def next(self) -> list[Delivery]:
-        """Waits until there is mail, at most for `wait_s` of the mailbox; then an empty list. The same (sender, key) is
-        given out once by one mailbox, and further copies of it as `repeated`, so that they are acknowledged too. Mail
-        that was given out and never acknowledged comes again from a new mailbox. A relay that
-        does not answer is left out. Raises KeysReplaced where a relay proves that other keys speak for the agent now,
-        and AgentElsewhere where it proves that a newer incarnation does."""
+        """Waits until there is mail, at most for `wait_s` of the mailbox; then an empty list. The same (sender, key)
+        may come again, from another relay or after a new login; each delivery is committed and acknowledged. Mail that
+        was given out and never acknowledged comes again from a new mailbox. A relay that does not answer is left out.
+        Raises KeysReplaced where a relay proves that other keys speak for the agent now, and AgentElsewhere where it
+        proves that a newer incarnation does."""
         ...
 
     async def received(self, deliveries: Sequence[Delivery], *, mark: int) -> None:
-        """They are committed, and the journal's last record has at least the number `mark`. Every relay that delivered
+        """They are committed, and the journal's newest record then had the number `mark`. Every relay that delivered
         one is told; one that does not answer delivers it again."""
         ...
 

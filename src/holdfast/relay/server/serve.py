@@ -143,13 +143,17 @@ async def _serve(relay: Relay, *, started: Callable[[RunningRelay], None]) -> No
     server = _Server(config, begun)
 
     def stop() -> None:
-        relay.draining = True
+        relay.stop()
         server.should_exit = True
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
+    sweeping = asyncio.create_task(relay.mail.sweep())
     await server.serve(sockets=[door])
+    sweeping.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await sweeping
     relay.log.event("relay-stopped")
 
 
