@@ -29,7 +29,7 @@ from holdfast.errors import BadValue, HoldfastError, JournalBusy, JournalFull, T
 from holdfast.host.log import Log
 from holdfast.journal.bodies import EvidenceGiven
 from holdfast.journal.contract import InboxItem, InboxKind, Journal
-from holdfast.journal.records import TaskView
+from holdfast.journal.records import Body, TaskView
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 from holdfast.runtime.task.mail_task import NOTE_SOURCE, mail_submission, note_of
 from holdfast.runtime.tool.mail_tool import NAME as SEND_MAIL
@@ -123,7 +123,7 @@ class Intake:
             if found is None:
                 continue
             task_id, ordinal = found
-            result = {"to": note.sender, "key": key, "relays": [], "stored": [], "note": note.proof}
+            result: Body = {"to": note.sender, "key": key, "relays": [], "stored": [], "note": note.proof}
             body = EvidenceGiven("succeeded", result, NOTE_SOURCE).body()
             item = InboxItem(task_id=task_id, ordinal=ordinal, kind=InboxKind.EVIDENCE, body=body)
             with contextlib.suppress(TaskNotFound, _NotTaken):  # erased meanwhile; known, or no message of ours
