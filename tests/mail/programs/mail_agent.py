@@ -45,7 +45,7 @@ async def main() -> None:
     home = load_home(Path(FOLDER))
     post = HangingPost(home) if POINT == "hang-after-send" else None
     if POINT == "die-before-ack":
-        RelayMailbox.received = die  # pyright: ignore[reportAttributeAccessIssue] - the point of the death
+        RelayMailbox.received = die  # the point of the death
     async with holdfast.open(home.journal, tasks=[greet, handle], settings=fast(), post=post) as hf:
         if POINT == "hang-after-send":
             await hf.submit(greet, to=REST[0], body="hello")
