@@ -10,9 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "identity"))
-
-from quick_agent import Agent, make_agent
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from holdfast.core.ids import EffectKey, effect_key_from_bytes
 from holdfast.core.mail import Delivery, Letter
@@ -25,6 +23,7 @@ from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.relay.client.open_mail import AgentMail, open_mail
 from holdfast.relay.client.profile import ProfileContent, publish_profile, without_relay
 from holdfast_proofs.support.relays import RelayProcess
+from identity.quick_agent import Agent, make_agent
 
 PORT = Sodium()
 
@@ -67,7 +66,7 @@ class Correspondent:
             gone = [one for one in content.relays if one.wit not in {new.wit for new in listed}]
             for one in gone:
                 content = without_relay(content, one)
-            return replace(content, relays=listed, **more)  # pyright: ignore[reportArgumentType] - by name
+            return replace(content, relays=listed, **more)
 
         done = await publish_profile(
             self.home,

@@ -42,6 +42,10 @@ PORT = Sodium()
 ENTROPY = SystemEntropy()
 
 
+def _no_key(sender: str, to: str, key: EffectKey) -> bytes:
+    return bytes(32)
+
+
 @dataclass
 class Sender:
     agent: Agent
@@ -105,7 +109,7 @@ def test_an_envelope_whose_inner_key_is_another_one_is_refused(
     ada, bob = two
     (mk, *_) = bob.agent.speaker().mail_keys()
     with monkeypatch.context() as changed:
-        changed.setattr("holdfast.relay.protocol.envelope.mail_key", lambda *_: bytes(32))
+        changed.setattr("holdfast.relay.protocol.envelope.mail_key", _no_key)
         raw = sealed(ada, bob.agent.log.id, mk)
     with pytest.raises(BadRecord, match="not the one that the envelope names"):
         open_envelope(parse_envelope(raw), mk.private)

@@ -279,7 +279,7 @@ def test_calls_of_others_are_refused(tmp_path: Path, three: list[RelayProcess]) 
                 sent.append((target, body))
                 return await call(method, target, body, **more)  # pyright: ignore[reportArgumentType]
 
-            channel.call = recorded  # type: ignore[method-assign]
+            channel.call = recorded
             await channel.login(crt, key_)
             with pytest.raises(RelayRefused, match="too late"):  # a login is good once
                 await call("POST", *sent[-1])
@@ -304,9 +304,8 @@ def test_a_relay_that_confirms_and_drops_loses_nothing_and_is_proven_to_lie(tmp_
             async with ada.open() as hers, bob.open() as his:
                 await his.mailbox.next()
                 for n in range(3):
-                    hers.post._shown = type(hers.post._shown)(  # pyright: ignore[reportPrivateUsage]
-                        (id_, (-1e9, raws))
-                        for id_, (_, raws) in hers.post._shown.items()  # pyright: ignore[reportPrivateUsage]
+                    hers.post._shown = type(hers.post._shown)(
+                        (id_, (-1e9, raws)) for id_, (_, raws) in hers.post._shown.items()
                     )
                     await hers.post.send(to=bob.id, body=n, key=key(n))
                     assert [one.body for one in await take(his, 1)] == [n]

@@ -15,7 +15,7 @@ from holdfast.relay.server import mail
 from holdfast.relay.server.mail_calls import MailDesk
 
 _put_mail = mail.put_mail
-_put = MailDesk._put  # pyright: ignore[reportPrivateUsage]
+_put = MailDesk._put
 
 
 def forgets(db: Db, id: AgentId, offered: Sequence[mail.Offered], *, now: int, quota: mail.Quota) -> list[StoredItem]:
@@ -53,7 +53,7 @@ if __name__ == "__main__":
         case "forgets-the-first":
             mail.put_mail = forgets_the_first
         case "dies":
-            MailDesk._put = dies  # pyright: ignore[reportPrivateUsage]
+            MailDesk._put = dies
         case other:
             raise SystemExit(other)
     sys.exit(main(["relay", "serve", *sys.argv[2:]]))

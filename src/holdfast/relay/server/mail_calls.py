@@ -57,6 +57,7 @@ NONCES_MAX = 16_384
 SESSIONS_MAX = 16_384
 SENDERS_MAX = 1_024  # logs of senders that are not registered here
 JUDGED_MAX = 4_096
+INLINE_MAX = 4  # envelopes that are judged at once; more are, in a thread beside the loop
 POLLS_MAX = 2  # of one session at a time
 SWEEP_S = 60.0
 DISK_LOOK_S = 5.0
@@ -112,7 +113,10 @@ class MailDesk:
             raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, "the body must be a list of envelopes") from None
         if not 0 < len(raws) <= calls.SUBMIT_MAX:
             raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, f"1 to {calls.SUBMIT_MAX} envelopes may be sent")
-        judged, profile = await asyncio.to_thread(self._judge_all, id_, raws)
+        if len(raws) <= INLINE_MAX:
+            judged, profile = self._judge_all(id_, raws)
+        else:
+            judged, profile = await asyncio.to_thread(self._judge_all, id_, raws)
         offered = [one for one in judged if isinstance(one, mail.Offered)]
         stored = iter(await self._put(id_, offered) if offered else ())
         items = tuple(one if isinstance(one, StoredItem) else next(stored) for one in judged)
@@ -134,7 +138,7 @@ class MailDesk:
     def _judge_all(
         self, id: AgentId, raws: Sequence[bytes]
     ) -> tuple[list[mail.Offered | StoredItem], Signed[Profile] | None]:
-        """Each envelope, or why it is not taken. Runs in a thread."""
+        """Each envelope, or why it is not taken."""
         log, line = self.store.read(
             lambda db: (self.logs.load(db, id, keep=True), registry.find_line(db, id, "profile"))
         )
@@ -250,7 +254,7 @@ class MailDesk:
         if log is None:
             raise Said(HTTPStatus.NOT_FOUND, Reason.NOT_BEGUN, "the relay does not know this agent")
         session = Session(id_, certificate, log)
-        await asyncio.to_thread(self._check, session)
+        self._check(session)
         state = await self.store.written(lambda db: mail.enter(db, id_, e=crt.e, crt=certificate.line()))
         if state.e > crt.e:
             raise _fenced(f"incarnation {state.e} was already seen", state.crt or b"")
@@ -267,13 +271,13 @@ class MailDesk:
         )
         return HTTPStatus.OK, msgspec.json.encode(answer)
 
-    async def _session(self, asked: Asked) -> Session:
+    def _session(self, asked: Asked) -> Session:
         token = asked.request.headers.get(calls.TOKEN_HEADER, "")
         session = self._sessions.get(token)
         if session is None or session.id != asked.id:
             raise Said(HTTPStatus.UNAUTHORIZED, calls.NO_SESSION, "the relay has no such session; log in again")
         try:
-            await asyncio.to_thread(self._check, session)
+            self._check(session)
         except Said:
             self._sessions.pop(token, None)
             raise
@@ -281,7 +285,7 @@ class MailDesk:
         return session
 
     def _check(self, session: Session) -> None:
-        """Whether its certificate still passes, by what the relay knows now. Runs in a thread."""
+        """Whether its certificate still passes, by what the relay knows now."""
         log, (e, crt) = self.store.read(
             lambda db: (self.logs.load(db, session.id, keep=True), mail.find_incarnation(db, session.id))
         )
@@ -301,7 +305,7 @@ class MailDesk:
     # taking mail
 
     async def take(self, asked: Asked) -> Answer:
-        session = await self._session(asked)
+        session = self._session(asked)
         query = asked.request.query_params
         after, wait_s = _whole(query.get("after", "0")), min(_whole(query.get("wait", "0")), calls.WAIT_S_MAX)
         if session.polls >= POLLS_MAX:
@@ -311,7 +315,7 @@ class MailDesk:
             page = await self._page(session.id, after, wait_s)
         finally:
             session.polls -= 1
-        await self._session(asked)  # it may have been fenced while it waited
+        self._session(asked)  # it may have been fenced while it waited
         return HTTPStatus.OK, msgspec.msgpack.encode(page)
 
     async def _page(self, id: AgentId, after: int, wait_s: float) -> calls.MailAnswer:
@@ -336,7 +340,7 @@ class MailDesk:
                 del self._waiting[id]
 
     async def acknowledge(self, asked: Asked) -> Answer:
-        session = await self._session(asked)
+        session = self._session(asked)
         try:
             ack = msgspec.json.decode(asked.body, type=Ack)
         except (msgspec.DecodeError, RecursionError) as error:

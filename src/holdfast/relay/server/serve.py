@@ -175,7 +175,7 @@ class _Server(uvicorn.Server):
 
 def _listening(host: str, port: int) -> socket.socket:
     try:
-        return socket.create_server(
+        door = socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=BACKLOG
         )
     except OSError as error:
@@ -183,6 +183,9 @@ def _listening(host: str, port: int) -> socket.socket:
             f"the relay cannot listen on {_shown(host, port)}: {error.strerror or error}",
             hint="stop what listens there, or give another --listen HOST:PORT",
         ) from error
+    # asyncio sends at once only on sockets that name TCP as their protocol; on others every second packet of an answer
+    # waits 40 ms for the acknowledgement of the first.
+    return socket.socket(door.family, door.type, socket.IPPROTO_TCP, fileno=door.detach())
 
 
 def _shown(host: str, port: int) -> str:
