@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.app.loading import App
     from holdfast.app.open import open  # noqa: A004 - the public name
     from holdfast.core.effect import Fenced, Idempotent, Keyed, Queryable, Read, Transactional, Unrepeatable
+    from holdfast.core.mail import Letter
     from holdfast.errors import (
         ApprovalNotFound,
         Busy,
@@ -54,10 +55,12 @@ if TYPE_CHECKING:
     from holdfast.runtime.models.reply import Reply, Restarted, TextDelta, ToolCall, Usage
     from holdfast.runtime.scratch.scratch import Scratch
     from holdfast.runtime.step.plan import Plan, PlanItem
+    from holdfast.runtime.task.mail_task import on_mail
     from holdfast.runtime.task.run import Approval, Run
     from holdfast.runtime.task.scope import Scope
     from holdfast.runtime.task.talk import Talk
     from holdfast.runtime.task.task import TaskType, task
+    from holdfast.runtime.tool.mail_tool import send_mail
     from holdfast.runtime.tool.schema import Field
     from holdfast.runtime.tool.tool import Absent, Apply, Call, Found, Many, Tool, Unsure, tool
 
@@ -69,6 +72,7 @@ _WHERE = {
     "holdfast.app.holdfast": ("Holdfast",),
     "holdfast.app.open": ("open",),
     "holdfast.core.effect": ("Fenced", "Idempotent", "Keyed", "Queryable", "Read", "Transactional", "Unrepeatable"),
+    "holdfast.core.mail": ("Letter",),
     "holdfast.errors": (
         "ApprovalNotFound",
         "Busy",
@@ -99,6 +103,7 @@ _WHERE = {
         "ToolFailed",
     ),
     "holdfast.runtime.agent.agent": ("Agent", "Answer", "Conversation"),
+    "holdfast.runtime.tool.mail_tool": ("send_mail",),
     "holdfast.runtime.tool.schema": ("Field",),
     "holdfast.runtime.gate.gate": ("Above", "Gate", "Limit"),
     "holdfast.host.log": ("Log",),
@@ -108,6 +113,7 @@ _WHERE = {
     "holdfast.runtime.models.reply": ("Reply", "Restarted", "TextDelta", "ToolCall", "Usage"),
     "holdfast.runtime.step.plan": ("Plan", "PlanItem"),
     "holdfast.runtime.agent.remembering": ("recall", "remember"),
+    "holdfast.runtime.task.mail_task": ("on_mail",),
     "holdfast.runtime.task.run": ("Approval", "Run"),
     "holdfast.runtime.task.scope": ("Scope",),
     "holdfast.runtime.scratch.scratch": ("Scratch",),
@@ -144,6 +150,7 @@ __all__ = [
     "JournalStopped",
     "KeyReused",
     "Keyed",
+    "Letter",
     "Limit",
     "Log",
     "Many",
@@ -189,9 +196,11 @@ __all__ = [
     "Unrepeatable",
     "Unsure",
     "Usage",
+    "on_mail",
     "open",
     "recall",
     "remember",
+    "send_mail",
     "task",
     "tool",
 ]

@@ -23,6 +23,7 @@ GROUPS = {
     "Tasks": ("task", "TaskType", "Run", "Approval", "Scratch", "Plan", "PlanItem", "Scope"),
     "Tools": ("tool", "Tool", "Call", "Field", "Apply", "Found", "Absent", "Many", "Unsure"),
     "Effect classes": ("Read", "Transactional", "Fenced", "Keyed", "Queryable", "Idempotent", "Unrepeatable"),
+    "Mail": ("on_mail", "Letter", "send_mail"),
     "Limits": ("Gate", "Limit", "Above"),
     "Agents": ("Agent", "Conversation", "Answer", "remember", "recall"),
     "Models": (
@@ -53,6 +54,7 @@ GIVEN = {
     "Scope": ("hf.scope", "name"),
     "Tool": ("@holdfast.tool", "name, effect"),
     "Call": ("the argument `call` of a tool", "task_id, ordinal, fence, attempt, sent_ago_s"),
+    "Letter": ("the second argument of a mail handler", ""),
     "Conversation": ("agent.chat", "name"),
     "Answer": ("conversation.wait", ""),
     "Talk": ("run.talk", "prefix"),

@@ -168,6 +168,9 @@ READING = (
     "drill schedule",
     "runbook print",
     "relay list",
+    "mail inbox",
+    "mail outbox",
+    "mail dead",
     "relay doctor",
 )
 
@@ -226,6 +229,7 @@ def test_every_command_finds_an_adopted_agent(
             one.run(*command.split(), way=way, code=1 if command == "doctor" else 0)
     one.run("journal", "copy", "--to", str(home / "new.db"), "--dry-run", way="--home")
     away = "http://127.0.0.1:9#z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"  # nothing listens there
+    one.run("mail", "send", "ada@127.0.0.1", "hello", "--no-follow", way="--home")
     one.run("relay", "add", away, way="--home", code=8)
     one.run("relay", "remove", away, way="HOLDFAST_HOME", code=2)
     one.run("relay", "find", "ada@127.0.0.1", "--relay", away, way="--home", code=8)

@@ -13,12 +13,18 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol, runtime_checkable
 
+from holdfast.app.agent_post import AgentPost, built_in_tasks, posting
 from holdfast.app.binder import acting, memory_beside, open_as, open_secrets, scratch_root, watched_files, watching
 from holdfast.app.declared import build_of, check_tools, check_windows
 from holdfast.app.handoff import kept_handoff, refresh_handoff
 from holdfast.app.holdfast import Holdfast
 from holdfast.app.notify import make_notices
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
+from holdfast.core.journal_address import JournalAddress
+from holdfast.core.mail import Post
+from holdfast.core.notices import Notices
+from holdfast.core.ports import KeyRing
+from holdfast.core.waiting import running_beside
 from holdfast.errors import Misuse
 from holdfast.host.log import Log
 from holdfast.journal.bind import journal_at
@@ -28,6 +34,7 @@ from holdfast.layout.engine_settings import Settings, request_scopes
 from holdfast.layout.journal_location import Where, journal_address
 from holdfast.layout.settings import find_settings
 from holdfast.runtime.engine.engine import Engine
+from holdfast.runtime.task.mail_task import MAIL_NAME
 from holdfast.runtime.task.task import TaskType
 from holdfast.runtime.tool.child import in_child
 from holdfast.runtime.tool.tool import Tool
@@ -58,6 +65,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
     entropy: Entropy | None = None,
     log: Log | None = None,
     wrap: Callable[[Journal], Journal] | None = None,
+    post: Post | None = None,
 ) -> AsyncGenerator[Holdfast, None]:
     """Open the journal at this path or url and serve the given tasks until the block is left.
 
@@ -72,6 +80,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
         build: which build of your code this is; tasks with on_change="pin" finish on the build that began them.
         take_over: builds that are gone for good: this process finishes their tasks with its own code.
         wrap: for tests: puts something around the open journal, such as what `holdfast.testing` counts or kills at.
+        post: what sends mail (default: the agent's relays); tests give `holdfast.testing.mail.ScriptedPost`.
     """
     if in_child():
         raise Misuse(
@@ -113,6 +122,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
                     log.event("short-window", text=text)
                     warnings.warn(text, stacklevel=3)
                 memory = await files.enter_async_context(memory_beside(address, opened, secrets=secrets, log=log))
+                post = post or await stack.enter_async_context(posting(address.folder))
         except BaseException:  # also a cancel: no journal stays open without an owner
             await opened.close()
             raise
@@ -139,13 +149,14 @@ async def open(  # noqa: A001 - the public name is holdfast.open
                 keys=keys,
                 clock=clock,
                 entropy=entropy,
-                tasks=hf.tasks.values(),
+                tasks=[*hf.tasks.values(), *built_in_tasks(post)],
                 tools=known,
                 settings=settings,
                 notices=make_notices(settings),
                 log=log,
                 secrets=secrets,
                 memory=memory,
+                post=post,
                 scratch_root=scratch,
                 right=lease,
                 build=own_build,
@@ -163,7 +174,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
                     await refresh_handoff(address, opened, log=log)
             else:
                 async with kept_handoff(address, opened, held=engine.views, log=log):
-                    async with watching(lease, opened, log):
+                    async with watching(lease, opened, log), _receiving(hf, address, keys, post, notices, log):
                         yield hf
                     await hf.stop()
         finally:
@@ -172,3 +183,19 @@ async def open(  # noqa: A001 - the public name is holdfast.open
             await hf.stop()
             await files.aclose()  # the notes of the last tasks are in the files
             await hf.close()
+
+
+@asynccontextmanager
+async def _receiving(
+    hf: Holdfast, address: JournalAddress, keys: KeyRing, post: Post | None, notices: Notices | None, log: Log
+) -> AsyncGenerator[None]:
+    """While the block runs, the agent's mail is taken in, if there is a handler for it among the tasks."""
+    if not isinstance(post, AgentPost) or MAIL_NAME not in hf.tasks:
+        yield
+        return
+    from holdfast.app.mail_job import keep_mail
+    from holdfast.app.worker import JobContext
+
+    context = JobContext(address=address, journal=hf.journal, keys=keys, notices=notices, log=log, post=post)
+    async with running_beside(keep_mail(context)):
+        yield

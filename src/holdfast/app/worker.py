@@ -25,6 +25,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+from holdfast.app.agent_post import built_in_tasks, posting
 from holdfast.app.binder import acting, memory_beside, open_as, open_secrets, scratch_root, watched_files, watching
 from holdfast.app.declared import build_of, check_tools, check_windows
 from holdfast.app.handoff import kept_handoff
@@ -32,6 +33,7 @@ from holdfast.app.loading import App, load_app
 from holdfast.app.notify import make_notices
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.core.journal_address import JournalAddress
+from holdfast.core.mail import Post
 from holdfast.core.notices import Notices
 from holdfast.core.ports import KeyRing
 from holdfast.core.secret_handles import safe
@@ -52,6 +54,7 @@ from holdfast.runtime.engine.supervisor import Warm, say_word, supervise, take_w
 from holdfast.runtime.session.deadman import DeadMan, DeadManShare, SharedDeadMan
 
 JOBS_AFTER_S = 20.0
+MAIL_JOB, MAIL_AFTER_S = "holdfast.app.mail_job:keep_mail", 0.5
 CLOSE_S = 10.0  # beyond the calls' grace: for writing what they returned and closing the journal
 
 
@@ -87,6 +90,7 @@ class JobContext:
     keys: KeyRing
     notices: Notices | None
     log: Log
+    post: Post | None = None  # of an agent
 
 
 Job = Callable[[JobContext], Awaitable[None]]
@@ -243,6 +247,7 @@ class Opened(NamedTuple):
     engine: Engine
     journal: Journal
     keys: KeyRing
+    post: Post | None = None
 
 
 @asynccontextmanager
@@ -277,6 +282,9 @@ async def open_agent(agent: Agent) -> AsyncGenerator[Opened]:
             memory_beside(address, journal, secrets=secrets, log=log, pacing=agent.pacing)
         )
 
+        post = await stack.enter_async_context(posting(address.folder)) if agent.has_identity else None
+        tasks = [*agent.app.tasks.values(), *built_in_tasks(post)]
+
         def give_up() -> None:
             engine.give_up()
 
@@ -286,7 +294,7 @@ async def open_agent(agent: Agent) -> AsyncGenerator[Opened]:
             keys=keys,
             clock=clock,
             entropy=entropy,
-            tasks=agent.app.tasks.values(),
+            tasks=tasks,
             tools=agent.app.tools.values(),
             settings=settings,
             notices=notices,
@@ -294,6 +302,7 @@ async def open_agent(agent: Agent) -> AsyncGenerator[Opened]:
             dead_man=DeadMan.create() if beside is None else DeadManShare(beside.dead_man, give_up),
             secrets=secrets,
             memory=memory,
+            post=post,
             scratch_root=scratch,
             right=lease,
             build=agent.build,
@@ -302,7 +311,7 @@ async def open_agent(agent: Agent) -> AsyncGenerator[Opened]:
             files=watched_files(address, scratch=scratch, log=log),
         )
         await stack.enter_async_context(watching(lease, journal, log))
-        yield Opened(engine, journal, keys)
+        yield Opened(engine, journal, keys, post)
 
 
 async def serve_agent(agent: Agent, opened: Opened, *, ready: Callable[[], None]) -> None:
@@ -330,16 +339,20 @@ async def serve_agent(agent: Agent, opened: Opened, *, ready: Callable[[], None]
 
             evicted = stopped_when_evicted(address, engine.stop, notices=agent.notices, log=log)
             await stack.enter_async_context(evicted)
-        context = JobContext(address=address, journal=journal, keys=opened.keys, notices=agent.notices, log=log)
+        context = JobContext(
+            address=address, journal=journal, keys=opened.keys, notices=agent.notices, log=log, post=opened.post
+        )
         for name in agent.order.jobs:
             await stack.enter_async_context(running_beside(_run_job(name, context)))
+        if opened.post is not None:
+            await stack.enter_async_context(running_beside(_run_job(MAIL_JOB, context, after_s=MAIL_AFTER_S)))
         ready()
         await engine.serve()
 
 
-async def _run_job(name: str, context: JobContext) -> None:
+async def _run_job(name: str, context: JobContext, *, after_s: float = JOBS_AFTER_S) -> None:
     """Its code is loaded after the tasks of a restarted worker have resumed. A job that fails ends alone."""
-    await asyncio.sleep(JOBS_AFTER_S)
+    await asyncio.sleep(after_s)
     module, _, function = name.partition(":")
     try:
         job: Job = getattr(await asyncio.to_thread(importlib.import_module, module), function)

@@ -88,6 +88,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "identity": Entry("holdfast.cli.identity.identity", "who the agent is: show, rotate, evict, recover"),
         "paper": Entry("holdfast.cli.paper.paper", "recovery sheets and public card: print, verify, revoke"),
         "relay": Entry("holdfast.cli.relay.relay", "run a relay; the relays of an agent"),
+        "mail": Entry("holdfast.cli.mail.mail", "messages between agents: send, inbox, outbox, dead letters"),
         "share": Entry("holdfast.cli.paper.share", "shares of a recovery phrase: split, combine"),
     },
 }

@@ -25,6 +25,7 @@ class NoticeKind(StrEnum):
     STANDBY = "standby"  # no synchronous standby has the commits of a shared journal, or it cannot be seen
     CONTRADICTION = "contradiction"  # evidence against a closed step
     MEMORY = "memory"  # the memory files cannot be written
+    DEAD_LETTER = "dead-letter"  # a message to the agent that cannot be read
     SECOND_INSTANCE = "second-instance"
     QUARANTINED = "quarantined"  # this instance may not act
     KEYS_REPLACED = "keys-replaced"
@@ -196,6 +197,12 @@ def memory_not_written_notice(code: str, error: str, *, day: str, now_ms: int) -
     text = f"the agent's memory files could not be written: {error}"
     hint = "the lines stay in the journal until they can be written; see `holdfast explain memory`"
     return _notice(NoticeKind.MEMORY, f"memory/{code}/{day}", text, hint, now_ms=now_ms)
+
+
+def dead_letter_notice(envelope: str, fault: str, *, now_ms: int) -> Notice:
+    text = f"a message to this agent cannot be read and was not handled: {fault}"
+    hint = "ask the sender to send it again; the relays keep the message as held mail for some days"
+    return _notice(NoticeKind.DEAD_LETTER, f"dead-letter/{envelope}"[:300], text, hint, now_ms=now_ms)
 
 
 def second_instance_notice(instance: str, *, now_ms: int) -> Notice:

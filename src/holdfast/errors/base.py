@@ -14,6 +14,7 @@
          |   +- AgentElsewhere       another instance of the agent holds its lease
          |   +- NotFinal             too few witnesses confirm a record; sent again, it may pass
          |   +- RelayUnreachable, RelayBusy   a relay did not answer, or refuses for now
+         |   +- MailUnsent           no byte of a message left this process
          |   +- ModelUnavailable     no endpoint of a model gave a reply; the same request may later
          |       +- ModelRateLimited, ModelOverloaded
          +- Terminal                 trying again changes nothing
@@ -28,7 +29,8 @@
          |   +- Conflict             RequestConflict, MessageConflict, LeaseLost, ScopeBusy, NotNow, NotSettleable,
          |   |                       SecretInUse, AgentExists, VaultExists, MovedAway, MoveRefused, KeysReplaced,
          |   |                       SignerRefused, AgentQuarantined, RescuedCopy, PlaceTaken, RepositoryMoved,
-         |   |                       SnapshotExists, SnapshotsMissing, PruneRefused, RelayRefused (RelayNotAdmitted)
+         |   |                       SnapshotExists, SnapshotsMissing, PruneRefused, RelayRefused (RelayNotAdmitted),
+         |   |                       MailRefused
          |   +- StateUnusable        JournalDamaged, JournalNewer, JournalOlderCopy, RowsPutBack, JournalStopped,
          |   |                       JournalGone, NotAJournal, KeysMissing, KeysWrong, HighWaterDamaged, SecretsDamaged,
          |   |                       WitnessDamaged, LogDamaged, InstanceDamaged, ArbiterDamaged, VaultMissing,
@@ -60,6 +62,7 @@
              +- ReplyGarbled         a model's reply was cut, empty, too long or not understood
              +- ChildDied, AttemptTimedOut   a blocking tool's process died; the deadline passed
              +- ToolRaised           a blocking tool raised in its own process
+             +- MailUnconfirmed      sent, and too few relays have confirmed that they hold it
              +- TaskParked           the task needs a person
              +- NotProven            a drill that could not run
              +- TaskUnfinished       a wait ended before the task did

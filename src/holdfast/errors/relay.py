@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.errors.base import Conflict, HostUnfit, Retryable, StateUnusable
+from holdfast.errors.base import Conflict, HostUnfit, Retryable, StateUnusable, Unresolved
 
 
 class RelayUnreachable(Retryable):
@@ -51,3 +51,25 @@ class RelayUnfit(HostUnfit):
     relay process, or its settings contradict each other."""
 
     code = "relay-unfit"
+
+
+class MailUnsent(Retryable):
+    """No byte of the message left this process: the recipient's relays are not known, or none could be reached."""
+
+    code = "mail-unsent"
+    default_hint = "`holdfast relay find NAME` shows whether the recipient can be found; then send it again"
+
+
+class MailUnconfirmed(Unresolved):
+    """The message was sent, and fewer relays than needed have confirmed that they hold it. It may be delivered. Sent
+    again under the same key, it is the same message."""
+
+    code = "mail-unconfirmed"
+    default_hint = "send it again under the same key; the recipient handles it once"
+
+
+class MailRefused(Conflict):
+    """Every relay of the recipient has refused the message for good, so none holds it. The message gives the reasons:
+    the relay does not know the recipient, its mailbox takes no mail from strangers, or the message is too large."""
+
+    code = "mail-refused"

@@ -129,12 +129,14 @@ class DoneWithOtherArguments(StepFailed):
 
 
 class NotSent(Unresolved):
-    """No byte of the request left this machine. The step runs again by itself."""
+    """No byte of the request left this machine. The step runs again by itself, with `retry_after_s` not before that
+    time."""
 
     code = "not-sent"
 
-    def __init__(self, reason: str = "no byte was sent") -> None:
+    def __init__(self, reason: str = "no byte was sent", *, retry_after_s: float = 0.0) -> None:
         super().__init__(reason)
+        self.retry_after_s = retry_after_s
 
 
 class Busy(Unresolved):

@@ -44,6 +44,8 @@ class AgentHome:
     log_file = _Inside("kel.jsonl")
     profile_file = _Inside("profile.json")  # the newest signed profile: where the agent is to be reached
     peers_file = _Inside("peers.json")  # the newest profiles seen of other agents
+    mailbox_file = _Inside("mailbox.json")  # the newest signed state of the mailbox at each relay
+    relay_proofs = _Inside("relay-proofs")  # signed answers of a relay that contradict each other
     receipts_file = _Inside("receipts.jsonl")
     keys_file = _Inside("keys.json")
     instance = _Inside(INSTANCE)  # this host's own: never backed up, never copied

@@ -29,6 +29,7 @@ from holdfast.app.holdfast import Holdfast
 from holdfast.app.open import open as open_holdfast
 from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.effect import Effect
+from holdfast.core.mail import Post
 from holdfast.core.step import StepState
 from holdfast.journal.contract import TaskRow
 from holdfast.journal.records import StepView, TaskState
@@ -63,11 +64,12 @@ class Lab:
         tools: Iterable[Tool[..., Any]] = (),
         clock: Clock | None = None,
         serve: bool = True,
+        post: Post | None = None,
         **settings: Any,
     ) -> AbstractAsyncContextManager[Holdfast]:
         """Open the journal as a program would; leaving is an orderly stop."""
         return open_holdfast(
-            self.journal, tasks=tasks, tools=tools, settings=fast(**settings), serve=serve, clock=clock
+            self.journal, tasks=tasks, tools=tools, settings=fast(**settings), serve=serve, clock=clock, post=post
         )
 
 

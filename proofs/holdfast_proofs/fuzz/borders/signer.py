@@ -16,6 +16,7 @@ from holdfast.identity.speaker.signer import LENGTH, VERBS, SignerService, reque
 from holdfast.identity.speaker.signer import parse_answer as parse_reply
 from holdfast.identity.statements.certificate import Role, parse_certificate
 from holdfast.identity.statements.statements import parse_answer, parse_head, parse_profile
+from holdfast.identity.vault.mail_keys import MailKey
 from holdfast.identity.vault.vault import Vault
 from holdfast.testing.clocks import ManualClock
 from holdfast_proofs.fuzz.borders.identity import LOG
@@ -83,6 +84,9 @@ class _Speaker(VaultSpeaker):
     @contextmanager
     def _held(self, keys: Keys) -> Generator[Sequence[Key]]:  # type: ignore[override]
         yield [signer("op")]
+
+    def mail_keys(self) -> tuple[MailKey, ...]:
+        return ()
 
 
 def signer_request(raw: bytes) -> None:

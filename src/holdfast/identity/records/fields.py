@@ -198,11 +198,11 @@ def several(cls: type[T]) -> Reader[tuple[T, ...]]:
     )
 
 
-def texts(form: str) -> Reader[tuple[str, ...]]:
+def texts(form: str, *, most: int = LIST_MAX) -> Reader[tuple[str, ...]]:
     """A list of different texts, maybe empty."""
 
     def read(fields: Fields, name: str) -> tuple[str, ...]:
-        items = fields.members(name, least=0)
+        items = fields.members(name, least=0, most=most)
         found = tuple(Fields({name: item}, fields.what).text(name, form=form) for item in items)
         if len(set(found)) != len(found):
             raise fields.bad(name, "it has the same member twice")

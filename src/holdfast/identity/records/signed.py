@@ -35,6 +35,7 @@ class Family(StrEnum):
     ANSWER = "ans"
     DRILL = "drill"
     RELAY = "relay"
+    LOGIN = "login"
 
 
 class Reason(StrEnum):

@@ -13,8 +13,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
-from holdfast.core.clock import Clock
-from holdfast.errors import BadInput, BadRecord, BadSettings, KeysReplaced, NotNow, VaultDamaged
+from holdfast.core.clock import Clock, SystemEntropy
+from holdfast.errors import (
+    BadInput,
+    BadRecord,
+    BadSettings,
+    HoldfastError,
+    KeysReplaced,
+    NotNow,
+    VaultDamaged,
+    VaultMissing,
+)
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures, Sodium
@@ -29,6 +38,8 @@ from holdfast.identity.statements import statements
 from holdfast.identity.statements.certificate import LIFE_S_MAX, Certificate, Role, find_inactive, parse_certificate
 from holdfast.identity.statements.statements import ChallengeAnswer, Head, Profile
 from holdfast.identity.vault.keyset import OP, get_op
+from holdfast.identity.vault.mail_keys import MailKey, mail_keys_in, renewed_mail_keys
+from holdfast.identity.vault.ring import read_escrow
 from holdfast.identity.vault.vault import Vault, open_vault, terminal_prompt
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.rescued import check_not_rescued
@@ -85,6 +96,14 @@ class VaultSpeaker:
         log, keys = self._speaking()
         record = Head(**_at(log), at=self._now(), **head_fields(facts))
         return self._signed(record, Family.HEAD, keys, statements.parse_head)
+
+    def mail_keys(self) -> tuple[MailKey, ...]:
+        try:
+            return renewed_mail_keys(self._vault, SystemEntropy(), now=self._now())
+        except VaultMissing:
+            return ()
+        except (HoldfastError, OSError):  # a copy cannot be written now: the keys that are held go on for two weeks
+            return mail_keys_in(read_escrow(self._vault))
 
     def _speaking(self) -> tuple[KeyLog, Keys]:
         """The log and the operational keys that its head names. Raises NotNow."""

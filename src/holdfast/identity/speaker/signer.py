@@ -7,10 +7,11 @@
     profile   where the agent is to be reached
     head      the head of a snapshot
     ring      the keys that do not sign: a worker reads its journal with them
+    mail      the keys that open the agent's mail; once a week the signer makes a new one
 
 There is no verb that takes bytes to sign, none that gives a signing key, and none that changes the
-log or the vault. Anyone who may ask can have instances certified, for an hour each: that is what an
-agent needs to run, and what a thief on its machine gets until the next rotation.
+log or, but for the weekly mail key, the vault. Anyone who may ask can have instances certified, for an hour each: that
+is what an agent needs to run, and what a thief on its machine gets until the next rotation.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from holdfast.identity.speaker.speaker import HeadFacts, ProfileFacts, Speaker
 from holdfast.identity.statements import statements
 from holdfast.identity.statements.certificate import Certificate, Role
 from holdfast.identity.statements.statements import ChallengeAnswer, EncryptionKey, Head, JournalMark, Profile, Relay
+from holdfast.identity.vault.mail_keys import mail_key_json
 from holdfast.identity.witness.witness import copy_of
 
-VERBS = ("id", "log", "certify", "answer", "profile", "head", "ring")
+VERBS = ("id", "log", "certify", "answer", "profile", "head", "ring", "mail")
 A_SECOND = 20.0  # requests of one user; a worker needs one in some seconds
 BURST = 60.0
 TOO_MANY = "too-many"
@@ -77,7 +79,7 @@ class SignerService:
         return left >= 1
 
     def _done(self, verb: str, fields: Fields) -> Said:
-        if verb in ("id", "log", "ring"):
+        if verb in ("id", "log", "ring", "mail"):
             fields.end()
         match verb:
             case "id":
@@ -86,6 +88,8 @@ class SignerService:
                 return self._log()
             case "ring":
                 return self._keys()
+            case "mail":
+                return {"mail_keys": [mail_key_json(one) for one in self._speaker.mail_keys()]}
             case "certify":
                 said = self._certify(fields)
             case "answer":

@@ -27,6 +27,7 @@ from holdfast.identity.speaker.speaker import HeadFacts, ProfileFacts, head_fiel
 from holdfast.identity.statements import statements
 from holdfast.identity.statements.certificate import Certificate, Role, parse_certificate
 from holdfast.identity.statements.statements import ChallengeAnswer, Head, Profile
+from holdfast.identity.vault.mail_keys import MailKey, mail_key_of
 from holdfast.identity.vault.ring import key_of_hex
 
 TIMEOUT_S = 10.0
@@ -151,6 +152,13 @@ class SignerSpeaker:
         if (said.id, said.seq, said.manifest, said.prev) != asked:
             raise SignerRefused("the signer's head is not the one that Holdfast asked for")
         return signed
+
+    def mail_keys(self) -> tuple[MailKey, ...]:
+        try:
+            listed = cast("list[dict[str, object]]", self._client.ask("mail")["mail_keys"])
+            return tuple(map(mail_key_of, listed))
+        except (KeyError, TypeError, ValueError):
+            raise SignerRefused("the signer did not send valid mail keys") from None
 
     def _line(self, do: str, fields: dict[str, Json], parse: Callable[[bytes], Signed[R]]) -> Signed[R]:
         line = self._client.ask(do, **fields).get("line")

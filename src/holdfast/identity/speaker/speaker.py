@@ -16,6 +16,7 @@ from holdfast.identity.records.encodings import AgentId, Digest, PublicKey
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.certificate import Certificate, Role
 from holdfast.identity.statements.statements import ChallengeAnswer, EncryptionKey, Head, JournalMark, Profile, Relay
+from holdfast.identity.vault.mail_keys import MailKey
 
 Policy = Sequence[tuple[str, str | int | bool]]
 
@@ -82,4 +83,9 @@ class Speaker(Protocol):
 
     def seal_head(self, **facts: Unpack[HeadFacts]) -> Signed[Head]:
         """The head of a snapshot that was made now."""
+        ...
+
+    def mail_keys(self) -> tuple[MailKey, ...]:
+        """The keys that open the agent's mail, the newest first; a new one is made when a week is over and every copy
+        of the escrow can be written. Empty where the agent has no escrow."""
         ...

@@ -49,6 +49,7 @@ class RefusalContent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     code: str
     message: str
     wait_s: int = 0
+    proof: str = ""  # a signed line that shows why
 
 
 class RelayDescription(msgspec.Struct, frozen=True, kw_only=True):

@@ -143,7 +143,8 @@ async def _profiles(name: str, relays: Sequence[WitnessRelay]) -> tuple[dict[str
             raise BadInput(f"{name!r} is neither a handle (NAME@RELAY) nor an id: {error.message}") from None
     found: dict[str, Signed[Profile]] = {}
     silent: dict[str, str] = {}
-    for one in asked:
+
+    async def ask(one: WitnessRelay) -> None:
         link = open_link(one)
         try:
             raw = await (link.find_handle(handle) if id_ is None else link.find_profile(id_))
@@ -151,6 +152,8 @@ async def _profiles(name: str, relays: Sequence[WitnessRelay]) -> tuple[dict[str
                 found[one.url] = parse_profile(raw)
         except (HoldfastError, OSError) as error:
             silent[one.url] = str(error)
+
+    await asyncio.gather(*map(ask, asked))
     return found, silent
 
 

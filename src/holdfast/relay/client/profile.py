@@ -33,6 +33,7 @@ from holdfast.identity.records.signed import Family, Reason, Refusal, Signed
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.statements.certificate import find_not_signed_by
 from holdfast.identity.statements.statements import EncryptionKey, Profile, Relay, parse_profile, profile_stands
+from holdfast.identity.vault.mail_keys import are_stale, published
 from holdfast.identity.witness.relay_link import RelayLink, open_link
 from holdfast.identity.witness.witness_relay import join_lines, split_copy
 from holdfast.layout.agent_home import AgentHome
@@ -85,8 +86,10 @@ def ends_at(id: AgentId, now: int) -> int:
 
 
 def is_due(held: Signed[Profile], log: KeyLog, *, now: int) -> bool:
-    """Whether the same content must be signed again: other keys speak now, or a day is over."""
-    return held.record.position != log.position or held.record.exp < ends_at(log.id, now)
+    """Whether it must be signed again: other keys speak now, a day is over, or its mail keys are a week old."""
+    enc = held.record.enc
+    old_keys = bool(enc) and are_stale(enc, now=now)
+    return held.record.position != log.position or held.record.exp < ends_at(log.id, now) or old_keys
 
 
 def is_signed_by(signed: Signed[Profile], log: KeyLog, port: Signatures) -> bool:
@@ -187,6 +190,7 @@ async def publish_profile(
     content = _first_content(home) if standing is None else ProfileContent.of(standing.record)
     if change is not None:
         content = change(content)
+    content = replace(content, enc=published(speaker.mail_keys(), now=now) or content.enc)
     if not content.relays and not content.left:
         return PublishedProfile(signed=None)
     same = standing is newest and standing is not None and content == ProfileContent.of(standing.record)

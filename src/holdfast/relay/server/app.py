@@ -15,7 +15,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TypeVar
@@ -34,7 +34,7 @@ from holdfast.host.sqlite import Db
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import RECORD_BYTES_MAX
 from holdfast.identity.records.ed25519 import Signatures, Signer
-from holdfast.identity.records.encodings import AgentId, parse_agent_id, parse_digest
+from holdfast.identity.records.encodings import AgentId, parse_digest
 from holdfast.identity.records.records import AtPosition, id_of, parse_record
 from holdfast.identity.records.signed import Reason, Refusal, Signed
 from holdfast.identity.statements.relay_answer import (
@@ -50,7 +50,15 @@ from holdfast.identity.witness.witness import copy_of
 from holdfast.identity.witness.witness_folder import WitnessService
 from holdfast.identity.witness.witness_relay import join_lines
 from holdfast.relay.server import limits, registry
+from holdfast.relay.server.asked import Answer, Asked, Handler, Said
 from holdfast.relay.server.logs import KeyLogs
+from holdfast.relay.server.mail_calls import (
+    ACK_BYTES_MAX,
+    LOGIN_BYTES_MAX,
+    SENDER_LOG_BYTES_MAX,
+    SUBMIT_BYTES_MAX,
+    MailDesk,
+)
 from holdfast.relay.server.settings import RelaySettings
 from holdfast.relay.server.store import Store
 
@@ -66,40 +74,7 @@ _STATUS = {
 }
 
 
-class Said(Exception):
-    """An answer that ends a request early."""
-
-    def __init__(self, status: int, code: str, message: str, wait_s: float = 0) -> None:
-        super().__init__(message)
-        self.status, self.code, self.message, self.wait_s = status, code, message, wait_s
-
-
 T = TypeVar("T", bound=AtPosition)
-Answer = tuple[int, bytes]
-Handler = Callable[["Asked"], Awaitable[Answer]]
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request whose body is there and whose sender may ask."""
-
-    request: Request
-    body: bytes
-
-    @property
-    def id(self) -> AgentId:
-        text = self.request.path_params["id"]
-        try:
-            if parse_agent_id(text) == text:
-                return AgentId(text)
-        except BadRecord:
-            pass
-        raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, "the address does not end in the id of an agent")
-
-    @property
-    def sender(self) -> str:
-        client = self.request.client
-        return limits.block_of(client.host if client else "")
 
 
 @dataclass
@@ -122,16 +97,27 @@ class Relay:
             "write": limits.Buckets(limits.WRITES),
             "agent": limits.Buckets(limits.AGENT_WRITES),
             "register": limits.Buckets(rate),
+            "mail": limits.Buckets(limits.Rate(4.0 * self.settings.mails_per_s, self.settings.mails_per_s)),
         }
         self._logs = KeyLogs(self.store, port=self.port)
         self._registrar = registry.Registrar(
             open=self.settings.registration == "open", agents_max=self.settings.agents_max
         )
+        self.mail = MailDesk(
+            self.store, self._logs, self.signer.public, self.port, settings=lambda: self.settings, now=self._now
+        )
+
+    def stop(self) -> None:
+        """Take no more requests, and answer those that wait."""
+        self.draining = True
+        self.mail.stop()
 
     def app(self) -> Starlette:
-        def route(path: str, handler: Handler, method: str = "GET", body_max: int = 0) -> Route:
+        def route(path: str, handler: Handler, method: str = "GET", body_max: int = 0, bucket: str = "") -> Route:
+            bucket = bucket or ("GET" if method == "GET" else "write")
+
             async def endpoint(request: Request) -> Response:
-                return await self._answered(request, handler, body_max)
+                return await self._answered(request, handler, body_max, bucket)
 
             return Route(path, endpoint, methods=[method], name=path)
 
@@ -147,6 +133,12 @@ class Relay:
             route("/v1/handles/{name}", self._handle),
             route("/v1/heads/{id}", self._head),
             route("/v1/heads/{id}", self._put_head, "PUT", line),
+            route("/v1/mail/{id}", self.mail.submit, "POST", SUBMIT_BYTES_MAX, "mail"),
+            route("/v1/senders/{id}", self.mail.introduce, "POST", SENDER_LOG_BYTES_MAX),
+            route("/v1/mailbox/{id}/nonce", self.mail.nonce),
+            route("/v1/mailbox/{id}/login", self.mail.login, "POST", LOGIN_BYTES_MAX),
+            route("/v1/mailbox/{id}", self.mail.take, "GET", 0, "mail"),
+            route("/v1/mailbox/{id}/ack", self.mail.acknowledge, "POST", ACK_BYTES_MAX, "mail"),
             Route("/healthz", self._healthz, methods=["GET"]),
             Route("/metrics", self._metrics, methods=["GET"]),
         ]
@@ -197,6 +189,7 @@ class Relay:
         logs = self._logs.admitting(lambda db, agent: self._admit(db, agent, invite, asked.sender))
         witness = WitnessService(logs, self.signer, port=self.port, clock=self._now)
         answer = await witness.submit(lines[0], lines[1:])
+        self.mail.wake(id_)  # new keys may end a session that waits
         return (HTTPStatus.OK, answer) if isinstance(answer, bytes) else _refused(answer)
 
     def _admit(self, db: Db, id: AgentId, invite: str, sender: str) -> str | Refusal:
@@ -251,7 +244,7 @@ class Relay:
 
     # what every call shares
 
-    async def _answered(self, request: Request, handler: Handler, body_max: int) -> Response:
+    async def _answered(self, request: Request, handler: Handler, body_max: int, bucket: str) -> Response:
         nonce = request.headers.get(NONCE_HEADER, "")
         body = b""
         try:
@@ -259,7 +252,7 @@ class Relay:
                 nonce = ""
                 raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, "the nonce is not in its form")
             asked = Asked(request, b"")
-            self._spend("GET" if request.method == "GET" else "write", asked.sender)
+            self._spend(bucket, asked.sender)
             if self.draining:
                 raise Said(HTTPStatus.SERVICE_UNAVAILABLE, "draining", "the relay is stopping", 10)
             body = await _body(request, body_max)
@@ -323,7 +316,13 @@ class Relay:
         return Response(await asyncio.to_thread(self._figures), media_type="text/plain; version=0.0.4")
 
     def _figures(self) -> str:
-        counted = {"agent": "agents", "handle": "handles", "invite": "invites", "evidence": "evidence_lines"}
+        counted = {
+            "mail": "mails",
+            "agent": "agents",
+            "handle": "handles",
+            "invite": "invites",
+            "evidence": "evidence_lines",
+        }
         rows = self.store.read(
             lambda db: {name: db.execute(f"SELECT count(*) FROM {name}").fetchall()[0][0] for name in counted}
         )
@@ -367,5 +366,7 @@ def _refused(refusal: Refusal) -> Answer:
 
 
 def _said(said: Said) -> Answer:
-    content = RefusalContent(code=said.code, message=said.message, wait_s=math.ceil(said.wait_s))
+    content = RefusalContent(
+        code=said.code, message=said.message, wait_s=math.ceil(said.wait_s), proof=said.proof.decode()
+    )
     return said.status, msgspec.json.encode(content)

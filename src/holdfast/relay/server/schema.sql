@@ -55,3 +55,63 @@ CREATE TABLE IF NOT EXISTS evidence (
   line BLOB NOT NULL,
   PRIMARY KEY (agent, digest)
 ) STRICT, WITHOUT ROWID;
+
+-- Mail. A mailbox is a chain: entry n gets the number n, and head n = hash of head n-1, n and the envelope's id.
+CREATE TABLE IF NOT EXISTS mailbox (
+  agent INTEGER PRIMARY KEY REFERENCES agent (number),
+  seq INTEGER NOT NULL DEFAULT 0,
+  head BLOB NOT NULL,
+  folded INTEGER NOT NULL DEFAULT 0,  -- entries up to this one have left the table
+  folded_head BLOB NOT NULL,
+  e INTEGER NOT NULL DEFAULT 0,       -- the highest incarnation that has logged in
+  crt BLOB,                           -- and its certificate
+  waiting INTEGER NOT NULL DEFAULT 0,
+  waiting_bytes INTEGER NOT NULL DEFAULT 0,
+  strange INTEGER NOT NULL DEFAULT 0, -- of those that wait: from agents that are no contacts
+  strange_bytes INTEGER NOT NULL DEFAULT 0,
+  held INTEGER NOT NULL DEFAULT 0,
+  held_bytes INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+-- state: 0 waits, 1 is held (received, not yet secured), 2 is gone; then the row is a tombstone, and `why` says why.
+CREATE TABLE IF NOT EXISTS mail (
+  n INTEGER PRIMARY KEY,
+  agent INTEGER NOT NULL REFERENCES mailbox (agent),
+  seq INTEGER NOT NULL,
+  id BLOB NOT NULL,
+  head BLOB NOT NULL,                 -- of the chain after this entry
+  dk BLOB,                            -- sender and key of the message; NULL where a newer entry took its place
+  g INTEGER NOT NULL,                 -- position of the keys behind the sender's certificate
+  s INTEGER NOT NULL,
+  envelope BLOB,
+  bytes INTEGER NOT NULL,
+  at INTEGER NOT NULL,
+  exp INTEGER NOT NULL,
+  state INTEGER NOT NULL DEFAULT 0,
+  strange INTEGER NOT NULL,
+  mark INTEGER NOT NULL DEFAULT 0,
+  why TEXT NOT NULL DEFAULT ''
+) STRICT;
+CREATE UNIQUE INDEX IF NOT EXISTS mail_seq ON mail (agent, seq);
+CREATE UNIQUE INDEX IF NOT EXISTS mail_dk ON mail (agent, dk) WHERE dk IS NOT NULL;
+CREATE INDEX IF NOT EXISTS mail_waiting ON mail (agent, seq) WHERE state = 0;
+CREATE INDEX IF NOT EXISTS mail_held ON mail (agent, mark) WHERE state = 1;
+CREATE INDEX IF NOT EXISTS mail_exp ON mail (exp) WHERE state < 2;
+
+CREATE TRIGGER IF NOT EXISTS mail_counted AFTER UPDATE OF state ON mail WHEN old.state <> new.state BEGIN
+  UPDATE mailbox SET
+    waiting = waiting - (old.state = 0) + (new.state = 0),
+    waiting_bytes = waiting_bytes - (old.state = 0) * old.bytes + (new.state = 0) * old.bytes,
+    strange = strange - (old.state = 0) * old.strange + (new.state = 0) * old.strange,
+    strange_bytes = strange_bytes - (old.state = 0) * old.strange * old.bytes + (new.state = 0) * old.strange * old.bytes,
+    held = held - (old.state = 1) + (new.state = 1),
+    held_bytes = held_bytes - (old.state = 1) * old.bytes + (new.state = 1) * old.bytes
+  WHERE agent = old.agent;
+END;
+
+-- Agents whose mail has the large quota of a mailbox.
+CREATE TABLE IF NOT EXISTS contact (
+  agent INTEGER NOT NULL REFERENCES agent (number),
+  peer TEXT NOT NULL,
+  PRIMARY KEY (agent, peer)
+) STRICT, WITHOUT ROWID;

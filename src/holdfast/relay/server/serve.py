@@ -144,13 +144,17 @@ async def _serve(relay: Relay, *, started: Callable[[RunningRelay], None]) -> No
     server = _Server(config, begun)
 
     def stop() -> None:
-        relay.draining = True
+        relay.stop()
         server.should_exit = True
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
+    sweeping = asyncio.create_task(relay.mail.sweep())
     await server.serve(sockets=[door])
+    sweeping.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await sweeping
     relay.log.event("relay-stopped")
 
 
@@ -172,7 +176,7 @@ class _Server(uvicorn.Server):
 
 def _listening(host: str, port: int) -> socket.socket:
     try:
-        return socket.create_server(
+        door = socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=BACKLOG
         )
     except OSError as error:
@@ -180,6 +184,9 @@ def _listening(host: str, port: int) -> socket.socket:
             f"the relay cannot listen on {_shown(host, port)}: {error.strerror or error}",
             hint="stop what listens there, or give another --listen HOST:PORT",
         ) from error
+    # asyncio sends at once only on sockets that name TCP as their protocol; on others every second packet of an answer
+    # waits 40 ms for the acknowledgement of the first.
+    return socket.socket(door.family, door.type, socket.IPPROTO_TCP, fileno=door.detach())
 
 
 def _shown(host: str, port: int) -> str:

@@ -30,7 +30,12 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     behind_proxy: bool = False  # a proxy does TLS, and nothing else reaches the port
     proxies: tuple[str, ...] = ("127.0.0.1", "::1")  # whose X-Forwarded-For is believed
     metrics_from: tuple[str, ...] = ("127.0.0.1", "::1")  # who may read /metrics
-    connections_max: Count = 1_000
+    connections_max: Count = 4_000
+    mails_per_s: Count = 200  # requests about mail of one address, steadily; a burst may be four times that
+    mails_of_agent_per_s: Count = 50  # of one sender
+    mailbox_mails: Count = 10_000  # that wait; as many again may be held
+    mailbox_mib: Count = 64
+    free_mib_min: Count = 512  # with less on its disk, the relay takes no new mail
 
     @property
     def host_port(self) -> tuple[str, int]:

@@ -22,6 +22,7 @@ from typing import Any
 from holdfast import errors
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ids import EffectKeys, TaskId, fingerprint_key
+from holdfast.core.mail import Post
 from holdfast.core.notices import Notices
 from holdfast.core.ports import KeyRing, Memory
 from holdfast.core.waiting import ALONE, Pacing
@@ -71,6 +72,7 @@ class Engine:
         secrets: Secrets = NO_SECRETS,
         scratch_root: Path | None = None,
         memory: Memory | None = None,
+        post: Post | None = None,
         right: Right | None = None,
         build: Build = NO_BUILD,
         room: Room | None = None,
@@ -80,6 +82,7 @@ class Engine:
         self._pacing = pacing
         self._files = files
         self._memory = memory
+        self._post = post
         self._right = right
         self._build = build
         self.journal = journal
@@ -205,6 +208,7 @@ class Engine:
             deadlines=self._deadlines,
             secrets=self._secrets,
             memory=self._memory,
+            post=self._post,
         )
         folders, limits = self._scratch_folders, self.settings.scratch_limits
         steps = Steps(

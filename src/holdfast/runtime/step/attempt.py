@@ -18,6 +18,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast import errors
+from holdfast.core.mail import Post
 from holdfast.core.ports import Memory
 from holdfast.core.values import Json, checked, checked_json, copied, encode
 from holdfast.core.waiting import is_closed_from_outside
@@ -54,6 +55,7 @@ class RefusedBy(msgspec.Struct):
 
 class Unsent(msgspec.Struct):
     reason: str
+    retry_after_s: float = 0.0
 
 
 class Doubtful(msgspec.Struct):
@@ -113,6 +115,7 @@ class Caller:
     deadlines: Deadlines
     secrets: Secrets = NO_SECRETS
     memory: Memory | None = None
+    post: Post | None = None
 
     async def attempt(
         self, tool: Tool[..., Any], step: StepView, args: Args, task_id: str, send: Send, folder: Path | None = None
@@ -125,6 +128,8 @@ class Caller:
             call.give_scratch(folder)
         if self.memory is not None:
             call.give_memory(self.memory, tool=tool.name)
+        if self.post is not None:
+            call.give_post(self.post)
         started = Started(send.mark_left) if tool.watched else None
         try:
             own = args
@@ -301,7 +306,7 @@ def _judged(tool: Tool[..., Any], error: BaseException, *, begun: bool, secrets:
         case BadRequest() if not begun:
             return Raised(type(error).__name__, cut(error.message), traced())
         case errors.NotSent() if not begun or not tool.marks_itself:
-            return Unsent(cut(str(error)))
+            return Unsent(cut(str(error)), error.retry_after_s)
         case errors.Busy():
             return Doubtful("busy", kind=error.kind, text=cut(error.text), retry_after_s=error.retry_after_s)
         case errors.KeyReused():

@@ -157,8 +157,9 @@ def attempts_left(step: StepView, tool: Tool[..., object], *, also_spared: int =
 
 
 def pause_s(tool: Tool[..., object], *, reason: str, tries: int, retry_after_s: float | None) -> float:
-    """How long after the end of an attempt the next one starts: longer each time; a busy far end says how long."""
-    after = (retry_after_s or 0.0) if reason in ("busy", "refused") else 0.0
+    """How long after the end of an attempt the next one starts: longer each time; a busy far end, or a tool that
+    could not send, says how long."""
+    after = (retry_after_s or 0.0) if reason in ("busy", "refused", "not sent") else 0.0
     wait_s = max(after, min(BACKOFF_S * 2 ** min(tries - 1, 12), BACKOFF_S_MAX))
     return max(wait_s, tool.retry_delay_s) if reason in ("refused", "raised") else wait_s
 

@@ -205,6 +205,8 @@ class Sender:
                 await self._record_failure(tool, step, Event.UNSENT, facts, body, slot)
             case Unsent():
                 body = {"reason": NOT_SENT, "text": outcome.reason}
+                if outcome.retry_after_s:
+                    body["retry_after_s"] = outcome.retry_after_s
                 await self._record_failure(tool, step, Event.UNSENT, facts, body, slot)
             case Doubtful():
                 body = msgspec.structs.asdict(outcome)

@@ -161,6 +161,22 @@ class Run:
             check_tool(tool)
         return StepCall(self, tool, self.steps.taken(tool, args))
 
+    def send(self, to: str, body: Any, *, thread: str = "") -> StepCall[Any]:  # Any: checked as JSON
+        """Send a message to another agent; await it. Its result says which relays hold the message.
+
+        Args:
+            to: the agent: its id, a handle (`ada@relay.example`), or an address with hints.
+            body: any JSON value of at most 60,000 bytes.
+            thread: a name that the messages of one exchange share.
+
+        Holdfast sends it again under the same key until two relays of the recipient have signed that they hold it;
+        the recipient handles it once. Raises, when awaited: Refused if every relay refused it for good, ToolFailed if
+        the values cannot be sent.
+        """
+        from holdfast.runtime.tool.mail_tool import send_mail
+
+        return self.call(send_mail, to=to, body=body, **({"thread": thread} if thread else {}))
+
     def talk(self, *, system: str | Sequence[str] = ()) -> Talk:
         """A new conversation with a model; `system` is the text of its instructions."""
         from holdfast.runtime.task.talk import Talk  # with its client: only where a model is asked

@@ -27,6 +27,7 @@ from holdfast.runtime.tool.child import Target, locate, scratch_path
 from holdfast.runtime.tool.shape import check_sandbox, is_blocking, shape_of, version_of
 
 if TYPE_CHECKING:
+    from holdfast.core.mail import Post
     from holdfast.core.ports import Memory
     from holdfast.runtime.http.client import HttpClient
     from holdfast.runtime.tool.schema import ToolSchema
@@ -53,6 +54,7 @@ class Call:
         "_mark",
         "_memory",
         "_noted",
+        "_post",
         "_scratch",
         "_tool",
         "attempt",
@@ -156,6 +158,20 @@ class Call:
         await memory.remember(
             remark_id=f"effect {self.effect_key}/{self._noted}", to=to, text=text, origin=f"tool {self._tool}"
         )
+
+    @property
+    def post(self) -> Post:
+        """Sends mail to other agents. Raises Misuse if this journal is not that of an agent with relays."""
+        try:
+            return self._post
+        except AttributeError:
+            raise Misuse(
+                "no mail can be sent from here: this journal does not belong to an agent with relays",
+                hint="make an agent with `holdfast init`, and give it relays with `holdfast relay add ADDRESS`",
+            ) from None
+
+    def give_post(self, post: Post) -> None:
+        self._post = post
 
     def sending(self) -> None:
         """Say that the next byte may leave now; for tools declared `marks_sending=True`."""

@@ -1,0 +1,92 @@
+"""What an agent's tasks send mail with, and the tasks that every agent has.
+
+Nothing is opened before the first message: most workers send none. What cannot be opened then (a locked vault, a signer
+that is away) leaves the message unsent, and its step tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.core.ids import EffectKey
+from holdfast.core.mail import Mailbox, Post, SentMail
+from holdfast.core.values import Json
+from holdfast.errors import HoldfastError, MailUnsent
+from holdfast.layout.agent_home import AgentHome, find_home
+from holdfast.runtime.task.mail_task import SEND_TASK
+from holdfast.runtime.task.task import TaskType
+
+if TYPE_CHECKING:
+    from holdfast.relay.client.open_mail import AgentMail
+
+
+@asynccontextmanager
+async def posting(folder: Path) -> AsyncGenerator[AgentPost | None]:
+    """The post of the agent in this folder while the block runs; None where the folder has no identity."""
+    try:
+        home = find_home(folder)
+    except HoldfastError:  # said elsewhere
+        home = None
+    if home is None or not os.path.lexists(home.log_file):
+        yield None
+        return
+    post = AgentPost(home)
+    try:
+        yield post
+    finally:
+        await post.close()
+
+
+def built_in_tasks(post: Post | None) -> list[TaskType]:
+    """`holdfast mail send` submits one of them; every worker of the agent finishes it."""
+    return [] if post is None else [SEND_TASK]
+
+
+class AgentPost:
+    """core.mail.Post of the agent in this folder; opened at its first use, for one event loop."""
+
+    def __init__(self, home: AgentHome) -> None:
+        self._home = home
+        self._opened: AgentMail | None = None
+        self._turn = asyncio.Lock()
+
+    async def send(
+        self,
+        *,
+        to: str,
+        body: Json,
+        key: EffectKey,
+        thread: str = "",
+        number: int = 0,
+        first_byte: Callable[[], None] = lambda: None,
+    ) -> SentMail:
+        post = (await self._mail()).post
+        return await post.send(to=to, body=body, key=key, thread=thread, number=number, first_byte=first_byte)
+
+    async def note(self, *, to: str, keys: Sequence[EffectKey]) -> None:
+        await (await self._mail()).post.note(to=to, keys=keys)
+
+    async def mailbox(self) -> Mailbox:
+        """The agent's mailbox at all of its relays: one for this process, which knows to whom it has written."""
+        return (await self._mail()).mailbox
+
+    async def close(self) -> None:
+        if self._opened is not None:
+            with suppress(HoldfastError, OSError):
+                await self._opened.close()
+
+    async def _mail(self) -> AgentMail:
+        async with self._turn:
+            if self._opened is None:
+                from holdfast.app.mail_link import open_agent_mail  # the rooms of keys and relays: where they are used
+
+                try:
+                    self._opened = await asyncio.to_thread(open_agent_mail, self._home)
+                except (HoldfastError, OSError) as error:
+                    raise MailUnsent(f"this agent cannot sign mail now: {error}") from error
+            return self._opened

@@ -1,0 +1,21 @@
+"""Binds the ports of mail to the agent's relays; loaded where mail is used."""
+
+from __future__ import annotations
+
+from holdfast.core.clock import SystemClock
+from holdfast.identity.speaker.open_speaker import open_speaker
+from holdfast.journal.bind import journal_at
+from holdfast.layout.agent_home import AgentHome
+from holdfast.relay.client.open_mail import AgentMail, open_mail
+from holdfast.relay.client.profile import find_own_profile
+
+
+def open_agent_mail(home: AgentHome) -> AgentMail:
+    """The agent's post and mailbox. Blocks. Raises what a locked vault or a signer that is away raises."""
+    return open_mail(home, open_speaker(home, SystemClock()), incarnation=journal_at(home.journal).incarnation)
+
+
+def has_relays(home: AgentHome) -> bool:
+    """Whether other agents can send it mail."""
+    held = find_own_profile(home)
+    return held is not None and bool(held.record.relays)

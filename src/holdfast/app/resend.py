@@ -1,0 +1,100 @@
+"""Messages that relays hold, and whose recipient has not signed for them: sent again now and then, under their key.
+
+Two relays signed that they hold the message, and its step is closed. If all relays of the recipient are then lost for
+good, nothing but the sender has the message. So while it may wait at a relay (`TTL_S`) and no delivery note has come,
+it is sent again: after 15 minutes, then half an hour, up to every 6 hours. Relays and recipient keep one message for a
+key, so a repeat does no harm. What is sent, and whether a note came, is in the journal; only the times are in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from holdfast.core.ids import TaskId, effect_key_from_bytes
+from holdfast.core.mail import TTL_S, Post
+from holdfast.core.step import StepState
+from holdfast.errors import HoldfastError
+from holdfast.host.log import Log
+from holdfast.journal.contract import Filter, Journal
+from holdfast.journal.records import StepView
+from holdfast.runtime.task.mail_task import note_of
+from holdfast.runtime.tool.mail_tool import NAME as SEND_MAIL
+
+FIRST_S, MOST_S = 900.0, 6 * 3_600.0
+LOOK_S = 60.0
+TASKS_MAX = 10_000
+
+
+@dataclass
+class _Again:
+    due_s: float
+    pause_s: float
+
+
+@dataclass(kw_only=True, eq=False)
+class Resender:
+    """Of one agent, in the process that takes its mail in."""
+
+    journal: Journal
+    post: Post
+    log: Log
+    first_s: float = FIRST_S
+    look_s: float = LOOK_S
+    _again: dict[bytes, _Again] = field(default_factory=dict[bytes, _Again])
+    _quiet: dict[TaskId, int] = field(default_factory=dict[TaskId, int])  # nothing to send again, at so many records
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self.look_s)
+            try:
+                await self.look()
+            except HoldfastError as error:
+                self.log.event("resend-failed", error=error.message)
+
+    async def look(self) -> int:
+        """Send what is due; how many."""
+        since_ms = self.journal.now_ms() - TTL_S * 1000
+        rows = [one for one in await self.journal.list_tasks(Filter(limit=TASKS_MAX)) if one.changed_ms > since_ms]
+        sent = 0
+        for row in rows:
+            if row.erased or self._quiet.get(row.task_id) == row.records:
+                continue
+            waiting = await self._waiting(row.task_id, since_ms)
+            if not waiting:
+                self._quiet[row.task_id] = row.records
+            for step in waiting:
+                sent += await self._send_due(step)
+        known = {row.task_id for row in rows}
+        self._quiet = {task: records for task, records in self._quiet.items() if task in known}
+        return sent
+
+    async def _waiting(self, task_id: TaskId, since_ms: int) -> list[StepView]:
+        view = await self.journal.read_task(task_id)
+        steps = [
+            one
+            for one in view.steps.values()
+            if one.tool == SEND_MAIL and one.state is StepState.SUCCEEDED and one.attempts
+            if one.attempts[0].at_ms > since_ms
+        ]
+        inbox = await self.journal.inbox_of(task_id) if steps else []
+        return [one for one in steps if note_of(inbox, one.ordinal) is None]
+
+    async def _send_due(self, step: StepView) -> int:
+        now_s = time.monotonic()
+        age_s = (self.journal.now_ms() - step.attempts[0].at_ms) / 1000
+        again = self._again.setdefault(step.effect_key, _Again(now_s + self.first_s - age_s, self.first_s))
+        if now_s < again.due_s:
+            return 0
+        again.pause_s = min(2 * again.pause_s, MOST_S)
+        again.due_s = now_s + again.pause_s
+        args, key = cast("dict[str, Any]", step.args), effect_key_from_bytes(step.effect_key)
+        try:
+            await self.post.send(to=args["to"], body=args["body"], thread=args.get("thread", ""), key=key)
+        except HoldfastError as error:
+            self.log.event("resend-failed", key=key, error=error.message)
+            return 0
+        self.log.event("mail-resent", key=key)
+        return 1

@@ -1,0 +1,1 @@
+"""`holdfast mail`: messages between agents."""

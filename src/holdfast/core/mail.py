@@ -1,0 +1,133 @@
+"""Mail between agents, as the runtime sees it: values, and the two ports that a relay client gives.
+
+Sending is a step: `Post.send` under the step's effect key. Every relay of the recipient keeps one message for each
+(sender, recipient, key), so a repeat with the same key is the same message, whatever its words are. It succeeds when as
+many relays as are asked for have signed that they hold it.
+
+Receiving is a submit: a delivery is committed in the journal under the request id (sender, key), and only then
+`received` is said to every relay that has it. The relay keeps such mail as *held mail* until `secured`. With both a
+*mark* goes along: the number of the journal's last record, after the commit. So nothing about held mail is kept on the
+agent's side: `secured(up_to)` names the mark that a verified backup covers, and after a restore `rewind(after)` names
+the mark of the journal that was restored: all held mail with a higher mark is delivered again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from holdfast.core.ids import EffectKey
+from holdfast.core.values import Json
+
+BODY_BYTES_MAX = 60_000  # of the JSON of a body: an envelope has at most 64 KiB in all
+THREAD_CHARS_MAX = 200
+TTL_S = 7 * 86_400
+TTL_S_MIN, TTL_S_MAX = 60, 30 * 86_400
+
+
+class MailKind(StrEnum):
+    MESSAGE = "msg"
+    NOTE = "note"  # a delivery note: the recipient's signed word that messages were committed; it needs none itself
+
+
+class Letter(msgspec.Struct, frozen=True, kw_only=True):
+    """A message as the recipient's code sees it. The sender's keys signed all of it."""
+
+    sender: str  # id of the agent
+    key: EffectKey  # the sender's; (sender, key) is handled once
+    thread: str = ""
+    body: Json = None
+    at_ms: int = 0  # when it was sent, on the sender's clock
+    number: int = 0  # in its thread, 1, 2, 3; 0: not numbered
+    handles: tuple[str, ...] = ()  # names of the sender, as it gives them: not checked
+
+
+class DeliveryNote(msgspec.Struct, frozen=True, kw_only=True):
+    """Another agent's word that it has committed messages of ours."""
+
+    sender: str  # the agent that received them
+    keys: tuple[EffectKey, ...]
+    proof: str  # the signed note, as text: evidence that others can check
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """One envelope, wherever it came from. Exactly one of `letter`, `note` and `fault` is there."""
+
+    id: str  # of the envelope
+    at: tuple[tuple[str, int], ...]  # key of each relay that delivered it, and its number in the mailbox there
+    letter: Letter | None = None
+    note: DeliveryNote | None = None
+    fault: str = ""  # why it cannot be read: a dead letter. `received` takes it from the relays too.
+    # This mailbox has given the message out before. It must be committed all the same, which changes nothing if it was.
+    repeated: bool = False
+
+
+class SentMail(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a sent message; a JSON value, so that it can be a step's result."""
+
+    to: str
+    key: EffectKey
+    relays: tuple[str, ...]  # urls of those that signed that they hold it
+    stored: tuple[str, ...]  # what they signed: evidence, if one of them loses it
+
+
+class Post(Protocol):
+    """Sends mail. Several tasks may send at the same time."""
+
+    async def send(
+        self,
+        *,
+        to: str,
+        body: Json,
+        key: EffectKey,
+        thread: str = "",
+        number: int = 0,
+        first_byte: Callable[[], None] = lambda: None,
+    ) -> SentMail:
+        """On return two relays of the recipient have signed that they hold the message, or all of them if it has fewer.
+        `to` is an id, a handle (`ada@relay.example`) or an address with hints. `first_byte` is called before
+        the first byte of the message leaves. Safe to repeat with the same key.
+
+        Raises:
+            MailUnsent: no byte of the message left this process.
+            MailRefused: every relay that could hold it has refused it for good, so none holds it.
+            MailUnconfirmed: fewer relays than needed have confirmed it. It may be delivered; send it again.
+            BadInput, TooLarge: the values cannot be sent.
+        """
+        ...
+
+    async def note(self, *, to: str, keys: Sequence[EffectKey]) -> None:
+        """Send a delivery note: these messages of `to` are committed here. One relay is enough. Raises what `send`
+        raises."""
+        ...
+
+
+class Mailbox(Protocol):
+    """Takes mail from all relays of the agent. Used by one process of a folder at a time."""
+
+    async def next(self) -> list[Delivery]:
+        """Waits until there is mail, at most for `wait_s` of the mailbox; then an empty list. The same (sender, key)
+        may come again, from another relay or after a new login; each delivery is committed and acknowledged. Mail that
+        was given out and never acknowledged comes again from a new mailbox. A relay that does not answer is left out.
+        Raises KeysReplaced where a relay proves that other keys speak for the agent now, and AgentElsewhere where it
+        proves that a newer incarnation does."""
+        ...
+
+    async def received(self, deliveries: Sequence[Delivery], *, mark: int) -> None:
+        """They are committed, and the journal's newest record then had the number `mark`. Every relay that delivered
+        one is told; one that does not answer delivers it again."""
+        ...
+
+    async def secured(self, *, up_to: int) -> None:
+        """All mail that was received with a mark of at most `up_to` is safe here: relays delete it."""
+        ...
+
+    async def rewind(self, *, after: int) -> None:
+        """After a restore of a journal whose last record has this number: held mail with a higher mark is delivered
+        again. On return every relay that answers has done it; the others do it at the next login."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,110 @@
+"""Mail keys: the private halves of the keys that others seal mail for, in the escrow, a new one every week.
+
+A key is made in the escrow, which writes every copy before the vault itself (ring.py); only then may a profile name it.
+So mail is never sealed for a key that one lost disk takes with it. A profile names the newest keys until `exp`; the
+private half stays until the last mail that was sealed for it has expired at every relay, and is then forgotten. An old
+snapshot's escrow still opens what was sealed for its keys: that is the limit of forward secrecy here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from holdfast.core.clock import Entropy
+from holdfast.core.mail import TTL_S_MAX
+from holdfast.errors import BadRecord, VaultDamaged
+from holdfast.identity.records.encodings import digest_of
+from holdfast.identity.statements.statements import EncryptionKey
+from holdfast.identity.vault.ring import KEY_BYTES, Escrow, change, key_of_hex, read_escrow
+from holdfast.identity.vault.vault import Vault
+
+NAME = "mail-key/"  # in the escrow's `others`: mail-key/KID
+RENEW_S = 7 * 86_400
+USE_S = 21 * 86_400  # how long senders may use a key: a vault that cannot be written for two weeks stops no mail
+KEEP_S = TTL_S_MAX + 2 * 86_400  # after that
+KID_CHARS = 16
+PUBLISHED_MAX = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailKey:
+    kid: str
+    private: bytes = field(repr=False)
+    exp: int  # senders use it until then
+
+    def public(self) -> EncryptionKey:
+        return EncryptionKey(kid=self.kid, key=public_half(self.private).hex(), exp=self.exp)
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    key: str
+    exp: int
+
+
+def public_half(private: bytes) -> bytes:
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def mail_keys_in(escrow: Escrow) -> tuple[MailKey, ...]:
+    """The newest first. Raises VaultDamaged."""
+    found = [_parsed(name, text) for name, text in escrow.others.items() if name.startswith(NAME)]
+    return tuple(sorted(found, key=lambda one: one.exp, reverse=True))
+
+
+def published(keys: Iterable[MailKey], *, now: int) -> tuple[EncryptionKey, ...]:
+    """The keys that a profile names now."""
+    return tuple(one.public() for one in keys if one.exp > now)[:PUBLISHED_MAX]
+
+
+def are_stale(keys: Iterable[EncryptionKey | MailKey], *, now: int) -> bool:
+    """Whether the newest key has been in use for a week, or there is none."""
+    return max((one.exp for one in keys), default=0) < now + USE_S - RENEW_S
+
+
+def renewed_mail_keys(vault: Vault, entropy: Entropy, *, now: int) -> tuple[MailKey, ...]:
+    """All mail keys, after a new one was made if the week is over. Raises what `ring.change` raises if a copy of the
+    escrow cannot be written: then there is no new key."""
+    held = mail_keys_in(read_escrow(vault))
+    if not are_stale(held, now=now):
+        return held
+    return mail_keys_in(change(vault, lambda escrow: _with_key(escrow, entropy, now=now)))
+
+
+def _with_key(escrow: Escrow, entropy: Entropy, *, now: int) -> Escrow:
+    held = mail_keys_in(escrow)
+    if not are_stale(held, now=now):
+        return escrow  # another process was quicker
+    private = entropy.bytes(KEY_BYTES)
+    kid = digest_of(public_half(private))[:KID_CHARS]
+    gone = {NAME + one.kid for one in held if one.exp + KEEP_S < now}
+    others = {name: text for name, text in escrow.others.items() if name not in gone}
+    others[NAME + kid] = msgspec.json.encode(_Kept(key=private.hex(), exp=now + USE_S)).decode()
+    return replace(escrow, others=others)
+
+
+def _parsed(name: str, text: str) -> MailKey:
+    try:
+        kept = msgspec.json.decode(text, type=_Kept)
+        key = MailKey(kid=name.removeprefix(NAME), private=key_of_hex(kept.key), exp=kept.exp)
+        if key.kid != digest_of(public_half(key.private))[:KID_CHARS]:
+            raise ValueError
+    except (msgspec.DecodeError, ValueError, BadRecord):
+        raise VaultDamaged(f"escrow.age: the entry {name} is no mail key") from None
+    return key
+
+
+def mail_key_json(key: MailKey) -> dict[str, object]:
+    """For the answer of a signer."""
+    return {"kid": key.kid, "key": key.private.hex(), "exp": key.exp}
+
+
+def mail_key_of(value: dict[str, object]) -> MailKey:
+    """Raises KeyError, TypeError, ValueError."""
+    kid, exp = value["kid"], value["exp"]
+    if not isinstance(kid, str) or not isinstance(exp, int):
+        raise TypeError("a mail key has a name and an end")
+    return MailKey(kid=kid, private=key_of_hex(value["key"]), exp=exp)

@@ -1,0 +1,145 @@
+"""Where other agents are to be reached, and which keys speak for them: `peers.json`, hints, then the own relays.
+
+Whatever brings a profile, it proves itself against the agent's key log, and an older one than was seen is refused
+(`find.py`). Logs are kept in memory, and asked for again after some minutes or when mail names newer keys: an agent
+that was recovered is believed under its new keys, and what the old ones sign is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qs, quote, urlsplit
+
+from holdfast.errors import BadInput, HoldfastError, MailUnsent
+from holdfast.identity.log.log_state import KeyLog
+from holdfast.identity.records.ed25519 import Signatures
+from holdfast.identity.records.encodings import AgentId
+from holdfast.identity.records.records import LogPosition
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.statements.statements import EncryptionKey, Profile, parse_profile, profile_stands
+from holdfast.layout.witness_address import WitnessRelay, parse_relay_address
+from holdfast.relay.client.find import FoundAgent, find_agent, find_peer, keep_peer
+from holdfast.relay.client.profile import address_of, is_signed_by
+from holdfast.relay.protocol.envelope import HINTS_MAX
+
+FRESH_S = 300.0
+KNOWN_MAX = 2_048
+SCHEME = "hf:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    profile: Signed[Profile]
+    log: KeyLog
+    at: float = field(default_factory=time.monotonic)
+
+    @property
+    def id(self) -> AgentId:
+        return self.profile.record.id
+
+    @property
+    def relays(self) -> tuple[WitnessRelay, ...]:
+        listed = sorted(self.profile.record.relays, key=lambda one: one.prio)
+        return tuple(map(address_of, listed))
+
+    def newest_key(self, now: int) -> EncryptionKey | None:
+        return max((one for one in self.profile.record.enc if one.exp > now), key=lambda one: one.exp, default=None)
+
+
+def parse_address(text: str) -> tuple[str, tuple[WitnessRelay, ...]]:
+    """An id or handle, and the relays to ask: `hf:ID?r=https://host%23z6Mk...`. Raises BadInput."""
+    if not text.startswith(SCHEME):
+        return text, ()
+    parts = urlsplit(text)
+    hints = parse_qs(parts.query).get("r", [])
+    return parts.path, tuple(map(parse_relay_address, hints[:HINTS_MAX]))
+
+
+def format_address(id: AgentId, relays: Iterable[WitnessRelay]) -> str:
+    return SCHEME + id + "?" + "&".join(f"r={quote(str(one), safe='')}" for one in relays)
+
+
+@dataclass
+class AddressBook:
+    path: Path
+    own_relays: Callable[[], Sequence[WitnessRelay]]
+    port: Signatures
+    now: Callable[[], int] = lambda: int(time.time())
+    _known: OrderedDict[str, Peer] = field(default_factory=OrderedDict[str, Peer])
+
+    async def find(self, to: str, *, hints: Sequence[str] = (), fresh: bool = False) -> Peer:
+        """Raises MailUnsent where no relay that answers knows the agent, or what they serve is not valid."""
+        name, named = parse_address(to)
+        known = self._known.get(name)
+        if known is not None and not fresh and time.monotonic() - known.at < FRESH_S and self._stands(known):
+            return known
+        relays = {one.key: one for one in (*self._listed(name), *named, *_parsed(hints), *self.own_relays())}
+        try:
+            held = await asyncio.to_thread(find_peer, self.path, name)
+            found = await find_agent(name, list(relays.values()), now=self.now(), port=self.port, known=held)
+            await asyncio.to_thread(keep_peer, self.path, found)
+        except BadInput:
+            raise
+        except (HoldfastError, OSError) as error:
+            if known is not None and not fresh and self._stands(known):
+                return known  # no relay answers: what was known still stands
+            raise MailUnsent(f"{name} cannot be found: {error}") from error
+        return self._keep(name, found)
+
+    async def log_of(self, id: AgentId, position: LogPosition, hints: Sequence[str]) -> KeyLog:
+        """The key log of a sender, if it is to judge keys of this position. Raises MailUnsent."""
+        known = self._known.get(id)
+        fresh = known is None or known.log.position < position
+        return (await self.find(id, hints=hints, fresh=fresh)).log
+
+    def moved(self, peer: Peer, line: str) -> Peer | None:
+        """The peer with the newer profile that a relay gave; None where it proves nothing new."""
+        try:
+            signed = parse_profile(line.encode())
+        except HoldfastError:
+            return None
+        new = Peer(profile=signed, log=peer.log)
+        is_newer = signed.record.rank > peer.profile.record.rank and is_signed_by(signed, peer.log, self.port)
+        if signed.record.id != peer.id or not is_newer or not self._stands(new):
+            return None
+        self._known[peer.id] = new
+        return new
+
+    def forget(self, peer: Peer) -> None:
+        """Ask again next time."""
+        for name in [name for name, one in self._known.items() if one.id == peer.id]:
+            self._known[name] = Peer(profile=peer.profile, log=peer.log, at=time.monotonic() - FRESH_S)
+
+    def _listed(self, name: str) -> tuple[WitnessRelay, ...]:
+        known = self._known.get(name)
+        if known is not None:
+            return known.relays
+        held = find_peer(self.path, name)
+        return () if held is None else tuple(map(address_of, held.record.relays))
+
+    def _stands(self, peer: Peer) -> bool:
+        return profile_stands(peer.profile.record, peer.log, now=self.now())
+
+    def _keep(self, name: str, found: FoundAgent) -> Peer:
+        peer = Peer(profile=found.profile, log=found.log)
+        for one in {name, peer.id}:
+            self._known[one] = peer
+            self._known.move_to_end(one)
+        while len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)
+        return peer
+
+
+def _parsed(hints: Sequence[str]) -> list[WitnessRelay]:
+    found: list[WitnessRelay] = []
+    for one in hints[:HINTS_MAX]:
+        try:
+            found.append(parse_relay_address(one))
+        except HoldfastError:
+            continue  # a hint of a stranger
+    return found

@@ -1,0 +1,259 @@
+"""Connections to one relay that are kept open, and the calls about mail.
+
+As with a single request (`relay_link.py`), an answer counts only if the relay's pinned key signed it for this very
+request. A kept connection that the relay has closed meanwhile is replaced once: every call may be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import h11
+import msgspec
+
+from holdfast.core.version import find_version
+from holdfast.errors import BadRecord, HoldfastError, RelayBusy, RelayRefused, RelayUnreachable, RelayUntrusted
+from holdfast.identity.records.ed25519 import Signatures, Signer
+from holdfast.identity.records.encodings import AgentId, PublicKey, parse_key
+from holdfast.identity.records.signed import Family, Signed, sealed
+from holdfast.identity.statements.certificate import Certificate
+from holdfast.identity.statements.relay_answer import NONCE_HEADER, digest_of_request, read_answer
+from holdfast.identity.witness.relay_link import RefusalContent
+from holdfast.identity.witness.witness_relay import join_lines
+from holdfast.layout.witness_address import WitnessRelay
+from holdfast.relay.protocol.calls import (
+    FENCED,
+    NO_SESSION,
+    TOKEN_HEADER,
+    Ack,
+    AckAnswer,
+    Login,
+    LoginAnswer,
+    MailAnswer,
+    StoredAnswer,
+)
+
+CONNECT_S = 1.5
+ANSWER_S = 2.0
+IDLE_MAX = 4
+ANSWER_BYTES_MAX = 4 * 1024 * 1024
+_CHUNK = 65_536
+_WAITS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.INSUFFICIENT_STORAGE)
+
+T = TypeVar("T")
+
+
+class SessionOver(RelayRefused):
+    """Log in again."""
+
+
+class FencedByRelay(RelayRefused):
+    """Other keys, or a newer incarnation, speak for the agent; `proof` is a certificate, or empty: the log shows it."""
+
+    proof: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What the relay signed: `raw` as a whole is evidence."""
+
+    content: bytes
+    raw: bytes
+    target: str
+    nonce: str
+
+
+@dataclass(slots=True)
+class _Kept:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    state: h11.Connection
+
+
+@dataclass
+class RelayChannel:
+    """All calls raise RelayUnreachable, RelayUntrusted, RelayBusy, RelayRefused."""
+
+    address: WitnessRelay
+    port: Signatures
+    _idle: list[_Kept] = field(default_factory=list[_Kept])
+
+    @property
+    def key(self) -> PublicKey:
+        return parse_key(self.address.key)
+
+    async def submit(
+        self, to: AgentId, envelopes: Sequence[bytes], *, first_byte: Callable[[], None] = lambda: None
+    ) -> tuple[StoredAnswer, Answered]:
+        body = msgspec.msgpack.encode(envelopes)
+        answered = await self.call("POST", f"/v1/mail/{to}", body, first_byte=first_byte)
+        answer = self._read(answered, StoredAnswer)
+        if answer.to != to or len(answer.items) != len(envelopes):
+            raise RelayUntrusted(f"{self.address.url}: it answers for another mailbox, or not for every envelope")
+        return answer, answered
+
+    async def introduce(self, id: AgentId, lines: Sequence[bytes]) -> None:
+        await self.call("POST", f"/v1/senders/{id}", join_lines(lines))
+
+    async def login(self, certificate: Signed[Certificate], signer: Signer) -> tuple[LoginAnswer, Answered]:
+        crt = certificate.record
+        nonce = (await self.call("GET", f"/v1/mailbox/{crt.id}/nonce")).content.decode("ascii", "replace")
+        login = Login(id=crt.id, g=crt.g, s=crt.s, wit=self.key, nonce=nonce, crt=certificate.digest)
+        try:
+            lines = (sealed(login, Family.LOGIN, (signer,)).line(), certificate.line())
+        except BadRecord as error:
+            raise RelayUntrusted(f"{self.address.url}: its nonce cannot be used: {error.message}") from None
+        answered = await self.call("POST", f"/v1/mailbox/{crt.id}/login", join_lines(lines))
+        return self._read(answered, LoginAnswer), answered
+
+    async def take(
+        self, id: AgentId, token: str, *, after: int, wait_s: int, nonce: str = ""
+    ) -> tuple[MailAnswer, Answered]:
+        target = f"/v1/mailbox/{id}?after={after}&wait={wait_s}"
+        answered = await self.call("GET", target, token=token, answer_s=ANSWER_S + wait_s, nonce=nonce)
+        try:
+            return msgspec.msgpack.decode(answered.content, type=MailAnswer), answered
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise RelayUntrusted(f"{self.address.url}: its answer cannot be read: {error}") from None
+
+    async def acknowledge(self, id: AgentId, token: str, ack: Ack) -> AckAnswer:
+        body = msgspec.json.encode(ack)
+        return self._read(await self.call("POST", f"/v1/mailbox/{id}/ack", body, token=token), AckAnswer)
+
+    async def call(
+        self,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        *,
+        token: str = "",
+        answer_s: float = ANSWER_S,
+        nonce: str = "",
+        first_byte: Callable[[], None] = lambda: None,
+    ) -> Answered:
+        nonce = nonce or base64.urlsafe_b64encode(secrets.token_bytes(18)).decode()
+        headers = [(NONCE_HEADER, nonce), ("content-length", str(len(body)))]
+        headers += [("host", urlsplit(self.address.url).netloc), ("user-agent", f"holdfast/{find_version()}")]
+        if token:
+            headers.append((TOKEN_HEADER, token))
+        request = h11.Request(method=method, target=target, headers=headers)
+        try:
+            async with asyncio.timeout(CONNECT_S + answer_s):
+                status, raw = await self._exchange(request, body, first_byte)
+        except TimeoutError:
+            raise RelayUnreachable(f"{self.address.url} gave no whole answer within {answer_s:g} s") from None
+        except (OSError, h11.ProtocolError) as error:
+            raise RelayUnreachable(f"{self.address.url}: {error or type(error).__name__}") from error
+        content = self._checked(method, target, nonce, body, status, raw)
+        if status == HTTPStatus.OK:
+            return Answered(content, raw, target, nonce)
+        raise self._refusal(status, content)
+
+    async def close(self) -> None:
+        for one in self._idle:
+            one.writer.transport.abort()
+        self._idle.clear()
+        await asyncio.sleep(0)  # the loop closes them
+
+    def _checked(self, method: str, target: str, nonce: str, body: bytes, status: int, raw: bytes) -> bytes:
+        read = (body,) if status == HTTPStatus.OK else (body, b"")  # a refusal may come before the body was read
+        asks = {digest_of_request(method, target, nonce, one) for one in read}
+        try:
+            return read_answer(raw, asks=asks, status=status, key=self.key, port=self.port)
+        except BadRecord as error:
+            if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise RelayUnreachable(f"{self.address.url} answers {status}, and the relay did not sign it") from error
+            raise RelayUntrusted(f"{self.address.url} (HTTP {status}): {error.message}") from error
+
+    def _refusal(self, status: int, content: bytes) -> HoldfastError:
+        try:
+            said = msgspec.json.decode(content, type=RefusalContent)
+        except (msgspec.DecodeError, RecursionError) as error:
+            return RelayUntrusted(f"{self.address.url}: its refusal cannot be read: {error}")
+        text = f"{self.address.url}: {said.message}"
+        if said.code == FENCED:
+            fenced = FencedByRelay(text)
+            fenced.proof = said.proof.encode()
+            return fenced
+        if said.code == NO_SESSION:
+            return SessionOver(text)
+        return RelayBusy(text) if status in _WAITS else RelayRefused(text)
+
+    def _read(self, answered: Answered, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(answered.content, type=kind)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise RelayUntrusted(f"{self.address.url}: its answer cannot be read: {error}") from None
+
+    async def _exchange(self, request: h11.Request, body: bytes, first_byte: Callable[[], None]) -> tuple[int, bytes]:
+        while self._idle:
+            try:
+                return await self._on(self._idle.pop(), request, body, first_byte)
+            except (OSError, h11.ProtocolError):
+                continue  # closed while it was idle
+        return await self._on(await self._connected(), request, body, first_byte)
+
+    async def _connected(self) -> _Kept:
+        parts = urlsplit(self.address.url)
+        secure = parts.scheme == "https"
+        async with asyncio.timeout(CONNECT_S):
+            reader, writer = await asyncio.open_connection(
+                parts.hostname or "",
+                parts.port or (443 if secure else 80),
+                ssl=ssl.create_default_context() if secure else None,
+            )
+        return _Kept(reader, writer, h11.Connection(h11.CLIENT))
+
+    async def _on(
+        self, kept: _Kept, request: h11.Request, body: bytes, first_byte: Callable[[], None]
+    ) -> tuple[int, bytes]:
+        whole = False
+        try:
+            raw = b"".join(kept.state.send(one) or b"" for one in (request, h11.Data(body), h11.EndOfMessage()))
+            first_byte()
+            kept.writer.write(raw)
+            await kept.writer.drain()
+            found = await _received(kept)
+            whole = True
+        finally:
+            if not whole:
+                kept.writer.transport.abort()
+        if kept.state.our_state is h11.DONE and kept.state.their_state is h11.DONE and len(self._idle) < IDLE_MAX:
+            kept.state.start_next_cycle()
+            self._idle.append(kept)
+        else:
+            kept.writer.transport.abort()
+        return found
+
+
+async def _received(kept: _Kept) -> tuple[int, bytes]:
+    status, parts, size = 0, list[bytes](), 0
+    while True:
+        event = kept.state.next_event()
+        match event:
+            case h11.Response():
+                status = event.status_code
+            case h11.Data():
+                size += len(event.data)
+                if size > ANSWER_BYTES_MAX:
+                    raise OSError(f"the answer has more than {ANSWER_BYTES_MAX:,} bytes")
+                parts.append(bytes(event.data))
+            case h11.EndOfMessage():
+                return status, b"".join(parts)
+            case h11.NEED_DATA:
+                raw = await kept.reader.read(_CHUNK)
+                if not raw and not kept.state.trailing_data[0] and not status:
+                    raise OSError("the connection was closed before an answer came")
+                kept.state.receive_data(raw)
+            case h11.InformationalResponse():
+                continue
+            case _:
+                raise OSError("the connection was closed before the answer was whole")

@@ -1,0 +1,64 @@
+"""How relays have answered lately: which to ask first, when to hedge, and when to leave one alone for a while."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from holdfast.layout.witness_address import WitnessRelay
+
+FAILURES_MAX = 3  # in a row
+BACKOFF_S, BACKOFF_S_MAX = 0.5, 30.0
+HEDGE_S_MIN, HEDGE_S_MAX = 0.3, 2.0
+TIMES_KEPT = 64
+
+
+@dataclass(slots=True)
+class RelayHealth:
+    failures: int = 0
+    open_until: float = 0.0  # the breaker: others are asked first until then
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=TIMES_KEPT))
+
+    def succeeded(self, seconds: float) -> None:
+        self.failures, self.open_until = 0, 0.0
+        self.times.append(seconds)
+
+    def failed(self, now: float) -> None:
+        self.failures += 1
+        if self.failures >= FAILURES_MAX:
+            self.open_until = now + backoff_s(self.failures - FAILURES_MAX)
+
+    @property
+    def typical_s(self) -> float:
+        return sum(self.times) / len(self.times) if self.times else 0.05
+
+    @property
+    def hedge_s(self) -> float:
+        """Twice the time within which 95 of 100 answers came."""
+        times = sorted(self.times)
+        late = times[int(len(times) * 0.95)] if times else 0.0
+        return min(max(HEDGE_S_MIN, 2 * late), HEDGE_S_MAX)
+
+
+@dataclass(slots=True)
+class HealthBook:
+    _by_key: dict[str, RelayHealth] = field(default_factory=dict[str, RelayHealth])
+
+    def of(self, relay: WitnessRelay) -> RelayHealth:
+        return self._by_key.setdefault(relay.key, RelayHealth())
+
+    def ranked(self, relays: Sequence[WitnessRelay], now: float) -> list[WitnessRelay]:
+        """The best first. Some chance is in it, so that a relay that was slow once is tried again."""
+
+        def cost(relay: WitnessRelay) -> tuple[bool, float]:
+            health = self.of(relay)
+            return health.open_until > now, (health.typical_s + health.failures) * random.uniform(0.5, 1.5)
+
+        return sorted(relays, key=cost)
+
+
+def backoff_s(tries: int) -> float:
+    """Full jitter: anything up to a time that doubles."""
+    return random.uniform(0, min(BACKOFF_S * 2 ** min(tries, 10), BACKOFF_S_MAX))

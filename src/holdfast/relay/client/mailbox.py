@@ -1,0 +1,431 @@
+"""Taking mail from all relays of the agent: each is asked by a task of its own, and mail comes once.
+
+A task logs in, lists the mailbox from the first entry that waits, recomputes the chain, and hands envelopes over. It
+stops for a while when too many of them are not acknowledged, so memory has a bound. An acknowledgement that a relay did
+not get is kept and sent again before the next question; if this process dies first, the relay delivers that mail again,
+and the journal knows it.
+
+What makes a message good: its certificate is signed by keys that the sender's log still stands by, its instance key
+signed the envelope, it opens with a mail key of ours, and its inner key fits the outer one. Mail of keys that the
+sender's owner has evicted is a dead letter: it may be the thief's. If the sender's log cannot be had now, the message
+waits here, and at the relay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from holdfast.core.mail import Delivery, MailKind
+from holdfast.errors import AgentElsewhere, BadRecord, HoldfastError, KeysReplaced, MailUnsent, RelayUntrusted
+from holdfast.host.private_files import read_private, write_atomically
+from holdfast.identity.log.log_state import KeyLog
+from holdfast.identity.records.ed25519 import Signatures
+from holdfast.identity.records.encodings import AgentId, digest_of
+from holdfast.identity.records.records import Rotation, RotationReason
+from holdfast.identity.records.signed import Family
+from holdfast.identity.statements.certificate import find_inactive, find_not_signed_by, parse_certificate
+from holdfast.identity.vault.mail_keys import MailKey
+from holdfast.identity.witness.observe import merge_copies
+from holdfast.identity.witness.relay_link import open_link
+from holdfast.identity.witness.witness_relay import RelayWitness
+from holdfast.layout.witness_address import WitnessRelay
+from holdfast.relay.client.address_book import AddressBook
+from holdfast.relay.client.chain_check import ChainCheck, statement_of
+from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel, SessionOver
+from holdfast.relay.client.health import backoff_s
+from holdfast.relay.client.instance_key import InstanceKey
+from holdfast.relay.protocol.calls import ACK_MAX, Ack
+from holdfast.relay.protocol.envelope import Envelope, Inner, letter_of, open_envelope, parse_envelope
+from holdfast.relay.protocol.note import read_note
+
+POLL_S = 20  # how long a relay may wait with its answer
+UNACKED_MAX = 512  # of one relay, given out or waiting here
+GIVEN_MAX = 20_000  # (sender, key) pairs that this process remembers
+BATCH_MAX = 256
+STUCK_S = 5.0  # until a sender's log is asked for again
+MEMORY_BYTES_MAX = 1 << 20
+
+
+@dataclass(slots=True)
+class _Arrival:
+    relay: str
+    seq: int
+    raw: bytes
+
+
+@dataclass
+class _Box:
+    """The mailbox at one relay."""
+
+    relay: WitnessRelay
+    channel: RelayChannel
+    check: ChainCheck
+    token: str = ""
+    after: int = 0
+    first: int = 0
+    unacked: set[int] = field(default_factory=set[int])
+    owed: dict[int, int] = field(default_factory=dict[int, int])  # received, by number: the mark
+    refused: dict[int, str] = field(default_factory=dict[int, str])
+    secured: int = -1  # what this relay was told
+    rewound: bool = False
+    contacts: set[str] = field(default_factory=set[str])
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    trouble: str = ""
+
+
+@dataclass
+class RelayMailbox:
+    """core.mail.Mailbox. `memory`: the newest signed head of each relay; `proofs`: where contradictions are kept."""
+
+    instance: InstanceKey
+    book: AddressBook
+    relays: Callable[[], Sequence[WitnessRelay]]
+    port: Signatures
+    memory: Path
+    proofs: Path
+    wait_s: float = 20.0  # of `next`
+    contacts: set[str] = field(default_factory=set[str])
+    _boxes: dict[str, _Box] = field(default_factory=dict[str, _Box])
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
+    _arrived: asyncio.Queue[_Arrival | HoldfastError] = field(default_factory=asyncio.Queue["_Arrival | HoldfastError"])
+    _given: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict[tuple[str, str], None])
+    _stuck: list[tuple[float, _Arrival]] = field(default_factory=list[tuple[float, _Arrival]])
+    _keys: tuple[MailKey, ...] = ()
+    _secured: int = -1
+    _rewind: int | None = None
+
+    async def next(self) -> list[Delivery]:
+        self._start()
+        arrivals = self._unstuck()
+        if not arrivals:
+            wait_s = min(self.wait_s, STUCK_S) if self._stuck else self.wait_s
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    arrivals = [self._taken(await self._arrived.get())]
+        while not self._arrived.empty() and len(arrivals) < BATCH_MAX:
+            arrivals.append(self._taken(self._arrived.get_nowait()))
+        found = [one for arrival in arrivals if (one := await self._opened(arrival)) is not None]
+        return sorted(found, key=_in_thread)
+
+    async def received(self, deliveries: Sequence[Delivery], *, mark: int) -> None:
+        touched: set[str] = set()
+        for delivery in deliveries:
+            for key, seq in delivery.at:
+                box = self._boxes.get(key)
+                if box is None:
+                    continue
+                if delivery.fault:
+                    box.refused[seq] = delivery.fault
+                else:
+                    box.owed[seq] = mark
+                touched.add(key)
+        await self._flush(touched)
+
+    async def secured(self, *, up_to: int) -> None:
+        self._secured = max(self._secured, up_to)
+        self._start()
+        await self._flush(self._boxes)
+
+    async def rewind(self, *, after: int) -> None:
+        self._rewind = after
+        self._given.clear()
+        self._open_boxes()
+        for box in self._boxes.values():
+            box.rewound, box.token = False, ""
+
+        async def enter(box: _Box) -> None:
+            with contextlib.suppress(HoldfastError):
+                async with box.turn:
+                    if not box.token:
+                        await self._log_in(box)
+
+        await asyncio.gather(*map(enter, self._boxes.values()))
+
+    async def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self._tasks.clear()
+        for box in self._boxes.values():
+            await box.channel.close()
+
+    @property
+    def state(self) -> dict[str, str]:
+        """What is wrong with each relay, by url; empty where nothing is."""
+        return {box.relay.url: box.check.proven or box.trouble for box in self._boxes.values()}
+
+    # relays
+
+    def _open_boxes(self) -> None:
+        listed = {one.key: one for one in self.relays()}
+        for key, relay in listed.items():
+            if key not in self._boxes:
+                channel = RelayChannel(relay, self.port)
+                check = ChainCheck(self.instance.id, channel.key, relay.url, self.proofs, self.port)
+                self._boxes[key] = _Box(relay, channel, check)
+                self._recall(self._boxes[key])
+
+    def _start(self) -> None:
+        self._open_boxes()
+        for key, box in self._boxes.items():
+            task = self._tasks.get(key)
+            if task is None or task.done():
+                self._tasks[key] = asyncio.create_task(self._watch(box))
+
+    async def _watch(self, box: _Box) -> None:
+        tries = 0
+        while True:
+            try:
+                await self._one_round(box)
+                tries, box.trouble = 0, ""
+            except SessionOver:
+                box.token = ""
+            except FencedByRelay as fenced:
+                verdict = await self._judge_fence(box, fenced)
+                if verdict is not None:
+                    self._arrived.put_nowait(verdict)
+                    return
+                box.token = ""
+                tries += 1
+                await asyncio.sleep(backoff_s(tries))
+            except (HoldfastError, OSError) as error:
+                box.trouble, box.token = str(error), ""
+                tries += 1
+                await asyncio.sleep(backoff_s(tries))
+
+    async def _one_round(self, box: _Box) -> None:
+        async with box.turn:
+            if not box.token:
+                await self._log_in(box)
+            await self._send_acks(box)
+        if len(box.unacked) > UNACKED_MAX:
+            box.room.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STUCK_S):
+                    await box.room.wait()
+            return
+        page, answered = await box.channel.take(self.instance.id, box.token, after=box.after, wait_s=POLL_S)
+        self._learn(box, answered)
+        for item in page.items:
+            box.after = item.seq
+            if item.envelope:
+                box.unacked.add(item.seq)
+                self._arrived.put_nowait(_Arrival(box.relay.key, item.seq, item.envelope))
+
+    async def _log_in(self, box: _Box) -> None:
+        """The caller holds the turn of the box."""
+        certificate = await self.instance.certificate()
+        login, answered = await box.channel.login(certificate, self.instance.key)
+        known = box.check.last
+        if known > login.last:  # asked again, so that the order of both answers is proven
+            newest = box.check.newest()
+            page = await box.channel.take(
+                self.instance.id, login.token, after=login.last, wait_s=0, nonce=digest_of(newest.raw)
+            )
+            self._learn(box, page[1])
+        self._learn(box, answered)
+        await asyncio.to_thread(self._remember, box, answered.raw)
+        box.token, box.unacked = login.token, set()
+        if self._rewind is not None and not box.rewound:
+            answer = await box.channel.acknowledge(self.instance.id, box.token, Ack(rewind=self._rewind))
+            box.rewound, box.first = True, answer.first
+        else:
+            box.first = login.first
+        box.after = min(box.first - 1, known) if known else box.first - 1
+
+    def _learn(self, box: _Box, answered: Answered) -> None:
+        try:
+            said = statement_of(
+                answered.raw,
+                to=self.instance.id,
+                key=box.channel.key,
+                port=self.port,
+                target=answered.target,
+                nonce=answered.nonce,
+            )
+        except BadRecord as error:
+            raise RelayUntrusted(f"{box.relay.url}: {error.message}") from None
+        box.check.add(said)  # mail is taken all the same: it proves itself, and the proof is kept
+
+    async def _flush(self, keys: Sequence[str] | set[str] | dict[str, _Box]) -> None:
+        async def one(box: _Box) -> None:
+            with contextlib.suppress(HoldfastError):  # it is still owed, and the box's own task sends it
+                async with box.turn:
+                    if box.token:
+                        await self._send_acks(box)
+
+        await asyncio.gather(*(one(self._boxes[key]) for key in keys))
+
+    async def _send_acks(self, box: _Box) -> None:
+        while True:
+            mark = next(iter(box.owed.values()), 0)
+            seqs = [seq for seq, its in box.owed.items() if its == mark][:ACK_MAX]
+            refused = list(box.refused.items())[:ACK_MAX]
+            contacts = list(self.contacts - box.contacts)[:ACK_MAX]
+            secured = self._secured if self._secured > box.secured else None
+            if not seqs and not refused and not contacts and secured is None:
+                return
+            ack = Ack(
+                received=tuple(seqs),
+                mark=mark,
+                refused=tuple(refused),
+                secured=secured,
+                contacts=tuple(map(AgentId, contacts)),
+            )
+            answer = await box.channel.acknowledge(self.instance.id, box.token, ack)
+            if answer.dropped:
+                box.trouble = f"the relay had no room for held mail and let {answer.dropped} go: back up sooner"
+            for seq in seqs:
+                box.owed.pop(seq, None)
+            for seq, _ in refused:
+                box.refused.pop(seq, None)
+            box.unacked.difference_update(seqs, (seq for seq, _ in refused))
+            box.contacts.update(contacts)
+            box.secured = self._secured if secured is not None else box.secured
+            box.room.set()
+
+    # who speaks for the agent
+
+    async def _judge_fence(self, box: _Box, fenced: FencedByRelay) -> HoldfastError | None:
+        """The error that stops this process, if the relay has proven it; else None: a certificate is made again."""
+        own = await self.instance.log()
+        with contextlib.suppress(BadRecord):
+            if fenced.proof:
+                newer = parse_certificate(fenced.proof)
+                entry = own.find(newer.record.position) if newer.record.id == own.id else None
+                is_ours = entry is not None and find_not_signed_by(newer, Family.CERT, entry, self.port) is None
+                if is_ours and newer.record.e > self.instance.incarnation():
+                    return AgentElsewhere(
+                        f"{box.relay.url}: incarnation {newer.record.e} of the agent is in use elsewhere, and this is "
+                        f"incarnation {self.instance.incarnation()}"
+                    )
+        try:
+            copy = await RelayWitness(open_link(box.relay, port=self.port)).fetch(own.id)
+        except (HoldfastError, OSError):
+            copy = None
+        merged = own if copy is None else merge_copies(own, [copy], id=own.id, port=self.port)
+        if merged is not None and merged.position > (await self.instance.log()).position:
+            return KeysReplaced(
+                f"{box.relay.url} has the agent's key log up to {merged.position}: other keys speak now"
+            )
+        with contextlib.suppress(HoldfastError):
+            await self.instance.certificate(fresh=True)
+        return None
+
+    # letters
+
+    def _taken(self, one: _Arrival | HoldfastError) -> _Arrival:
+        if isinstance(one, HoldfastError):
+            self._arrived.put_nowait(one)  # every later call raises it too
+            raise one
+        return one
+
+    def _unstuck(self) -> list[_Arrival]:
+        now = time.monotonic()
+        due = [one for at, one in self._stuck if at <= now]
+        self._stuck = [(at, one) for at, one in self._stuck if at > now]
+        return due
+
+    async def _opened(self, arrival: _Arrival) -> Delivery | None:
+        """None where it must wait for the sender's log."""
+        at = ((arrival.relay, arrival.seq),)
+        try:
+            envelope = parse_envelope(arrival.raw)
+            if envelope.to != self.instance.id:
+                raise BadRecord("it is for another agent")
+            inner = open_envelope(envelope, await self._private(envelope.outer.ekid))
+            log = await self.book.log_of(envelope.sender, envelope.certificate.record.position, inner.hints)
+            self._check_sender(envelope, log)
+            return await self._delivery(envelope, inner, at)
+        except MailUnsent:
+            self._stuck.append((time.monotonic() + STUCK_S, arrival))
+            return None
+        except BadRecord as error:
+            return Delivery(id=digest_of(arrival.raw), at=at, fault=error.message)
+
+    async def _delivery(self, envelope: Envelope, inner: Inner, at: tuple[tuple[str, int], ...]) -> Delivery:
+        id_ = envelope.id.hex()
+        if envelope.outer.kind is MailKind.NOTE:
+            note = read_note(inner.body, envelope.certificate, to=self.instance.id, port=self.port)
+            return Delivery(id=id_, at=at, note=note)
+        letter = letter_of(envelope.sender, inner)
+        await self._cross_check(inner.seen)
+        name = (letter.sender, letter.key)
+        repeated = name in self._given
+        self._given[name] = None
+        while len(self._given) > GIVEN_MAX:
+            self._given.popitem(last=False)
+        return Delivery(id=id_, at=at, letter=letter, repeated=repeated)
+
+    def _check_sender(self, envelope: Envelope, log: KeyLog) -> None:
+        """Raises BadRecord. Times of the certificate were the relay's to judge: mail may wait longer than they last."""
+        crt = envelope.certificate
+        entry = log.find(crt.record.position) if log.id == crt.record.id else None
+        if entry is None or find_not_signed_by(crt, Family.CERT, entry, self.port) is not None:
+            raise BadRecord("the sender's keys did not sign the certificate of the message")
+        later = log.generations[-1].rotations[crt.record.s :] if crt.record.g == log.position.g else None
+        planned = later is not None and all(
+            isinstance(one.record, Rotation) and one.record.why is RotationReason.PLANNED for one in later
+        )
+        if not planned or find_inactive(log) is not None:
+            raise BadRecord("the sender's keys were replaced since, because they were stolen or lost")
+        if not envelope.is_signed(self.port):
+            raise BadRecord("the sender did not sign the message")
+
+    async def _private(self, kid: str) -> bytes:
+        for again in (False, True):
+            if again or not self._keys:
+                self._keys = await self.instance.mail_keys()
+            for one in self._keys:
+                if one.kid == kid:
+                    return one.private
+        raise BadRecord(f"it is sealed for the mail key {kid}, which is not here")
+
+    async def _cross_check(self, seen: Sequence[bytes]) -> None:
+        """Answers that senders got from our relays: each must fit what the relay shows us."""
+        for raw in seen:
+            for box in self._boxes.values():
+                try:
+                    said = statement_of(raw, to=self.instance.id, key=box.channel.key, port=self.port)
+                except BadRecord:
+                    continue
+                if not box.check.fits(said) and box.token:
+                    after = min(min(said.heads, default=1) - 1, box.check.last)
+                    with contextlib.suppress(HoldfastError):
+                        _, answered = await box.channel.take(
+                            self.instance.id, box.token, after=max(0, after), wait_s=0, nonce=digest_of(raw)
+                        )
+                        box.check.add(said)
+                        self._learn(box, answered)
+
+    # the newest signed head of each relay, kept on disk
+
+    def _recall(self, box: _Box) -> None:
+        kept = self._read_memory().get(box.relay.key)
+        with contextlib.suppress(BadRecord):
+            if kept is not None:
+                box.check.add(statement_of(kept.encode(), to=self.instance.id, key=box.channel.key, port=self.port))
+
+    def _remember(self, box: _Box, raw: bytes) -> None:
+        kept = self._read_memory() | {box.relay.key: raw.decode()}
+        write_atomically(self.memory, msgspec.json.encode(kept) + b"\n")
+
+    def _read_memory(self) -> dict[str, str]:
+        try:
+            return msgspec.json.decode(read_private(self.memory, MEMORY_BYTES_MAX), type=dict[str, str])
+        except (FileNotFoundError, msgspec.DecodeError):
+            return {}  # only older answers are lost by it
+
+
+def _in_thread(one: Delivery) -> tuple[str, str, int, int]:
+    letter = one.letter
+    return ("", "", 0, 0) if letter is None else (letter.sender, letter.thread, letter.number, letter.at_ms)

@@ -1,0 +1,63 @@
+"""An agent's post and mailbox, from its folder and the one who speaks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.identity.records.ed25519 import Signatures, Sodium
+from holdfast.identity.speaker.speaker import Speaker
+from holdfast.layout.agent_home import AgentHome
+from holdfast.layout.witness_address import WitnessRelay, parse_relay_address
+from holdfast.relay.client.address_book import AddressBook
+from holdfast.relay.client.instance_key import InstanceKey
+from holdfast.relay.client.mailbox import RelayMailbox
+from holdfast.relay.client.post import RelayPost
+from holdfast.relay.client.profile import find_own_profile, own_relays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentMail:
+    """What the agent writes to counts as known: its mail has the mailbox's large quota."""
+
+    post: RelayPost
+    mailbox: RelayMailbox
+
+    async def close(self) -> None:
+        await self.mailbox.close()
+        await self.post.close()
+
+
+def open_mail(
+    home: AgentHome, speaker: Speaker, *, incarnation: Callable[[], int], port: Signatures | None = None
+) -> AgentMail:
+    """Nothing is sent yet. `incarnation` is the journal's."""
+    port = port or Sodium()
+    instance = InstanceKey(speaker, incarnation)
+    book = AddressBook(home.peers_file, lambda: own_relays(home), port)
+    contacts: set[str] = set()
+    post = RelayPost(
+        instance, book, lambda: own_relays(home), port, handles=lambda: _handles(home), on_contact=contacts.add
+    )
+    mailbox = RelayMailbox(
+        instance,
+        book,
+        lambda: mail_relays(home),
+        port,
+        memory=home.mailbox_file,
+        proofs=home.relay_proofs,
+        contacts=contacts,
+    )
+    return AgentMail(post=post, mailbox=mailbox)
+
+
+def mail_relays(home: AgentHome) -> list[WitnessRelay]:
+    """Where mail of the agent may be: its relays, and those that it left."""
+    held = find_own_profile(home)
+    left = () if held is None else tuple(one for one in held.record.left if "#" in one)
+    return [*own_relays(home), *map(parse_relay_address, left)]
+
+
+def _handles(home: AgentHome) -> tuple[str, ...]:
+    held = find_own_profile(home)
+    return () if held is None else held.record.handles

@@ -1,0 +1,289 @@
+"""Sending mail: sealed once, to two relays of the recipient at the same time, to the third if one is late or fails.
+
+Relays confirm with a signature that they hold the message. Two are enough, all of them if there are fewer. A repeat has
+the same key, so a relay that holds the message gives the number that it gave before. Nothing is kept here: a step that
+calls `send` is in the journal, and is sent again after a crash.
+
+A relay that answers `moved` gives the recipient's newer profile, which proves itself, and the sending continues there.
+A relay that does not know the sender is given the sender's key log. What a relay confirmed is shown to the recipient
+with a later message, so that a relay which drops mail contradicts its own signature before the recipient's eyes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from holdfast.core.ids import EffectKey, effect_key_bytes
+from holdfast.core.mail import BODY_BYTES_MAX, THREAD_CHARS_MAX, TTL_S, MailKind, SentMail
+from holdfast.core.values import Json
+from holdfast.errors import BadInput, BadValue, HoldfastError, MailRefused, MailUnconfirmed, MailUnsent, TooLarge
+from holdfast.identity.records.ed25519 import Signatures
+from holdfast.identity.witness.witness import copy_of
+from holdfast.layout.witness_address import WitnessRelay
+from holdfast.relay.client.address_book import AddressBook, Peer
+from holdfast.relay.client.channel import Answered, RelayChannel
+from holdfast.relay.client.health import HealthBook, backoff_s
+from holdfast.relay.client.instance_key import InstanceKey
+from holdfast.relay.protocol import calls
+from holdfast.relay.protocol.calls import StoredItem
+from holdfast.relay.protocol.envelope import HINTS_MAX, Inner, seal_envelope
+from holdfast.relay.protocol.note import NOTE_KEYS_MAX, sealed_note
+
+NEEDED = 2
+GIVE_UP_S = 8.0  # the step's own retries follow
+LOOK_AGAIN = (1, 3, 6)  # tries after which a fresher profile is looked for
+SHOW_EVERY_S = 10.0  # what relays confirmed, to one recipient
+SHOWN_MAX = 256  # recipients
+
+
+@dataclass
+class _Sending:
+    """One message on its way."""
+
+    peer: Peer
+    kind: MailKind
+    inner: Inner
+    needed: int
+    first_byte: Callable[[], None]
+    begun: bool = False
+    stored: dict[str, tuple[WitnessRelay, Answered]] = field(default_factory=dict[str, tuple[WitnessRelay, Answered]])
+    refused: dict[str, str] = field(default_factory=dict[str, str])  # for good, by key of the relay
+    trouble: dict[str, str] = field(default_factory=dict[str, str])  # by url; for people
+    stale: bool = False  # the certificate must be made again
+    moved: bool = False
+
+    def mark(self) -> None:
+        if not self.begun:
+            self.first_byte()
+            self.begun = True
+
+    @property
+    def missing(self) -> int:
+        return min(self.needed, len(self.peer.relays)) - len(self.stored)
+
+    def open_relays(self) -> list[WitnessRelay]:
+        return [one for one in self.peer.relays if one.key not in self.stored and one.key not in self.refused]
+
+
+@dataclass
+class RelayPost:
+    """core.mail.Post."""
+
+    instance: InstanceKey
+    book: AddressBook
+    own_relays: Callable[[], Sequence[WitnessRelay]]
+    port: Signatures
+    handles: Callable[[], Sequence[str]] = lambda: ()
+    ttl_s: int = TTL_S
+    give_up_s: float = GIVE_UP_S
+    on_contact: Callable[[str], None] = lambda _: None
+    health: HealthBook = field(default_factory=HealthBook)
+    _channels: dict[str, RelayChannel] = field(default_factory=dict[str, RelayChannel])
+    _shown: OrderedDict[str, tuple[float, tuple[bytes, ...]]] = field(
+        default_factory=OrderedDict[str, tuple[float, tuple[bytes, ...]]]
+    )
+
+    async def send(
+        self,
+        *,
+        to: str,
+        body: Json,
+        key: EffectKey,
+        thread: str = "",
+        number: int = 0,
+        first_byte: Callable[[], None] = lambda: None,
+    ) -> SentMail:
+        raw = _encoded(body)
+        if len(thread) > THREAD_CHARS_MAX or number < 0:
+            raise BadInput(f"a thread has at most {THREAD_CHARS_MAX} characters, and numbers begin with 1")
+        peer = await self.book.find(to)
+        self.on_contact(peer.id)
+        inner = Inner(
+            key=effect_key_bytes(key),
+            body=raw,
+            at_ms=self.instance.clock.wall_ms(),
+            thread=thread,
+            number=number,
+            handles=tuple(self.handles())[:8],
+            hints=self._hints(),
+            seen=self._to_show(peer.id),
+        )
+        sending = _Sending(peer, MailKind.MESSAGE, inner, NEEDED, first_byte)
+        return await self._deliver(sending, key)
+
+    async def note(self, *, to: str, keys: Sequence[EffectKey]) -> None:
+        if not 0 < len(keys) <= NOTE_KEYS_MAX:
+            raise BadInput(f"a delivery note is for 1 to {NOTE_KEYS_MAX} messages")
+        peer = await self.book.find(to)
+        certificate = await self.instance.certificate()
+        at = self.instance.clock.wall_ms() // 1000
+        line = sealed_note(certificate, self.instance.key, to=peer.id, keys=keys, at=at)
+        digest = hashlib.sha256(b"holdfast/1/note\0" + "\n".join(sorted(keys)).encode()).digest()
+        inner = Inner(key=digest[:16], body=line, at_ms=at * 1000, hints=self._hints())
+        sending = _Sending(peer, MailKind.NOTE, inner, 1, lambda: None)
+        await self._deliver(sending, EffectKey(digest[:16].hex()))
+
+    async def close(self) -> None:
+        for one in self._channels.values():
+            await one.close()
+
+    # rounds
+
+    async def _deliver(self, sending: _Sending, key: EffectKey) -> SentMail:
+        until = time.monotonic() + self.give_up_s
+        tries = 0
+        while True:
+            envelope = await self._sealed(sending)
+            sending.moved = False
+            await self._round(sending, envelope)
+            if sending.missing <= 0 and sending.stored:
+                return self._sent(sending, key)
+            if not sending.stored and not sending.open_relays() and not sending.moved:
+                raise MailRefused(f"{sending.peer.id}: " + "; ".join(sending.refused.values()))
+            tries += 1
+            delay_s = 0.0 if sending.moved and tries < len(LOOK_AGAIN) else backoff_s(tries)
+            if time.monotonic() + delay_s > until:
+                why = "; ".join(f"{url}: {text}" for url, text in sending.trouble.items()) or "no relay answers"
+                if sending.begun:
+                    count = len(sending.stored)
+                    raise MailUnconfirmed(f"{sending.peer.id}: {count} of its relays confirmed the message ({why})")
+                raise MailUnsent(f"{sending.peer.id}: {why}")
+            await asyncio.sleep(delay_s)
+            if tries in LOOK_AGAIN and not sending.moved:
+                await self._look_again(sending)
+
+    async def _round(self, sending: _Sending, envelope: bytes) -> None:
+        """As many relays as are missing at once; one more when the hedge's time is over or one has failed."""
+        waiting = self.health.ranked(sending.open_relays(), time.monotonic())
+        running: set[asyncio.Task[bool]] = set()
+        hedge_s = max((self.health.of(one).hedge_s for one in waiting[: sending.missing]), default=0.0)
+        try:
+            while waiting or running:
+                while waiting and len(running) < max(1, sending.missing):
+                    running.add(asyncio.create_task(self._submit(waiting.pop(0), sending, envelope)))
+                done, running = await asyncio.wait(
+                    running, timeout=hedge_s if waiting else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                if sending.missing <= 0:
+                    return
+                if not done and waiting:
+                    running.add(asyncio.create_task(self._submit(waiting.pop(0), sending, envelope)))
+        finally:
+            for one in running:
+                one.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _submit(self, relay: WitnessRelay, sending: _Sending, envelope: bytes) -> bool:
+        began = time.monotonic()
+        channel = self._channel(relay)
+        health = self.health.of(relay)
+        try:
+            answer, answered = await channel.submit(sending.peer.id, [envelope], first_byte=sending.mark)
+            if answer.items[0].code in (calls.UNKNOWN_SENDER, calls.BAD_CERTIFICATE):
+                copy = copy_of(await self.instance.log())
+                await channel.introduce(self.instance.id, (*copy.records, *copy.receipts))
+                answer, answered = await channel.submit(sending.peer.id, [envelope])
+        except HoldfastError as error:
+            health.failed(time.monotonic())
+            sending.trouble[relay.url] = error.message
+            return False
+        health.succeeded(time.monotonic() - began)
+        if answer.rank is not None and answer.rank > sending.peer.profile.record.rank:
+            self.book.forget(sending.peer)
+        return self._judged(relay, sending, answer.items[0], answered, answer.profile)
+
+    def _judged(
+        self, relay: WitnessRelay, sending: _Sending, item: StoredItem, answered: Answered, profile: str
+    ) -> bool:
+        if not item.code and item.seq > 0:
+            sending.stored[relay.key] = (relay, answered)
+            return True
+        sending.trouble[relay.url] = item.message or item.code or "its answer says nothing"
+        if item.code in calls.FOR_GOOD:
+            sending.refused[relay.key] = f"{relay.url}: {item.message}"
+        if item.code == calls.BAD_CERTIFICATE:
+            sending.stale = True
+        if item.code == calls.MOVED:
+            new = self.book.moved(sending.peer, profile)
+            if new is not None:
+                sending.peer, sending.moved = new, True
+                sending.stored = {one: held for one, held in sending.stored.items() if one in _keys(new)}
+        return False
+
+    async def _look_again(self, sending: _Sending) -> None:
+        try:
+            sending.peer = await self.book.find(sending.peer.id, fresh=True)
+        except HoldfastError as error:
+            sending.trouble["looking for a newer profile"] = error.message
+
+    async def _sealed(self, sending: _Sending) -> bytes:
+        certificate = await self.instance.certificate(fresh=sending.stale)
+        sending.stale = False
+        key = sending.peer.newest_key(self.instance.clock.wall_ms() // 1000)
+        if key is None:
+            raise MailUnsent(
+                f"the profile of {sending.peer.id} names no mail key that is still valid",
+                hint="its worker publishes one; `holdfast relay find` shows the profile",
+            )
+        return seal_envelope(
+            sending.inner,
+            kind=sending.kind,
+            to=sending.peer.id,
+            ttl_s=self.ttl_s,
+            key=key,
+            crt=certificate,
+            signer=self.instance.key,
+        )
+
+    def _sent(self, sending: _Sending, key: EffectKey) -> SentMail:
+        found = list(sending.stored.values())
+        raws = tuple(answered.raw for _, answered in found)
+        at, _ = self._shown.get(sending.peer.id, (0.0, ()))
+        self._shown[sending.peer.id] = (at, raws)
+        self._shown.move_to_end(sending.peer.id)
+        while len(self._shown) > SHOWN_MAX:
+            self._shown.popitem(last=False)
+        return SentMail(
+            to=sending.peer.id,
+            key=key,
+            relays=tuple(relay.url for relay, _ in found),
+            stored=tuple(raw.decode() for raw in raws),
+        )
+
+    def _to_show(self, id: str) -> tuple[bytes, ...]:
+        at, raws = self._shown.get(id, (0.0, ()))
+        if not raws or time.monotonic() - at < SHOW_EVERY_S * random.uniform(0.5, 1.0):
+            return ()
+        self._shown[id] = (time.monotonic(), ())
+        return raws
+
+    def _hints(self) -> tuple[str, ...]:
+        return tuple(str(replace(one, invite="")) for one in self.own_relays())[:HINTS_MAX]
+
+    def _channel(self, relay: WitnessRelay) -> RelayChannel:
+        found = self._channels.get(relay.key)
+        if found is None or found.address.url != relay.url:
+            found = self._channels[relay.key] = RelayChannel(relay, self.port)
+        return found
+
+
+def _keys(peer: Peer) -> set[str]:
+    return {one.key for one in peer.relays}
+
+
+def _encoded(body: Json) -> bytes:
+    try:
+        raw = msgspec.json.encode(body)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadValue(f"the body of a message must be a JSON value: {error}") from None
+    if len(raw) > BODY_BYTES_MAX:
+        raise TooLarge(f"the body of a message has {len(raw):,} bytes; at most {BODY_BYTES_MAX:,} are allowed")
+    return raw

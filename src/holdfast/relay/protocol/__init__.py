@@ -1,0 +1,1 @@
+"""What agents and relays say to each other about mail: envelopes, calls and answers."""

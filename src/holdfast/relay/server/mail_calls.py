@@ -1,0 +1,404 @@
+"""The calls about mail: submit, log in, take mail, acknowledge. Who may do what, who waits, what it costs in memory.
+
+A recipient logs in with a certificate of its instance and a signature over a nonce of this relay. The session is in
+memory alone: after a restart agents log in again. Every call of a session is judged again by what the relay knows then:
+a newer key record, a higher incarnation or the end of the certificate ends it, and the refusal carries the proof.
+
+A recipient that waits costs an event; one that does not read costs one answer of at most PAGE_BYTES_MAX, whatever is in
+its mailbox, because the next page is read from the disk when it asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+import shutil
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.errors import BadRecord, HoldfastError
+from holdfast.host.sqlite import Db
+from holdfast.identity.log.log import replay
+from holdfast.identity.log.log_state import KeyLog
+from holdfast.identity.records.ed25519 import Signatures
+from holdfast.identity.records.encodings import AgentId, PublicKey
+from holdfast.identity.records.signed import Family, Reason, Refusal, Signed, find_bad_signature, read_line
+from holdfast.identity.statements.certificate import (
+    Certificate,
+    ObserverState,
+    Role,
+    find_fault_in_certificate,
+    parse_certificate,
+)
+from holdfast.identity.statements.statements import Profile, parse_profile
+from holdfast.identity.witness.witness_relay import split_copy
+from holdfast.relay.protocol import calls
+from holdfast.relay.protocol.calls import Ack, Login, LoginAnswer, StoredAnswer, StoredItem
+from holdfast.relay.protocol.envelope import Envelope, parse_envelope
+from holdfast.relay.server import limits, mail, registry
+from holdfast.relay.server.asked import Answer, Asked, Said
+from holdfast.relay.server.logs import KeyLogs
+from holdfast.relay.server.settings import RelaySettings
+from holdfast.relay.server.store import Store
+
+SUBMIT_BYTES_MAX = 1024 * 1024
+SENDER_LOG_BYTES_MAX = 256 * 1024
+ACK_BYTES_MAX = 128 * 1024
+LOGIN_BYTES_MAX = 2 * limits.LINE_BODY_BYTES_MAX
+NONCE_S = 60.0
+NONCES_MAX = 16_384
+SESSIONS_MAX = 16_384
+SENDERS_MAX = 1_024  # logs of senders that are not registered here
+JUDGED_MAX = 4_096
+INLINE_MAX = 4  # envelopes that are judged at once; more are, in a thread beside the loop
+POLLS_MAX = 2  # of one session at a time
+SWEEP_S = 60.0
+DISK_LOOK_S = 5.0
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Session:
+    id: AgentId
+    certificate: Signed[Certificate]
+    log: KeyLog
+    polls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Sender:
+    log: KeyLog | None
+    e: int  # the highest incarnation seen here
+    contact: bool
+
+
+@dataclass
+class MailDesk:
+    """What a relay does with mail."""
+
+    store: Store
+    logs: KeyLogs
+    key: PublicKey
+    port: Signatures
+    settings: Callable[[], RelaySettings]
+    now: Callable[[], int]
+    _nonces: OrderedDict[str, float] = field(default_factory=OrderedDict[str, float])
+    _sessions: OrderedDict[str, Session] = field(default_factory=OrderedDict[str, Session])
+    _senders: OrderedDict[AgentId, KeyLog] = field(default_factory=OrderedDict[AgentId, KeyLog])
+    _judged: OrderedDict[bytes, KeyLog] = field(default_factory=OrderedDict[bytes, KeyLog])
+    _waiting: dict[AgentId, set[asyncio.Event]] = field(default_factory=dict[AgentId, set[asyncio.Event]])
+    _disk: tuple[float, bool] = (0.0, False)
+    stopping: bool = False
+
+    def __post_init__(self) -> None:
+        settings = self.settings()
+        self._buckets = limits.Buckets(limits.Rate(4.0 * settings.mails_of_agent_per_s, settings.mails_of_agent_per_s))
+        self.quota = mail.Quota(mails=settings.mailbox_mails, bytes=settings.mailbox_mib * 1024 * 1024)
+
+    # sending
+
+    async def submit(self, asked: Asked) -> Answer:
+        id_ = asked.id
+        try:
+            raws = msgspec.msgpack.decode(asked.body, type=list[bytes])
+        except (msgspec.DecodeError, RecursionError):
+            raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, "the body must be a list of envelopes") from None
+        if not 0 < len(raws) <= calls.SUBMIT_MAX:
+            raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, f"1 to {calls.SUBMIT_MAX} envelopes may be sent")
+        if len(raws) <= INLINE_MAX:
+            judged, profile = self._judge_all(id_, raws)
+        else:
+            judged, profile = await asyncio.to_thread(self._judge_all, id_, raws)
+        offered = [one for one in judged if isinstance(one, mail.Offered)]
+        stored = iter(await self._put(id_, offered) if offered else ())
+        items = tuple(one if isinstance(one, StoredItem) else next(stored) for one in judged)
+        moved = any(one.code == calls.MOVED for one in items)
+        answer = StoredAnswer(
+            to=id_,
+            items=items,
+            rank=None if profile is None else profile.record.rank,
+            profile=profile.line().decode() if moved and profile is not None else "",
+        )
+        return HTTPStatus.OK, msgspec.json.encode(answer)
+
+    async def _put(self, id: AgentId, offered: Sequence[mail.Offered]) -> list[StoredItem]:
+        now, quota = self.now(), self.quota
+        found = await self.store.written(lambda db: mail.put_mail(db, id, offered, now=now, quota=quota))
+        self.wake(id)
+        return found
+
+    def _judge_all(
+        self, id: AgentId, raws: Sequence[bytes]
+    ) -> tuple[list[mail.Offered | StoredItem], Signed[Profile] | None]:
+        """Each envelope, or why it is not taken."""
+        log, line = self.store.read(
+            lambda db: (self.logs.load(db, id, keep=True), registry.find_line(db, id, "profile"))
+        )
+        profile = None if line is None else parse_profile(line)
+        why: tuple[str, str] | None = None
+        if log is None:
+            why = calls.UNKNOWN_RECIPIENT, "the relay does not know the recipient"
+        elif profile is not None and self.key not in {one.wit for one in profile.record.relays}:
+            why = calls.MOVED, "the recipient has left this relay"
+        elif self._is_disk_full():
+            why = calls.STORAGE_FULL, "the relay's disk is full"
+        closed = profile is not None and ("mail", "contacts") in profile.record.policy
+        known: dict[AgentId, _Sender] = {}
+        return [self._judge(id, raw, why, known, closed=closed) for raw in raws], profile
+
+    def _judge(
+        self, id: AgentId, raw: bytes, why: tuple[str, str] | None, known: dict[AgentId, _Sender], *, closed: bool
+    ) -> mail.Offered | StoredItem:
+        try:
+            envelope = parse_envelope(raw)
+        except BadRecord as error:
+            return StoredItem(id="", code=calls.MALFORMED, message=error.message)
+        hex_id = envelope.id.hex()
+        if why is not None:
+            return StoredItem(id=hex_id, code=why[0], message=why[1], wait_s=60 if why[0] == calls.STORAGE_FULL else 0)
+        if envelope.to != id:
+            return StoredItem(id=hex_id, code=calls.MALFORMED, message="the envelope is for another agent")
+        sender = known.get(envelope.sender) or known.setdefault(envelope.sender, self._look_up(envelope.sender, to=id))
+        fault = self._find_fault_in_sender(envelope, sender)
+        if fault is not None:
+            return StoredItem(id=hex_id, code=fault[0], message=fault[1])
+        wait_s = self._buckets.take(envelope.sender, time.monotonic())
+        if wait_s:
+            return StoredItem(id=hex_id, code=calls.RATE, message="too much mail of this agent", wait_s=int(wait_s) + 1)
+        if closed and not sender.contact:
+            return StoredItem(id=hex_id, code=calls.NOT_A_CONTACT, message="the recipient takes mail of contacts only")
+        return mail.Offered(envelope, strange=not sender.contact)
+
+    def _look_up(self, id: AgentId, *, to: AgentId) -> _Sender:
+        registered, (e, _), contact = self.store.read(
+            lambda db: (self.logs.load(db, id, keep=True), mail.find_incarnation(db, id), mail.is_contact(db, to, id))
+        )
+        logs = [one for one in (registered, self._senders.get(id)) if one is not None]
+        return _Sender(max(logs, key=lambda one: one.position, default=None), e, contact)
+
+    def _find_fault_in_sender(self, envelope: Envelope, sender: _Sender) -> tuple[str, str] | None:
+        crt, log, e = envelope.certificate, sender.log, sender.e
+        if log is None:
+            return calls.UNKNOWN_SENDER, "the relay does not know the sender's key log"
+        now = self.now()
+        if self._judged.get(envelope.outer.crt) is not log or not crt.record.iat - 60 <= now < crt.record.exp:
+            moment = ObserverState(now=now, head_seen_at=0, incarnation=e)
+            fault = find_fault_in_certificate(crt, log, moment, port=self.port)
+            if fault is not None:
+                return calls.BAD_CERTIFICATE, fault.message
+            _keep(self._judged, envelope.outer.crt, log, JUDGED_MAX)
+        if crt.record.e < e:
+            return calls.BAD_CERTIFICATE, f"its incarnation is {crt.record.e}, but {e} was already seen"
+        if crt.record.role is Role.SHADOW:
+            return calls.BAD_CERTIFICATE, "a shadow sends no mail"
+        if not envelope.is_signed(self.port):
+            return calls.MALFORMED, "the instance key of the certificate did not sign the envelope"
+        return None
+
+    async def introduce(self, asked: Asked) -> Answer:
+        """The log of a sender that is not registered here; kept in memory, and asked for again when it is forgotten."""
+        id_ = asked.id
+        copy = split_copy(asked.body)
+        try:
+            log = await asyncio.to_thread(
+                lambda: replay(enumerate(copy.records, 1), enumerate(copy.receipts, 1), port=self.port)
+            )
+        except BadRecord as error:
+            raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, error.message) from None
+        if log is None or log.id != id_:
+            raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, f"the body is not the key log of {id_}")
+        _keep(self._senders, id_, log, SENDERS_MAX)
+        return HTTPStatus.OK, b"{}"
+
+    def _is_disk_full(self) -> bool:
+        at, full = self._disk
+        if time.monotonic() - at > DISK_LOOK_S or not at:
+            full = shutil.disk_usage(self.store.path.parent).free < self.settings().free_mib_min * 1024 * 1024
+            self._disk = (time.monotonic(), full)
+        return full
+
+    # logging in
+
+    async def nonce(self, asked: Asked) -> Answer:
+        nonce = base64.urlsafe_b64encode(secrets.token_bytes(18)).decode()
+        _keep(self._nonces, nonce, time.monotonic() + NONCE_S, NONCES_MAX)
+        return HTTPStatus.OK, nonce.encode()
+
+    async def login(self, asked: Asked) -> Answer:
+        """The body is a login and a certificate, each a line."""
+        id_, lines = asked.id, asked.body.split(b"\n")
+        try:
+            login = read_line(lines[0], Login, "a login")
+            certificate = parse_certificate(lines[1] if len(lines) > 1 else b"")
+        except BadRecord as error:
+            raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, error.message) from None
+        said, crt = login.record, certificate.record
+        until = self._nonces.pop(said.nonce, 0.0)
+        if until < time.monotonic() or (said.wit, said.id, crt.id) != (self.key, id_, id_):
+            raise Said(HTTPStatus.FORBIDDEN, "bad-login", "the login is for another relay or agent, or came too late")
+        if (
+            said.crt != certificate.digest
+            or len(login.signatures) != 1
+            or find_bad_signature(login, Family.LOGIN, (crt.inst,), self.port)
+        ):
+            raise Said(HTTPStatus.FORBIDDEN, "bad-login", "the login is not signed by the key of its certificate")
+        log = await asyncio.to_thread(self.logs.find, id_)
+        if log is None:
+            raise Said(HTTPStatus.NOT_FOUND, Reason.NOT_BEGUN, "the relay does not know this agent")
+        session = Session(id_, certificate, log)
+        self._check(session)
+        state = await self.store.written(lambda db: mail.enter(db, id_, e=crt.e, crt=certificate.line()))
+        if state.e > crt.e:
+            raise _fenced(f"incarnation {state.e} was already seen", state.crt or b"")
+        token = secrets.token_urlsafe(32)
+        _keep(self._sessions, token, session, SESSIONS_MAX)
+        answer = LoginAnswer(
+            to=id_,
+            token=token,
+            e=state.e,
+            first=state.first,
+            last=state.last,
+            head=state.head.hex(),
+            expires_s=max(0, crt.exp - self.now()),
+        )
+        return HTTPStatus.OK, msgspec.json.encode(answer)
+
+    def _session(self, asked: Asked) -> Session:
+        token = asked.request.headers.get(calls.TOKEN_HEADER, "")
+        session = self._sessions.get(token)
+        if session is None or session.id != asked.id:
+            raise Said(HTTPStatus.UNAUTHORIZED, calls.NO_SESSION, "the relay has no such session; log in again")
+        try:
+            self._check(session)
+        except Said:
+            self._sessions.pop(token, None)
+            raise
+        self._sessions.move_to_end(token)
+        return session
+
+    def _check(self, session: Session) -> None:
+        """Whether its certificate still passes, by what the relay knows now."""
+        log, (e, crt) = self.store.read(
+            lambda db: (self.logs.load(db, session.id, keep=True), mail.find_incarnation(db, session.id))
+        )
+        session.log = log or session.log
+        moment = ObserverState(now=self.now(), head_seen_at=0, incarnation=e)
+        fault = find_fault_in_certificate(session.certificate, session.log, moment, port=self.port)
+        if fault is None and session.certificate.record.role is Role.SHADOW:
+            fault = Refusal(Reason.WRONG_CERTIFICATE, "a shadow has no mail")
+        if fault is None:
+            return
+        if fault.reason is Reason.OLD_INCARNATION:
+            raise _fenced(fault.message, crt)
+        if fault.reason in (Reason.OLD_KEYS, Reason.LOCKED, Reason.RETIRED, Reason.CONTESTED):
+            raise _fenced(fault.message, b"")  # the newer records are at /v1/log/{id}
+        raise Said(HTTPStatus.UNAUTHORIZED, calls.NO_SESSION, fault.message)
+
+    # taking mail
+
+    async def take(self, asked: Asked) -> Answer:
+        session = self._session(asked)
+        query = asked.request.query_params
+        after, wait_s = _whole(query.get("after", "0")), min(_whole(query.get("wait", "0")), calls.WAIT_S_MAX)
+        if session.polls >= POLLS_MAX:
+            raise Said(HTTPStatus.TOO_MANY_REQUESTS, calls.RATE, "this session waits already", 1)
+        session.polls += 1
+        try:
+            page = await self._page(session.id, after, wait_s)
+        finally:
+            session.polls -= 1
+        self._session(asked)  # it may have been fenced while it waited
+        return HTTPStatus.OK, msgspec.msgpack.encode(page)
+
+    async def _page(self, id: AgentId, after: int, wait_s: float) -> calls.MailAnswer:
+        event = asyncio.Event()
+        self._waiting.setdefault(id, set()).add(event)
+        until = time.monotonic() + wait_s
+        try:
+            while True:
+                event.clear()
+                page = await self._read(lambda db: mail.page_of(db, id, after=after))
+                left = until - time.monotonic()
+                if page.items or left <= 0 or self.stopping:
+                    return page
+                try:
+                    async with asyncio.timeout(left):
+                        await event.wait()
+                except TimeoutError:
+                    return page
+        finally:
+            self._waiting[id].discard(event)
+            if not self._waiting[id]:
+                del self._waiting[id]
+
+    async def acknowledge(self, asked: Asked) -> Answer:
+        session = self._session(asked)
+        try:
+            ack = msgspec.json.decode(asked.body, type=Ack)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, str(error)) from None
+        now, quota, e = self.now(), self.quota, session.certificate.record.e
+
+        def act(db: Db) -> bytes:
+            seen, crt = mail.find_incarnation(db, session.id)
+            if e < seen:  # another instance logged in since this request was let in
+                raise _fenced(f"incarnation {seen} was already seen", crt)
+            return msgspec.json.encode(mail.acknowledge(db, session.id, ack, now=now, quota=quota))
+
+        answer = await self.store.written(act)
+        if ack.rewind is not None:
+            self.wake(session.id)
+        return HTTPStatus.OK, answer
+
+    # around
+
+    def wake(self, id: AgentId | None = None) -> None:
+        """Those who wait for this agent's mail, or all, look again."""
+        found = self._waiting.values() if id is None else (self._waiting.get(id, set()),)
+        for events in found:
+            for event in events:
+                event.set()
+
+    def stop(self) -> None:
+        self.stopping = True
+        self.wake()
+
+    async def sweep(self) -> None:
+        """Runs beside the server: mail that has expired leaves its tombstone."""
+        while True:
+            try:
+                more = await self.store.written(lambda db: mail.sweep(db, now=self.now())) >= mail.SWEEP_MAX
+            except HoldfastError:
+                more = False  # the store says why; /healthz shows it
+            if not more:
+                await asyncio.sleep(SWEEP_S)
+
+    async def _read(self, act: Callable[[Db], T]) -> T:
+        return await asyncio.to_thread(self.store.read, act)
+
+
+def _fenced(message: str, proof: bytes) -> Said:
+    return Said(HTTPStatus.CONFLICT, calls.FENCED, message, proof=proof)
+
+
+def _keep(
+    kept: OrderedDict[str, T] | OrderedDict[AgentId, T] | OrderedDict[bytes, T], name: str | bytes, value: T, most: int
+) -> None:
+    kept[name] = value  # pyright: ignore[reportArgumentType] - each has one kind of name
+    kept.move_to_end(name)  # pyright: ignore[reportArgumentType]
+    while len(kept) > most:
+        kept.popitem(last=False)
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal() or len(text) > 15:
+        raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, "after and wait are whole numbers")
+    return int(text)

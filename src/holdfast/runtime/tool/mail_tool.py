@@ -1,0 +1,85 @@
+"""The ready tool `send_mail`: one message to another agent, through the relays of the recipient.
+
+`run.send` calls it; an agent's model may have it too. Its class is Keyed: the message key is the step's effect key, and
+each relay, and the recipient's journal, keep one message for each (sender, recipient, key). So a crash, a repeat and a
+restore are those of every Keyed step, and the recipient handles the message once.
+
+Relays cannot read a message, so they cannot compare two of them: the first under a key counts. After a restore the step
+is sent again under its key (docs/decisions/0089).
+
+While too few relays answer, the step waits in the journal and tries again for as long as a message may wait at a relay
+(`TTL_S`); then it is parked, and a person decides (`holdfast mail dead`).
+"""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+from holdfast.core.effect import WINDOW_MAX_S, Keyed
+from holdfast.core.ids import EffectKey
+from holdfast.core.mail import BODY_BYTES_MAX, THREAD_CHARS_MAX, TTL_S
+from holdfast.core.values import Json, encode
+from holdfast.errors import BadInput, Busy, MailRefused, MailUnconfirmed, MailUnsent, NotSent, Refused
+from holdfast.runtime.tool.tool import Call, tool
+
+TO_CHARS_MAX = 2_000  # an address with hints
+AGAIN_S, AGAIN_S_MAX = 0.5, 300.0
+TRIES_MAX = TTL_S // int(AGAIN_S_MAX) + 100  # the first ones are closer together
+NAME = "send_mail"
+
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "to": {"type": "string", "description": "the agent: an id (hf1...), or a handle such as ada@relay.example"},
+        "body": {
+            "type": ["string", "object", "array", "number", "boolean", "null"],
+            "description": "the message: text or JSON",
+        },
+        "thread": {"type": "string", "description": "a name that messages of one exchange share; may be empty"},
+    },
+    "required": ["to", "body"],
+    "additionalProperties": False,
+}
+
+
+@tool(
+    name=NAME,
+    effect=Keyed(window_s=WINDOW_MAX_S, fingerprint="checked", refusals_stored=False, max_delay_s=30),
+    timeout_s=30.0,
+    attempts=TRIES_MAX,
+    marks_sending=True,
+    parameters=_SCHEMA,
+)
+async def send_mail(call: Call, to: str, body: Json, thread: str = "") -> Json:
+    """Send a message to another agent. It waits at relays until that agent reads it."""
+    check_mail(to=to, body=body, thread=thread)
+    post, key = call.post, EffectKey(call.effect_key)
+    try:
+        sent = await post.send(to=to, body=body, thread=thread, key=key, first_byte=call.sending)
+    except MailRefused as error:
+        raise Refused({"reason": error.code, "text": error.message}) from None
+    except MailUnsent as error:
+        raise NotSent(error.message, retry_after_s=_again_s(call.attempt)) from None
+    except MailUnconfirmed as error:
+        raise Busy(_again_s(call.attempt), kind=type(error).__name__, text=error.message) from None
+    return msgspec.to_builtins(sent)
+
+
+def check_mail(*, to: object, body: Json, thread: object) -> None:
+    """Refuse what no relay would take. Raises BadInput, TooLarge."""
+    if not isinstance(to, str) or not 1 <= len(to) <= TO_CHARS_MAX or not to.isprintable():
+        raise BadInput(
+            f"to: give the id or a handle of an agent, 1 to {TO_CHARS_MAX:,} characters",
+            hint="an id begins with hf1; a handle is written name@relay.example",
+        )
+    if not isinstance(thread, str) or len(thread) > THREAD_CHARS_MAX:
+        raise BadInput(f"thread: give text of at most {THREAD_CHARS_MAX} characters")
+    encode(body, what="the message", bytes_max=BODY_BYTES_MAX)
+
+
+def _again_s(attempt: int) -> float:
+    """Longer each time, with full jitter: senders that wait for one relay do not come back at the same moment."""
+    most_s = min(AGAIN_S * 2 ** min(attempt, 20), AGAIN_S_MAX)
+    return random.uniform(AGAIN_S, most_s)

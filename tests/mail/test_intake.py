@@ -1,0 +1,228 @@
+"""Taking mail in: each (sender, key) is handled once, and nothing is acknowledged before it is committed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from intake_stage import ADA, KEYS, taking, until
+
+import holdfast
+from holdfast.core.ids import EffectKey
+from holdfast.core.mail import DeliveryNote, Letter
+from holdfast.core.step import StepState
+from holdfast.core.values import INT_MAX
+from holdfast.errors import JournalBusy, MailUnconfirmed
+from holdfast.journal.bind import journal_at
+from holdfast.journal.contract import Filter, Submission, Submitted
+from holdfast.journal.records import TaskState
+from holdfast.layout.journal_location import journal_address
+from holdfast.runtime.task.mail_task import MAIL_NAME, note_of
+from holdfast.testing.lab import Lab, wait_state, wait_step
+from holdfast.testing.mail import MemoryRelay, ScriptedPost
+
+
+def letter(number: int = 0, body: Any = "hello") -> Letter:
+    return Letter(sender=ADA, key=KEYS[number], thread="t", body=body)
+
+
+class Handled:
+    """The handler of the tests, and what it saw."""
+
+    def __init__(self) -> None:
+        self.seen: list[Letter] = []
+
+        @holdfast.on_mail
+        async def handle(run: holdfast.Run, letter: holdfast.Letter) -> Any:
+            self.seen.append(letter)
+            return letter.body
+
+        self.task = handle
+
+
+async def test_a_letter_is_handled_acknowledged_and_noted_to_its_sender(lab: Lab) -> None:
+    handled, relay, post = Handled(), MemoryRelay(), ScriptedPost()
+    async with lab.open(handled.task) as hf, taking(lab, hf, relay, post=post):
+        relay.put(letter(body={"n": [1, "ü"]}))
+        await until(lambda: bool(handled.seen and post.notes))
+        assert relay.count("held") == 1
+    assert handled.seen == [letter(body={"n": [1, "ü"]})]
+    assert post.notes == [(ADA, (KEYS[0],))]
+
+
+async def test_a_letter_that_comes_again_with_other_words_is_handled_once(lab: Lab) -> None:
+    handled, relay, post = Handled(), MemoryRelay(), ScriptedPost()
+    async with lab.open(handled.task) as hf, taking(lab, hf, relay, post=post):
+        relay.put(letter())
+        await until(lambda: relay.count("held") == 1)
+        relay.put(letter())
+        relay.put(letter(body="other words"))
+        await until(lambda: relay.count("held") == 3)
+        rows = await hf.journal.list_tasks(Filter(name=MAIL_NAME))
+        await wait_state(hf.task(rows[0].task_id), TaskState.SUCCEEDED)
+    assert len(rows) == 1
+    assert handled.seen == [letter()]
+    assert post.notes == [(ADA, (KEYS[0],))]
+
+
+async def test_nothing_is_acknowledged_before_it_is_committed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    handled, relay = Handled(), MemoryRelay()
+    async with lab.open(handled.task) as hf:
+        may = asyncio.Event()
+        refused = asyncio.Event()
+        submit = hf.journal.submit
+
+        async def busy(submission: Submission) -> Submitted:
+            if not may.is_set():
+                refused.set()
+                raise JournalBusy("locked")
+            return await submit(submission)
+
+        monkeypatch.setattr(hf.journal, "submit", busy)
+        monkeypatch.setattr("holdfast.app.intake.JOURNAL_AGAIN_S", 0.01)
+        async with taking(lab, hf, relay):
+            relay.put(letter())
+            await refused.wait()
+            assert relay.count("stored") == 1
+            may.set()
+            await until(lambda: relay.count("held") == 1)
+
+
+async def test_an_intake_that_ended_before_it_acknowledged_handles_nothing_twice(lab: Lab) -> None:
+    """As by a kill between the commit and the acknowledgement."""
+    handled, relay = Handled(), MemoryRelay()
+    async with lab.open(handled.task) as hf:
+        async with taking(lab, hf, relay) as intake:
+            delivery = relay.put(letter())
+            await until(lambda: relay.count("held") == 1)
+        relay.mail[0].state = "stored"
+        async with taking(lab, hf, relay) as intake:
+            await until(lambda: relay.count("held") == 1)
+        assert intake is not None
+        assert delivery.letter is not None
+        await until(lambda: len(handled.seen) == 1)
+    assert handled.seen == [letter()]
+
+
+async def test_mail_is_kept_where_no_worker_has_a_handler(lab: Lab) -> None:
+    relay, handled = MemoryRelay(), Handled()
+    async with lab.open() as hf, taking(lab, hf, relay):
+        relay.put(letter())
+        await until(lambda: relay.count("held") == 1)
+    async with lab.open(handled.task) as hf:
+        await until(lambda: len(handled.seen) == 1)
+
+
+async def test_what_cannot_be_read_is_told_to_a_person_and_does_not_come_again(lab: Lab) -> None:
+    relay, handled = MemoryRelay(), Handled()
+    async with lab.open(handled.task) as hf, taking(lab, hf, relay):
+        relay.put("no key opens it")
+        relay.put(letter(body=INT_MAX + 1))
+        relay.put(letter(1))
+        await until(lambda: relay.count("held") == 3)
+        told = [one for one in await hf.journal.pending_notices(limit=10) if one.kind == "dead-letter"]
+        await until(lambda: len(handled.seen) == 1)
+    assert sorted("no key opens it" in one.text for one in told) == [False, True]
+
+
+async def test_secured_follows_the_rule_and_ends_held_mail(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    handled, relay = Handled(), MemoryRelay()
+    allowed = 0
+    async with lab.open(handled.task) as hf, taking(lab, hf, relay, secured=lambda _received: allowed) as intake:
+        relay.put(letter())
+        await until(lambda: relay.count("held") == 1)
+        mark = relay.mail[0].mark
+        assert mark == journal_at(journal_address(lab.journal)).newest_record() or mark > 0
+        allowed = mark - 1
+        assert await intake.secure() == mark - 1
+        assert relay.count("held") == 1
+        allowed = mark
+        await intake.secure()
+        assert relay.count("deleted") == 1
+
+
+async def test_after_a_restore_held_mail_comes_again_and_is_handled(lab: Lab, tmp_path: Any) -> None:
+    """The restored journal lacks one letter and has another: the first is handled, the second is not repeated."""
+    handled, relay = Handled(), MemoryRelay()
+    async with lab.open(handled.task) as hf, taking(lab, hf, relay):
+        relay.put(letter(0))
+        await until(lambda: len(handled.seen) == 1 and relay.count("held") == 1)
+    other = Lab(tmp_path / "restored")
+    for name in ("journal.db", "keys.json"):
+        (other.folder / name).write_bytes((lab.folder / name).read_bytes())
+        (other.folder / name).chmod(0o600)
+    async with lab.open(handled.task) as hf, taking(lab, hf, relay):
+        relay.put(letter(1))
+        await until(lambda: len(handled.seen) == 2 and relay.count("held") == 2)
+    handled.seen.clear()
+    async with other.open(handled.task) as hf, taking(other, hf, relay, rewind=True):
+        await until(lambda: len(handled.seen) == 1 and relay.count("held") == 2)
+    assert handled.seen == [letter(1)]
+
+
+async def test_a_delivery_note_is_kept_as_evidence_of_the_step(lab: Lab) -> None:
+    relay, post = MemoryRelay(), ScriptedPost()
+
+    @holdfast.task
+    async def greet(run: holdfast.Run) -> Any:
+        return await run.send(ADA, "hello")
+
+    async with lab.open(greet, post=post) as hf, taking(lab, hf, relay):
+        handle = await hf.submit(greet)
+        await handle.result(10)
+        key = post.tries[0].key
+        for _ in range(2):
+            relay.put(DeliveryNote(sender=ADA, keys=(key, KEYS[0]), proof="signed"))
+        await until(lambda: relay.count("held") == 2)
+        items = await hf.journal.inbox_of(handle.id)
+    found = note_of(items, "1")
+    assert len(items) == 1
+    assert found is not None
+    assert found.body["result"]["note"] == "signed"
+
+
+async def test_a_delivery_note_closes_a_message_in_doubt(lab: Lab) -> None:
+    relay, post = MemoryRelay(), ScriptedPost(*(MailUnconfirmed("one of two") for _ in range(10_000)))
+
+    @holdfast.task
+    async def greet(run: holdfast.Run) -> Any:
+        return await run.send(ADA, "hello")
+
+    async with lab.open(greet, post=post) as hf, taking(lab, hf, relay):
+        handle = await hf.submit(greet)
+        await wait_step(handle, "1", StepState.UNKNOWN)
+        relay.put(DeliveryNote(sender=ADA, keys=(post.tries[0].key,), proof="signed"))
+        result = await handle.result(10)
+    assert result["to"] == ADA
+
+
+async def test_a_note_says_nothing_about_a_step_of_another_tool(lab: Lab) -> None:
+    relay, keys = MemoryRelay(), list[str]()
+
+    @holdfast.tool(effect=holdfast.Idempotent())
+    async def other(call: holdfast.Call) -> None:
+        keys.append(call.effect_key)
+
+    @holdfast.task
+    async def acts(run: holdfast.Run) -> None:
+        await run.call(other)
+
+    async with lab.open(acts) as hf, taking(lab, hf, relay):
+        handle = await hf.submit(acts)
+        await handle.result(10)
+        relay.put(DeliveryNote(sender=ADA, keys=(EffectKey(keys[0]),), proof="signed"))
+        await until(lambda: relay.count("held") == 1)
+        assert await hf.journal.inbox_of(handle.id) == []
+
+
+async def test_no_submitter_can_make_a_task_that_claims_to_be_mail(lab: Lab) -> None:
+    handled = Handled()
+    async with lab.open(handled.task) as hf:
+        with pytest.raises(holdfast.HoldfastError, match="@"):
+            await hf.submit(MAIL_NAME, letter={"sender": "hf1boss", "key": KEYS[0]})

@@ -1,0 +1,325 @@
+"""Mail between agents over real relay processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from correspondents import Correspondent, key, make_correspondent, take
+
+from holdfast.errors import AgentElsewhere, KeysReplaced, MailRefused, MailUnconfirmed, RelayRefused
+from holdfast.identity.log.log_state import KeyLog
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.records.records import RotationReason
+from holdfast.identity.speaker.open_speaker import VaultSpeaker
+from holdfast.identity.speaker.speaker import Speaker
+from holdfast.relay.client.channel import Answered, RelayChannel, SessionOver
+from holdfast.relay.client.open_mail import AgentMail, open_mail
+from holdfast_proofs.relay_proof import NoProof, verify
+from holdfast_proofs.support.relays import RelayProcess, relays
+
+LIAR = Path(__file__).parent / "programs" / "lying_relay.py"
+HONEST = ("-m", "holdfast", "relay", "serve")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Generator[list[RelayProcess]]:
+    with relays(tmp_path_factory.mktemp("relays"), "r1", "r2", "r3") as started:
+        yield started
+
+
+@pytest.fixture
+def three(running: list[RelayProcess]) -> list[RelayProcess]:
+    for one in running:
+        if one.process is None:
+            one.start()
+    return running
+
+
+class StaleSpeaker:
+    """The speaker of a machine that has not heard of the newest keys."""
+
+    def __init__(self, speaker: VaultSpeaker, log: KeyLog) -> None:
+        self._log = log
+        self.id = log.id
+        self.mail_keys = speaker.mail_keys
+        self._certificates: list[object] = []
+        self._speaker = speaker
+
+    def log(self) -> KeyLog:
+        return self._log
+
+    def certify(self, **facts: object) -> object:
+        """What it was given once, as long as it lasts."""
+        if not self._certificates:
+            self._certificates.append(self._speaker.certify(**facts))  # pyright: ignore[reportArgumentType]
+        return self._certificates[0]
+
+
+async def taking_nothing(mail: AgentMail) -> None:
+    """Until it is stopped."""
+    async with asyncio.timeout(10):
+        while True:
+            assert not [one for one in await mail.mailbox.next() if one.letter]
+
+
+def stored_items(raw: str) -> list[dict[str, int]]:
+    return json.loads(raw.partition("\n")[2])["items"]
+
+
+async def a_pair(tmp_path: Path, three: list[RelayProcess]) -> tuple[Correspondent, Correspondent]:
+    ada, bob = (Correspondent(make_correspondent(tmp_path / name, name)) for name in ("ada", "bob"))
+    await ada.register(three)
+    await bob.register(three)
+    return ada, bob
+
+
+def test_a_message_arrives_once_and_its_note_comes_back(tmp_path: Path, three: list[RelayProcess]) -> None:
+    async def story() -> None:
+        ada, bob = await a_pair(tmp_path, three)
+        async with ada.open() as hers, bob.open() as his:
+            marked: list[int] = []
+            sent = await hers.post.send(
+                to=bob.id, body={"hello": 1}, key=key(1), thread="t", first_byte=lambda: marked.append(1)
+            )
+            assert (len(sent.relays), marked) == (2, [1])
+            (letter,) = await take(his, 1)
+            assert (letter.sender, letter.key, letter.thread, letter.body) == (ada.id, key(1), "t", {"hello": 1})
+            await his.post.note(to=ada.id, keys=[key(1)])
+            got = await hers.mailbox.next()
+            assert [one.note and (one.note.sender, one.note.keys) for one in got] == [(bob.id, (key(1),))]
+            await hers.mailbox.received(got, mark=1)
+
+    asyncio.run(story())
+
+
+def test_any_one_relay_may_be_down_or_lose_its_disk(tmp_path: Path, three: list[RelayProcess]) -> None:
+    async def story() -> None:
+        ada, bob = await a_pair(tmp_path, three)
+        async with ada.open() as hers:
+            three[0].kill()
+            for n in range(3):
+                assert len((await hers.post.send(to=bob.id, body=n, key=key(n))).relays) == 2
+            three[0].start()
+            for n in range(3, 6):
+                assert len((await hers.post.send(to=bob.id, body=n, key=key(n))).relays) == 2
+        three[1].kill()
+        shutil.rmtree(three[1].folder)
+        try:
+            async with bob.open() as his:
+                letters = await take(his, 6)
+                assert sorted(int(str(one.body)) for one in letters) == list(range(6))
+        finally:
+            three[1].address = ""
+            three[1].start()
+
+    asyncio.run(story())
+
+
+def test_a_repeat_after_a_lost_answer_is_the_same_message(tmp_path: Path) -> None:
+    """Two relays commit the message and are killed before they answer; the step sends it again."""
+
+    async def story() -> None:
+        with relays(tmp_path, "d1", "d2") as two:
+            ada, bob = await a_pair(tmp_path, two)
+            for one in two:
+                one.stop()
+                one.program = (str(LIAR), "dies")
+                one.start()
+            async with ada.open(give_up_s=1.0) as hers:
+                with pytest.raises(MailUnconfirmed):
+                    await hers.post.send(to=bob.id, body="once", key=key(1))
+                assert [one.process and one.process.wait(10) for one in two] == [-9, -9]
+                for one in two:
+                    one.stop()
+                    one.program = HONEST
+                    one.start()
+                sent = await hers.post.send(to=bob.id, body="in other words", key=key(1))
+                assert [item["seq"] for raw in sent.stored for item in stored_items(raw)] == [1, 1]
+            async with bob.open() as his:
+                (letter,) = await take(his, 1)
+                assert letter.body == "once"
+
+    asyncio.run(story())
+
+
+def test_a_restored_agent_gets_its_held_mail_again_and_the_old_one_is_fenced(
+    tmp_path: Path, three: list[RelayProcess]
+) -> None:
+    async def story() -> None:
+        ada, bob = await a_pair(tmp_path, three)
+        async with ada.open() as hers, bob.open() as old:
+            await hers.post.send(to=bob.id, body="early", key=key(1))
+            await take(old, 1, mark=10)
+            await hers.post.send(to=bob.id, body="late", key=key(2))
+            await take(old, 1, mark=20)
+            await old.mailbox.secured(up_to=10)
+            await hers.post.send(to=bob.id, body="waits", key=key(3))
+            # A backup had the journal up to record 15.
+            new = Correspondent(bob.agent, e=2)
+            async with new.open() as his:
+                await his.mailbox.rewind(after=15)
+                letters = await take(his, 2, mark=16)
+                assert sorted(str(one.body) for one in letters) == ["late", "waits"]
+                with pytest.raises(AgentElsewhere):
+                    await taking_nothing(old)
+                await his.mailbox.secured(up_to=16)
+                await take(his, 0)
+
+    asyncio.run(story())
+
+
+def test_a_machine_whose_keys_were_replaced_takes_no_more_mail(tmp_path: Path, three: list[RelayProcess]) -> None:
+    async def story() -> None:
+        ada, bob = await a_pair(tmp_path, three)
+        stale_log = bob.agent.log
+        async with ada.open() as hers:
+            old = open_mail(
+                bob.home,
+                cast("Speaker", StaleSpeaker(bob.agent.speaker(), stale_log)),
+                incarnation=lambda: 1,
+                port=Sodium(),
+            )
+            old.mailbox.wait_s = 1.0
+            assert await old.mailbox.next() == []
+            bob.agent.rotate(RotationReason.STOLEN)
+            await bob.register(three)
+            await hers.post.send(to=bob.id, body="for the new one", key=key(1))
+            with pytest.raises(KeysReplaced):
+                await taking_nothing(old)
+            await old.close()
+            async with bob.open() as his:
+                await take(his, 1)
+
+    asyncio.run(story())
+
+
+def test_mail_signed_by_keys_that_the_owner_evicted_is_a_dead_letter(tmp_path: Path, three: list[RelayProcess]) -> None:
+    async def story() -> None:
+        ada, bob = await a_pair(tmp_path, three)
+        async with ada.open() as hers:
+            await hers.post.send(to=bob.id, body="by a thief?", key=key(1))
+        ada.agent.rotate(RotationReason.STOLEN)
+        await ada.register(three)
+        async with bob.open() as his:
+            got = await his.mailbox.next()
+            assert {bool(one.letter) for one in got} == {False}
+            assert all("replaced" in one.fault for one in got)
+            await his.mailbox.received(got, mark=1)
+        async with ada.open() as hers:  # the owner, recovered, sends the same step again
+            await hers.post.send(to=bob.id, body="by the owner", key=key(1))
+        async with bob.open() as his:
+            (letter,) = await take(his, 1)
+            assert letter.body == "by the owner"
+
+    asyncio.run(story())
+
+
+def test_an_agent_that_moved_is_followed_and_mail_at_its_old_relays_is_still_taken(
+    tmp_path: Path, three: list[RelayProcess]
+) -> None:
+    async def story() -> None:
+        ada, bob = await a_pair(tmp_path, three[:1])
+        async with ada.open() as hers:
+            await hers.post.send(to=bob.id, body="to the old relay", key=key(1))
+            await bob.register(three[1:])
+            sent = await hers.post.send(to=bob.id, body="to the new ones", key=key(2))
+            assert set(sent.relays) == {one.at.url for one in three[1:]}
+        async with bob.open() as his:
+            assert len(await take(his, 2)) == 2
+
+    asyncio.run(story())
+
+
+def test_strangers_have_a_small_quota_and_a_closed_mailbox_refuses_them(
+    tmp_path: Path, three: list[RelayProcess]
+) -> None:
+    async def story() -> None:
+        ada, bob = await a_pair(tmp_path, three)
+        await bob.register(three, policy=(("mail", "contacts"),))
+        async with ada.open() as hers, bob.open() as his:
+            with pytest.raises(MailRefused, match="contacts only"):
+                await hers.post.send(to=bob.id, body=1, key=key(1))
+            await his.post.send(to=ada.id, body="write to me", key=key(1))
+            await his.mailbox.next()  # its relays hear of the contact
+            await his.mailbox.next()
+            await hers.post.send(to=bob.id, body=2, key=key(2))
+
+    asyncio.run(story())
+
+
+def test_calls_of_others_are_refused(tmp_path: Path, three: list[RelayProcess]) -> None:
+    async def story() -> None:
+        ada, bob = await a_pair(tmp_path, three)
+        channel = RelayChannel(three[0].at, Sodium())
+        async with ada.open() as hers, bob.open() as his:
+            crt, key_ = await hers.mailbox.instance.certificate(), hers.mailbox.instance.key
+            login, answered = await channel.login(crt, key_)
+            assert (await channel.take(ada.id, login.token, after=0, wait_s=0))[0].last == 0
+            with pytest.raises(SessionOver):  # ada's session is none of bob's
+                await channel.take(bob.id, login.token, after=0, wait_s=0)
+            with pytest.raises(SessionOver):
+                await channel.take(ada.id, "x" * 43, after=0, wait_s=0)
+            with pytest.raises(RelayRefused):  # another key than the certificate's
+                await channel.login(crt, his.mailbox.instance.key)
+            sent: list[tuple[str, bytes]] = []
+            call = channel.call
+
+            async def recorded(method: str, target: str, body: bytes = b"", **more: object) -> Answered:
+                sent.append((target, body))
+                return await call(method, target, body, **more)  # pyright: ignore[reportArgumentType]
+
+            channel.call = recorded
+            await channel.login(crt, key_)
+            with pytest.raises(RelayRefused, match="too late"):  # a login is good once
+                await call("POST", *sent[-1])
+            with pytest.raises(RelayRefused, match="bytes"):
+                await call("POST", f"/v1/mail/{ada.id}", bytes(2 << 20))
+            answer, _ = await channel.submit(ada.id, [b"x"])
+            assert answer.items[0].code == "malformed"
+            assert answered.raw
+        await channel.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("lie", ["forgets", "forgets-the-first"])
+def test_a_relay_that_confirms_and_drops_loses_nothing_and_is_proven_to_lie(tmp_path: Path, lie: str) -> None:
+    async def story() -> None:
+        with relays(tmp_path, "l1", "h2") as two:
+            ada, bob = await a_pair(tmp_path, two)
+            two[0].stop()
+            two[0].program = (str(LIAR), lie)
+            two[0].start()
+            async with ada.open() as hers, bob.open() as his:
+                await his.mailbox.next()
+                for n in range(3):
+                    hers.post._shown = type(hers.post._shown)(
+                        (id_, (-1e9, raws)) for id_, (_, raws) in hers.post._shown.items()
+                    )
+                    await hers.post.send(to=bob.id, body=n, key=key(n))
+                    assert [one.body for one in await take(his, 1)] == [n]
+                assert his.mailbox.state[two[1].at.url] == ""
+                assert his.mailbox.state[two[0].at.url] != ""
+
+    asyncio.run(story())
+    proofs = list((tmp_path / "bob").glob("*/relay-proofs/*.json"))
+    assert proofs
+    for path in proofs:
+        words = [sys.executable, "-m", "holdfast_proofs.relay_proof", str(path)]
+        done = subprocess.run(words, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+        forged = json.loads(path.read_text())
+        forged["answers"] = forged["answers"][:1] * 2
+        with pytest.raises(NoProof):
+            verify(json.dumps(forged).encode())

@@ -1,0 +1,180 @@
+"""Mailboxes in the relay's store: numbers and chain, repeats, quotas, held mail, expiry, tombstones."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from correspondents import Agent, key, make_correspondent
+
+from holdfast.core.clock import SystemEntropy
+from holdfast.core.ids import effect_key_bytes
+from holdfast.core.mail import MailKind
+from holdfast.identity.records.encodings import AgentId, digest_of
+from holdfast.identity.records.records import RotationReason
+from holdfast.identity.records.secret_bytes import KeyPair
+from holdfast.identity.statements.certificate import Role
+from holdfast.relay.protocol.calls import QUOTA, REFUSED, Ack, MailAnswer, StoredItem
+from holdfast.relay.protocol.envelope import Envelope, Inner, first_head, next_head, parse_envelope, seal_envelope
+from holdfast.relay.server import mail
+from holdfast.relay.server.mail import Offered, Quota
+from holdfast.relay.server.store import Store
+
+NOW = 1_800_000_000
+SMALL = Quota(mails=4, bytes=1 << 20, strange_mails=2, strange_bytes=1 << 20)
+
+
+@pytest.fixture(scope="module")
+def sender(tmp_path_factory: pytest.TempPathFactory) -> Agent:
+    return make_correspondent(tmp_path_factory.mktemp("ada"))
+
+
+@dataclass
+class Box:
+    store: Store
+    sender: Agent
+    to: AgentId
+    quota: Quota = field(default_factory=Quota)
+
+    def envelope(self, n: int, ttl_s: int = 3_600) -> Envelope:
+        speaker, instance = self.sender.speaker(), KeyPair.new(SystemEntropy())
+        crt = speaker.certify(
+            inst=instance.public, role=Role.PRIMARY, incarnation=1, host=digest_of(b"here"), life_s=900
+        )
+        (mk, *_) = speaker.mail_keys()
+        inner = Inner(key=effect_key_bytes(key(n)), body=b"1")
+        raw = seal_envelope(
+            inner, kind=MailKind.MESSAGE, to=self.to, ttl_s=ttl_s, key=mk.public(), crt=crt, signer=instance
+        )
+        return parse_envelope(raw)
+
+    def put(self, *numbers: int, strange: bool = False, now: int = NOW, ttl_s: int = 3_600) -> list[StoredItem]:
+        offered = [Offered(self.envelope(n, ttl_s), strange) for n in numbers]
+        return self.store.write(lambda db: mail.put_mail(db, self.to, offered, now=now, quota=self.quota))
+
+    def ack(self, now: int = NOW, **parts: object) -> mail.AckAnswer:
+        ack = Ack(**parts)  # pyright: ignore[reportArgumentType] - by name
+        return self.store.write(lambda db: mail.acknowledge(db, self.to, ack, now=now, quota=self.quota))
+
+    def page(self, after: int = 0) -> MailAnswer:
+        return self.store.read(lambda db: mail.page_of(db, self.to, after=after))
+
+    def waiting(self) -> list[int]:
+        return [one.seq for one in self.page().items if one.envelope]
+
+    def sweep(self, now: int) -> int:
+        return self.store.write(lambda db: mail.sweep(db, now=now))
+
+
+@pytest.fixture
+def box(tmp_path: Path, sender: Agent) -> Generator[Box]:
+    store = Store(tmp_path / "relay")
+    to = sender.log.id
+    store.write(lambda db: db.execute("INSERT INTO agent (id, at) VALUES (?, 0)", (to,)).fetchall())
+    yield Box(store, sender, to)
+    store.close()
+
+
+def test_numbers_and_heads_are_a_chain_and_a_repeat_gets_what_the_first_got(box: Box) -> None:
+    first = box.put(1, 2)
+    again = box.put(2, 3, 1)
+    assert [one.seq for one in first] == [1, 2]
+    assert (again[0], again[2]) == (first[1], first[0])
+    assert again[1].seq == 3
+    page = box.page()
+    head = first_head(box.to)
+    for item in page.items:
+        head = next_head(head, item.seq, item.id)
+    assert [one.seq for one in page.items] == [1, 2, 3]
+    assert head.hex() == again[1].head
+    assert box.page(3).items == ()
+    assert box.page(2).head.hex() == first[1].head
+
+
+def test_mail_of_replaced_keys_makes_room_for_the_same_message_under_newer_keys(box: Box, tmp_path: Path) -> None:
+    own = make_correspondent(tmp_path / "other")
+    box.sender = own
+    box.put(1)
+    own.rotate(RotationReason.STOLEN)
+    assert [one.seq for one in box.put(1, 1)] == [2, 2]
+    assert box.waiting() == [2]
+    box.ack(received=(2,), mark=1)
+    own.rotate(RotationReason.STOLEN)
+    assert [one.seq for one in box.put(1)] == [2]  # it was received: no second copy
+
+
+def test_a_full_mailbox_refuses_and_drops_nothing(box: Box) -> None:
+    box.quota = SMALL
+    assert [one.code for one in box.put(1, 2, 3, strange=True)] == ["", "", QUOTA]
+    assert [one.code for one in box.put(4, 5, 6)] == ["", "", QUOTA]
+    assert box.waiting() == [1, 2, 3, 4]
+    assert box.put(1)[0].seq == 1  # a repeat needs no room
+    box.ack(received=(1, 2), mark=1)
+    assert [one.code for one in box.put(7, 8, 9)] == ["", "", QUOTA]
+    assert box.ack().waiting == 4
+
+
+def test_held_mail_comes_again_after_a_restore_until_it_is_secured(box: Box) -> None:
+    box.put(1, 2, 3, 4)
+    box.ack(received=(1, 2), mark=10)
+    box.ack(received=(3,), mark=20)
+    assert (box.waiting(), box.ack().held) == ([4], 3)
+    box.ack(secured=10)
+    assert box.ack().held == 1
+    answer = box.ack(rewind=10)
+    assert (answer.waiting, answer.held, answer.first) == (2, 0, 3)
+    assert box.waiting() == [3, 4]  # not those that a backup covers
+    box.ack(rewind=0)
+    assert box.waiting() == [3, 4]
+
+
+def test_where_held_mail_has_no_room_the_oldest_leaves_and_the_agent_is_told(box: Box) -> None:
+    box.quota = SMALL
+    for n in range(1, 7):
+        assert box.put(n)[0].seq == n
+        answer = box.ack(received=(n,), mark=n)
+        assert answer.dropped == (1 if n > SMALL.mails else 0)
+    box.ack(rewind=0)
+    assert box.waiting() == [3, 4, 5, 6]
+
+
+def test_what_the_recipient_refused_stays_refused_for_the_sender(box: Box) -> None:
+    box.put(1)
+    box.ack(refused=((1, "it cannot be opened"),))
+    (again,) = box.put(1)
+    assert (again.code, again.message, box.waiting()) == (REFUSED, "it cannot be opened", [])
+
+
+def test_what_was_refused_is_taken_under_newer_keys(box: Box, tmp_path: Path) -> None:
+    box.sender = make_correspondent(tmp_path / "other")
+    box.put(1)
+    box.ack(refused=((1, "the keys were replaced"),))
+    box.sender.rotate(RotationReason.STOLEN)
+    assert (box.put(1)[0].seq, box.waiting(), box.ack().waiting) == (2, [2], 1)
+
+
+def test_expired_mail_leaves_a_tombstone_and_the_chain_still_closes(box: Box) -> None:
+    stored = box.put(1, ttl_s=60) + box.put(2, ttl_s=86_400)
+    assert box.sweep(NOW + 61) == 1
+    page = box.page()
+    assert [bool(one.envelope) for one in page.items] == [False, True]
+    head = next_head(next_head(page.head, 1, page.items[0].id), 2, page.items[1].id)
+    assert head.hex() == stored[1].head
+    # After its time the tombstone leaves; the chain goes on from its head.
+    assert box.sweep(NOW + 61 + mail.TOMBSTONE_S) >= 1
+    assert box.sweep(NOW + 2 * 86_400 + mail.TOMBSTONE_S) >= 1
+    page = box.page()
+    assert (page.after, page.items, page.head.hex(), page.last) == (2, (), stored[1].head, 2)
+    assert box.put(3)[0].seq == 3
+    assert box.page().head.hex() == stored[1].head
+
+
+def test_a_lower_incarnation_than_was_seen_changes_nothing(box: Box) -> None:
+    states = [box.store.write(lambda db, e=e: mail.enter(db, box.to, e=e, crt=b"%d" % e)) for e in (2, 1, 3)]
+    assert [(one.e, one.crt) for one in states] == [(2, b"2"), (2, b"2"), (3, b"3")]

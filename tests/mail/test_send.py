@@ -1,0 +1,138 @@
+"""`run.send` is a Keyed step: one message for each effect key, whatever happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.core.mail import BODY_BYTES_MAX
+from holdfast.core.step import StepState
+from holdfast.errors import MailRefused, MailUnconfirmed, MailUnsent, Refused, TaskFailed, ToolFailed
+from holdfast.journal.records import TaskState
+from holdfast.runtime.tool import mail_tool
+from holdfast.testing.lab import Lab, wait_state, wait_step
+from holdfast.testing.mail import ScriptedPost
+
+BOB = "hf1bob"
+
+
+@holdfast.task
+async def greet(run: holdfast.Run, body: Any = "hello") -> Any:
+    return await run.send(BOB, body, thread="t1")
+
+
+async def test_a_message_is_sent_under_the_effect_key_of_its_step(lab: Lab) -> None:
+    post = ScriptedPost()
+    async with lab.open(greet, post=post) as hf:
+        handle = await hf.submit(greet, body={"n": 1})
+        result = await handle.result(10)
+        step = (await handle.view()).steps["1"]
+    (sent,) = post.sent.values()
+    assert (sent.to, sent.body, sent.thread) == (BOB, {"n": 1}, "t1")
+    assert (step.tool, step.letter) == ("send_mail", "K")
+    assert result == {"to": BOB, "key": sent.key, "relays": list(result["relays"]), "stored": []}
+
+
+@pytest.mark.parametrize("act", [MailUnsent("no relay"), MailUnconfirmed("one of two"), OSError("reset")])
+async def test_what_is_not_confirmed_is_sent_again_under_the_same_key(lab: Lab, act: Exception) -> None:
+    post = ScriptedPost(act, act)
+    async with lab.open(greet, post=post) as hf:
+        await (await hf.submit(greet)).result(10)
+    assert len(post.tries) == 3
+    assert len({one.key for one in post.tries}) == 1
+    assert len(post.sent) == 1
+
+
+async def test_a_message_waits_while_no_relay_answers_and_is_not_parked(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More tries than those of another tool: the mail waits for its relays, not for a person."""
+    monkeypatch.setattr(mail_tool, "AGAIN_S_MAX", 1.0)
+    post = ScriptedPost(*(MailUnsent("no relay") for _ in range(30)))
+    async with lab.open(greet, post=post, pace=0.001) as hf:
+        await (await hf.submit(greet)).result(20)
+    assert len(post.tries) == 31
+
+
+async def test_a_refusal_by_every_relay_fails_the_step_with_the_reasons(lab: Lab) -> None:
+    post = ScriptedPost(MailRefused("relay a: no such agent"))
+
+    @holdfast.task
+    async def asks(run: holdfast.Run) -> Any:
+        try:
+            await run.send(BOB, "hello")
+        except Refused as error:
+            return error.proof
+
+    async with lab.open(asks, post=post) as hf:
+        said = await (await hf.submit(asks)).result(10)
+    assert said == {"reason": "mail-refused", "text": "relay a: no such agent"}
+    assert len(post.tries) == 1
+
+
+async def test_a_call_that_was_cut_off_is_sent_again_and_is_one_message(lab: Lab) -> None:
+    """The process ended between the send and the answer."""
+    away = asyncio.Event()
+
+    async def hang() -> None:
+        away.set()
+        await asyncio.Event().wait()
+
+    post = ScriptedPost(hang)
+    async with lab.open(greet, post=post, grace_s=0) as hf:
+        handle = await hf.submit(greet)
+        await away.wait()
+    async with lab.open(greet, post=post) as hf:
+        await hf.task(handle.id).result(10)
+    assert len(post.tries) == 2
+    assert len(post.sent) == 1
+
+
+async def test_values_that_cannot_be_sent_are_refused_before_a_byte_leaves(lab: Lab) -> None:
+    post = ScriptedPost()
+
+    @holdfast.task
+    async def asks(run: holdfast.Run, to: str, size: int) -> Any:
+        try:
+            await run.send(to, "x" * size)
+        except ToolFailed as error:
+            return error.kind
+
+    async with lab.open(asks, post=post) as hf:
+        assert await (await hf.submit(asks, to=BOB, size=BODY_BYTES_MAX)).result(10) == "TooLarge"
+        assert await (await hf.submit(asks, to="", size=1)).result(10) == "BadInput"
+    assert post.tries == []
+
+
+async def test_without_relays_the_step_fails_and_says_what_to_do(lab: Lab) -> None:
+    async with lab.open(greet) as hf:
+        with pytest.raises(TaskFailed, match="agent with relays"):
+            await (await hf.submit(greet)).result(10)
+
+
+async def test_a_cancel_ends_a_message_that_has_not_left(lab: Lab) -> None:
+    post = ScriptedPost(*(MailUnsent("no relay") for _ in range(1000)))
+    async with lab.open(greet, post=post) as hf:
+        handle = await hf.submit(greet)
+        await wait_step(handle, "1", StepState.PLANNED)
+        await handle.cancel()
+        await wait_state(handle, TaskState.CANCELLED)
+    assert post.sent == {}
+
+
+async def test_a_gate_judges_mail_like_every_other_tool(lab: Lab) -> None:
+    post = ScriptedPost()
+
+    @holdfast.task(gate=holdfast.Gate(allow=[]))
+    async def asks(run: holdfast.Run) -> Any:
+        try:
+            await run.send(BOB, "hello")
+        except holdfast.GateRefused as error:
+            return error.rule
+
+    async with lab.open(asks, post=post) as hf:
+        assert await (await hf.submit(asks)).result(10) == "allow"
+    assert post.tries == []
