@@ -75,6 +75,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "explanation/backups",
         "explanation/mail",
         "explanation/clones",
+        "explanation/what-a-relay-sees",
         "explanation/identity",
     ),
 }
