@@ -24,8 +24,9 @@ from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.records import RotationReason
 from holdfast.identity.speaker.open_speaker import VaultSpeaker
 from holdfast.identity.speaker.speaker import Speaker
+from holdfast.identity.statements.certificate import parse_certificate
 from holdfast.relay.client.address_book import Peer
-from holdfast.relay.client.channel import Answered, RelayChannel, SessionOver
+from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel, SessionOver
 from holdfast.relay.client.open_mail import AgentMail, open_mail
 from holdfast.relay.client.profile import find_own_profile
 from holdfast_proofs.relay_proof import NoProof, verify
@@ -314,6 +315,14 @@ def test_calls_of_others_are_refused(tmp_path: Path, three: list[RelayProcess]) 
             answer, _ = await channel.submit(ada.id, [b"x"])
             assert answer.items[0].code == "malformed"
             assert answered.raw
+            # Once a higher incarnation has logged in, an older session takes nothing and acknowledges nothing.
+            async with Correspondent(ada.agent, e=2).open() as newer:
+                await channel.login(await newer.mailbox.instance.certificate(), newer.mailbox.instance.key)
+            with pytest.raises(FencedByRelay) as fenced:
+                await channel.take(ada.id, login.token, after=0, wait_s=0)
+            assert parse_certificate(fenced.value.proof).record.e == 2
+            with pytest.raises(FencedByRelay):
+                await channel.login(crt, key_)
         await channel.close()
 
     asyncio.run(story())
