@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.core.content import content_bytes
 from holdfast.runtime.models.reply import Reply, Route, StopReason, Text, Usage
 from holdfast.runtime.models.request import Request, checked_request
+from holdfast.runtime.task.content import content_bytes
 from holdfast.testing.model_server.process import start
 from holdfast.testing.model_server.script import Answer, Script
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.content import NO_PREFIX, content_bytes, digest_of, link
 from holdfast.core.ids import (
     TaskId,
     effect_key,
@@ -27,6 +26,7 @@ from holdfast.identity.journal_keys.keyfile import KeyFile, parse
 from holdfast.journal.chain import first_link, next_link, place
 from holdfast.journal.seal import KeyWraps, key_check
 from holdfast.journal.sqlite.host.page_reader import blank, parsed
+from holdfast.runtime.task.content import NO_PREFIX, content_bytes, digest_of, link
 
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from holdfast.app.holdfast import Holdfast
-from holdfast.app.intake import Intake
-from holdfast.core.held_mail import Received
+from holdfast.app.mail.held_mail import Received
+from holdfast.app.mail.intake import Intake
 from holdfast.core.ids import EffectKey
 from holdfast.core.waiting import running_beside
 from holdfast.host.log import Log

@@ -17,7 +17,7 @@ from correspondents import Correspondent, key, make_correspondent
 
 import holdfast
 from holdfast.app.holdfast import Holdfast
-from holdfast.app.resend import Resender
+from holdfast.app.mail.resend import Resender
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.host.log import Log
 from holdfast.identity.journal_keys.keyfile import load_or_create

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.held_mail import Received, secured_up_to
+from holdfast.app.mail.held_mail import Received, secured_up_to
 
 GOT = (Received(0.0, 10), Received(100.0, 20), Received(130.0, 30))
 

@@ -85,7 +85,7 @@ async def test_nothing_is_acknowledged_before_it_is_committed(lab: Lab, monkeypa
             return await submit(submission)
 
         monkeypatch.setattr(hf.journal, "submit", busy)
-        monkeypatch.setattr("holdfast.app.intake.JOURNAL_AGAIN_S", 0.01)
+        monkeypatch.setattr("holdfast.app.mail.intake.JOURNAL_AGAIN_S", 0.01)
         async with taking(lab, hf, relay):
             relay.put(letter())
             await refused.wait()

@@ -17,11 +17,11 @@ import msgspec
 import holdfast
 from holdfast.app.handle import TaskHandle
 from holdfast.app.loading import App
-from holdfast.core.content import NO_PREFIX, content_bytes, digest_of, link
 from holdfast.errors import HoldfastError, NotNow
 from holdfast.host import manifest as manifests
 from holdfast.journal.contract import Journal
 from holdfast.journal.records import ENDED, TaskState, TaskView
+from holdfast.runtime.task.content import NO_PREFIX, content_bytes, digest_of, link
 from holdfast.runtime.task.talk import asked_of, asks_of, messages_of
 from holdfast.views.unfinished import list_approvals
 from holdfast_proofs.crash.sweep import SETTINGS

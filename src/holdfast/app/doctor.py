@@ -56,7 +56,6 @@ from holdfast.layout.agent_home import BY_JOURNAL, AgentHome, find_home, load_ho
 from holdfast.layout.engine_settings import Settings
 from holdfast.layout.fleet import find_left_out
 from holdfast.layout.settings import NAME, BackupSettings
-from holdfast.relay.client.status import find_stale_profile, look_at_relays, one_operator
 
 NO_JOURNAL = "journal"  # the check that fails where neither a journal nor an agent is
 FREE_BYTES_MIN = 64 * 1024 * 1024
@@ -465,41 +464,6 @@ async def examine_identity(home: AgentHome) -> AsyncIterator[Finding]:
     else:
         why = "no sheet was read back" + (" in 90 days" if identity.paper.sheets else "")
         yield warning("paper", why, "`holdfast paper verify`" if identity.paper.sheets else "`holdfast paper print`")
-
-
-async def examine_relays(home: AgentHome) -> AsyncIterator[Finding]:
-    """Findings about the agent's relays; none where it has no relay."""
-    try:
-        found = await look_at_relays(home, port=Sodium())
-        stale = find_stale_profile(home, port=Sodium())
-    except HoldfastError as error:
-        yield damage("relay", error.message, error.hint)
-        return
-    for one in found:
-        url = one.address.url
-        again = f"`holdfast relay add {one.address}` publishes it again; a worker does so by itself"
-        if one.error:
-            yield warning("relay", one.error, f"start it; if it is gone for good: `holdfast relay remove {url}`")
-            continue
-        if one.evidence:
-            text = f"{url} holds two profiles or backup heads of one version: this agent runs twice, or keys are stolen"
-            yield damage("relay", text, "stop the other copy; if there is none: `holdfast identity evict`")
-        if not one.log:
-            yield warning("relay", f"{url} does not hold the newest record of the key log", again)
-        elif one.listed and not one.newest:
-            yield warning("relay", f"{url} does not hold the newest profile of this agent", again)
-        elif not one.evidence:
-            yield ok("relay", f"{url} answers; " + ("it holds the newest profile" if one.newest else "no profile yet"))
-    if stale:
-        fix = "a worker renews it; without one: `holdfast relay add ADDRESS` with the address of any of its relays"
-        yield warning("relay", stale, fix)
-    operator = one_operator(found)
-    if operator:
-        yield warning(
-            "relay",
-            f"all {len(found)} relays are run by {operator}: they may fail together",
-            "add a relay of another operator: `holdfast relay add ADDRESS`",
-        )
 
 
 def _vault(home: AgentHome) -> Finding | None:

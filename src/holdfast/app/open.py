@@ -13,11 +13,11 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol, runtime_checkable
 
-from holdfast.app.agent_post import AgentPost, built_in_tasks, posting
 from holdfast.app.binder import acting, memory_beside, open_as, open_secrets, scratch_root, watched_files, watching
 from holdfast.app.declared import build_of, check_tools, check_windows
 from holdfast.app.handoff import kept_handoff, refresh_handoff
 from holdfast.app.holdfast import Holdfast
+from holdfast.app.mail.agent_post import AgentPost, built_in_tasks, posting
 from holdfast.app.notify import make_notices
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.core.journal_address import JournalAddress
@@ -193,7 +193,7 @@ async def _receiving(
     if not isinstance(post, AgentPost) or MAIL_NAME not in hf.tasks:
         yield
         return
-    from holdfast.app.mail_job import keep_mail
+    from holdfast.app.mail.mail_job import keep_mail
     from holdfast.app.worker import JobContext
 
     context = JobContext(address=address, journal=hf.journal, keys=keys, notices=notices, log=log, post=post)

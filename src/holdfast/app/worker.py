@@ -25,11 +25,11 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from holdfast.app.agent_post import built_in_tasks, posting
 from holdfast.app.binder import acting, memory_beside, open_as, open_secrets, scratch_root, watched_files, watching
 from holdfast.app.declared import build_of, check_tools, check_windows
 from holdfast.app.handoff import kept_handoff
 from holdfast.app.loading import App, load_app
+from holdfast.app.mail.agent_post import built_in_tasks, posting
 from holdfast.app.notify import make_notices
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.core.journal_address import JournalAddress
@@ -54,7 +54,7 @@ from holdfast.runtime.engine.supervisor import Warm, say_word, supervise, take_w
 from holdfast.runtime.session.deadman import DeadMan, DeadManShare, SharedDeadMan
 
 JOBS_AFTER_S = 20.0
-MAIL_JOB, MAIL_AFTER_S = "holdfast.app.mail_job:keep_mail", 0.5
+MAIL_JOB, MAIL_AFTER_S = "holdfast.app.mail.mail_job:keep_mail", 0.5
 CLOSE_S = 10.0  # beyond the calls' grace: for writing what they returned and closing the journal
 
 

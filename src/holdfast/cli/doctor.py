@@ -76,7 +76,8 @@ async def every_finding(address: JournalAddress, *, settings: Settings, deep: bo
     found at each place and at the witnesses: the fix is named once."""
     from dataclasses import replace
 
-    from holdfast.app.doctor import Level, examine, examine_identity, examine_relays
+    from holdfast.app.doctor import Level, examine, examine_identity
+    from holdfast.app.mail.examine_relays import examine_relays
     from holdfast.layout.agent_home import load_home
 
     async def found() -> AsyncIterator[Finding]:

@@ -6,9 +6,12 @@ under `why`, so the texts of old journals stay as they are. `read_rest` turns a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import msgspec
 
-from holdfast.errors import Signal
+from holdfast.errors import Cancelled, RunFenced, Signal
 
 
 class Sleep(msgspec.Struct, frozen=True):
@@ -90,3 +93,30 @@ class Suspended(Signal):
     def __init__(self, rest: Rest) -> None:
         super().__init__(rest.text)
         self.rest = rest
+
+
+def joined(ends: Sequence[tuple[Any, BaseException | None]]) -> list[Any]:
+    """All results of a gather's branches; or a signal before any failure, the first failure in order otherwise."""
+    errors = [error for _, error in ends if error is not None]
+    if errors:
+        raise min(errors, key=_rank)
+    return [result for result, _ in ends]
+
+
+def _rank(error: BaseException) -> tuple[int, int]:
+    """Which of several ends is the run's: the gravest; of several sleeps the shortest."""
+    match error:
+        case RunFenced():
+            return (0, 0)
+        case Cancelled():
+            return (1, 0)
+        case Suspended(rest=Sleep(due_ms=due_ms)):
+            return (3, due_ms)
+        case Suspended(rest=WaitsForApproval()):
+            return (4, 0)
+        case Suspended(rest=Parked()):
+            return (5, 0)
+        case Signal():
+            return (2, 0)
+        case _:
+            return (6, 0)

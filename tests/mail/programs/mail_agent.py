@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.app.agent_post import AgentPost
+from holdfast.app.mail.agent_post import AgentPost
 from holdfast.layout.agent_home import load_home
 from holdfast.relay.client.mailbox import RelayMailbox
 from holdfast.testing.lab import fast

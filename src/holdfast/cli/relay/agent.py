@@ -203,7 +203,8 @@ def _own_home(args: argparse.Namespace) -> AgentHome | None:
 
 
 def run_doctor(args: argparse.Namespace) -> int:
-    from holdfast.app.doctor import Level, examine_relays
+    from holdfast.app.doctor import Level
+    from holdfast.app.mail.examine_relays import examine_relays
 
     home = home_of(args)
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from holdfast import errors
-from holdfast.core.content import content_bytes, digest_of
 from holdfast.core.ids import TaskId
 from holdfast.core.values import checked
 from holdfast.journal.bodies import MessageAnswered, MessageSaid, SaidNote
@@ -29,6 +28,7 @@ from holdfast.runtime.models.reply import Show, check_show
 from holdfast.runtime.models.request import Object, check_settings, check_tools
 from holdfast.runtime.step.code_changes import DIGEST_CHARS, code_digest
 from holdfast.runtime.step.plan import PLAN, SCHEMA
+from holdfast.runtime.task.content import content_bytes, digest_of
 from holdfast.runtime.task.task import OnChange, TaskType, check_gate, check_name, check_on_change
 from holdfast.runtime.tool.tool import Tool, check_tool
 

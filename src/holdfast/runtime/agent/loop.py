@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from msgspec import UNSET
 
-from holdfast.core.content import content_bytes
 from holdfast.core.rest import Diverged, NeedsPerson, Suspended, WaitsForMessage
 from holdfast.core.step import StepState
 from holdfast.core.waiting import wait_event
@@ -42,6 +41,7 @@ from holdfast.runtime.models.reply import Reply, StopReason, Usage
 from holdfast.runtime.models.request import Object
 from holdfast.runtime.step.plan import changes_of
 from holdfast.runtime.task.ask_step import GARBLED_MAX, MODEL_ERRORS, AskCall
+from holdfast.runtime.task.content import content_bytes
 from holdfast.runtime.task.run import Run
 from holdfast.runtime.task.talk import Contents, Talk, asked_of, asks_of, messages_of, reading_own, reply_of
 

@@ -79,12 +79,8 @@ class Engine:
         pacing: Pacing = ALONE,
         files: FileWatch | None = None,
     ) -> None:
-        self._pacing = pacing
-        self._files = files
-        self._memory = memory
-        self._post = post
-        self._right = right
-        self._build = build
+        self._pacing, self._files, self._memory, self._post = pacing, files, memory, post
+        self._right, self._build = right, build
         self.journal = journal
         self._scratch_folders = None if scratch_root is None else ScratchFolders(scratch_root)
         self.clock = clock

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from holdfast import errors
-from holdfast.core.content import content_bytes
 from holdfast.core.effect import Read
 from holdfast.core.rest import Diverged, Suspended
 from holdfast.core.values import checked, encode
@@ -30,6 +29,7 @@ from holdfast.runtime.models.model import Model
 from holdfast.runtime.models.reply import Reply, Restarted, Show, Shown, TextDelta, check_show
 from holdfast.runtime.models.request import Object, Request, check_settings, check_tools
 from holdfast.runtime.secrets import Secrets
+from holdfast.runtime.task.content import content_bytes
 from holdfast.runtime.task.run import Run, StepCall
 from holdfast.runtime.task.talk import ASK, AskRecord, Contents, Talk, asked_of, head_of, reading_own
 from holdfast.runtime.tool.tool import Call, Tool

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cas
 
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ordinal import compensation, parent
-from holdfast.core.rest import BrokenOff, Diverged, Parked, Sleep, Suspended, WaitsForApproval
+from holdfast.core.rest import BrokenOff, Diverged, Sleep, Suspended, WaitsForApproval, joined
 from holdfast.core.values import canonical, checked
 from holdfast.core.waiting import is_closed_from_outside, wait_event
-from holdfast.errors import Cancelled, Misuse, RunFenced, Signal, StepOpen
+from holdfast.errors import Cancelled, Misuse, Signal, StepOpen
 from holdfast.host.traces import caller
 from holdfast.journal.bodies import ApprovalGiven, PlanNote, QuestionNote
 from holdfast.journal.contract import InboxKind, Remark
@@ -253,7 +253,7 @@ class Run:
                     task.cancel()
                 await asyncio.wait(tasks)
                 raise
-            return _joined([task.result() for task in tasks])
+            return joined([task.result() for task in tasks])
 
     @tracked
     async def sleep(self, seconds: float) -> None:
@@ -481,30 +481,3 @@ def check_version(name: str, newest: int) -> None:
         raise Misuse(
             f"version: give a name of 1 to 100 letters, digits, - and _, and a whole number from 1 to {VERSION_MAX}"
         )
-
-
-def _joined(ends: Sequence[tuple[Any, BaseException | None]]) -> list[Any]:
-    """All results of a gather's branches; or a signal before any failure, the first failure in order otherwise."""
-    errors = [error for _, error in ends if error is not None]
-    if errors:
-        raise min(errors, key=_rank)
-    return [result for result, _ in ends]
-
-
-def _rank(error: BaseException) -> tuple[int, int]:
-    """Which of several ends is the run's: the gravest; of several sleeps the shortest."""
-    match error:
-        case RunFenced():
-            return (0, 0)
-        case Cancelled():
-            return (1, 0)
-        case Suspended(rest=Sleep(due_ms=due_ms)):
-            return (3, due_ms)
-        case Suspended(rest=WaitsForApproval()):
-            return (4, 0)
-        case Suspended(rest=Parked()):
-            return (5, 0)
-        case Signal():
-            return (2, 0)
-        case _:
-            return (6, 0)

@@ -31,7 +31,6 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.core.content import NO_PREFIX, content_bytes, digest_of, link
 from holdfast.core.ordinal import sort_key
 from holdfast.core.rest import NeedsPerson, Suspended
 from holdfast.core.step import StepState
@@ -42,6 +41,7 @@ from holdfast.journal.records import Body, NewRecord, RecordKind, StepView, Task
 from holdfast.runtime.models.reply import Reply, ToolCall, ref_of
 from holdfast.runtime.models.request import MESSAGES_MAX, MessageOrder, Object, Request, check_message
 from holdfast.runtime.session.task_writer import TaskWriter
+from holdfast.runtime.task.content import NO_PREFIX, content_bytes, digest_of, link
 
 ASK = "@ask"
 

@@ -150,9 +150,7 @@ class Call:
 
     async def note(self, text: str, *, to: Literal["MEMORY", "day"] = "day") -> None:
         """Add a line to the agent's memory, with this tool as its origin. A second attempt does not add the line again.
-
-        Raises Misuse if this journal is not in an agent's folder.
-        """
+        Raises Misuse if this journal is not in an agent's folder."""
         memory = self.memory
         self._noted += 1
         await memory.remember(
@@ -165,10 +163,8 @@ class Call:
         try:
             return self._post
         except AttributeError:
-            raise Misuse(
-                "no mail can be sent from here: this journal does not belong to an agent with relays",
-                hint="make an agent with `holdfast init`, and give it relays with `holdfast relay add ADDRESS`",
-            ) from None
+            text = "no mail can be sent from here: this journal does not belong to an agent with relays"
+            raise Misuse(text, hint="give the agent a relay: `holdfast relay add ADDRESS`") from None
 
     def give_post(self, post: Post) -> None:
         self._post = post

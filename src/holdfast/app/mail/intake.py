@@ -4,7 +4,7 @@
     commit      a letter becomes a task, a delivery note becomes evidence of the step that sent the message
     received    to every relay that has it; a kill before it: the relays deliver again, and the commit finds the task
     note        to the sender, signed; one that is lost is made again when the sender sends again
-    secured     by the rule of core/held_mail.py; a kill before it: the relays keep held mail longer
+    secured     by the rule of app/mail/held_mail.py; a kill before it: the relays keep held mail longer
 
 What the journal does not take (a full disk) is not acknowledged, and waits at the relays. What cannot be read, or be
 kept as JSON, is a dead letter: a person is told, and the relays are told that it was received, else it would come for
@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from holdfast.core.held_mail import Received
+from holdfast.app.mail.held_mail import Received
 from holdfast.core.ids import EffectKey, effect_key_bytes
 from holdfast.core.mail import Delivery, DeliveryNote, Letter, Mailbox, Post
 from holdfast.core.notices import dead_letter_notice

@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from holdfast.app.agent_post import AgentPost
 from holdfast.app.binder import open_secrets
-from holdfast.app.intake import Intake
-from holdfast.app.mail_link import has_relays
-from holdfast.app.resend import Resender
+from holdfast.app.mail.agent_post import AgentPost
+from holdfast.app.mail.held_mail import Received, secured_up_to
+from holdfast.app.mail.intake import Intake
+from holdfast.app.mail.mail_link import has_relays
+from holdfast.app.mail.resend import Resender
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.places.backup_places import states_of
 from holdfast.backup.places.places import read_places
 from holdfast.core.clock import SystemClock, SystemEntropy
-from holdfast.core.held_mail import Received, secured_up_to
 from holdfast.core.waiting import running_beside
 from holdfast.errors import HoldfastError
 from holdfast.host.machine import host_id

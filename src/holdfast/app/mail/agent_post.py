@@ -83,7 +83,9 @@ class AgentPost:
     async def _mail(self) -> AgentMail:
         async with self._turn:
             if self._opened is None:
-                from holdfast.app.mail_link import open_agent_mail  # the rooms of keys and relays: where they are used
+                from holdfast.app.mail.mail_link import (
+                    open_agent_mail,  # the rooms of keys and relays: where they are used
+                )
 
                 try:
                     self._opened = await asyncio.to_thread(open_agent_mail, self._home)
