@@ -188,7 +188,7 @@ def test_the_worker_is_told_of_the_alarms_by_the_command_line(monkeypatch: pytes
 
     monkeypatch.setattr(worker, "run_worker", run)
     assert main(["worker", "app.py:tasks", "--journal", str(tmp_path / "journal.db")]) == 0
-    assert ordered[0].jobs == ("holdfast.surfaces.alarms:keep_watch",)
+    assert "holdfast.surfaces.alarms:keep_watch" in ordered[0].jobs
 
 
 class FarEnd:

@@ -241,6 +241,49 @@ PROCEDURES: tuple[Procedure, ...] = (
         worked="one copy acts; the other one waits and says why",
     ),
     Procedure(
+        slug="relay-lost",
+        failure="a relay of the agent is gone for good",
+        rank=Rank.CONNECTIVITY,
+        decides=OPERATOR,
+        actions=(
+            _itself("mail continues over the other relays; each message is on two of them"),
+            _run("see which relay is gone", "holdfast relay doctor --home {home}", "{relay}: does not answer"),
+            _run("leave it", "holdfast relay remove {relay} --home {home}", "removed: ..."),
+            _hand("add another one, of another operator: holdfast relay add ADDRESS", by=By.OPERATOR),
+            _run("see that all have the newest profile", "holdfast relay list --home {home}", "newest, in every row"),
+        ),
+        worked="a message of another agent arrives once, and `holdfast relay doctor` finds nothing",
+    ),
+    Procedure(
+        slug="all-relays-lost",
+        failure="all relays of the agent are gone for good",
+        rank=Rank.CONNECTIVITY,
+        decides=OWNER,
+        actions=(
+            _itself("messages wait in the journals of their senders; the agent's own tasks continue"),
+            _hand("find three relays of two operators, or run them: holdfast explain run-a-relay", by=By.OPERATOR),
+            _hand("for each of them: holdfast relay add ADDRESS", by=By.OPERATOR),
+            _hand(
+                "give the new addresses to the agents that write to this one", "holdfast relay find ID --relay ADDRESS"
+            ),
+            _run("see what did not arrive", "holdfast mail dead --home {home}", "every message has arrived, ..."),
+        ),
+        worked="every message without a delivery note is sent again by its sender and handled once",
+    ),
+    Procedure(
+        slug="mail-during-recovery",
+        failure="the agent is recovered from an older snapshot while mail comes in",
+        rank=Rank.CONNECTIVITY,
+        decides="no decision is needed",
+        actions=(
+            _WORKER,
+            _itself("the relays deliver held mail again: what came after the snapshot"),
+            _run("see what came", "holdfast mail inbox --home {home}", "every message once"),
+            _TODO,
+        ),
+        worked="no message is lost, and no effect of a handler is made twice",
+    ),
+    Procedure(
         slug="provider-lost",
         failure="the model endpoint of a region is gone, with its cache and sessions",
         rank=Rank.CONNECTIVITY,
@@ -288,4 +331,5 @@ def procedure_values(
         "place": "PLACE" if place is None else place.address,
         "place_name": "PLACE" if place is None else place.name,
         "other_name": "OTHER" if other is None else other.name,
+        "relay": "RELAY",
     }
