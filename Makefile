@@ -16,7 +16,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 4
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions failovers region-loss breaks drills fleet
+.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions failovers region-loss breaks drills escapes drill-kills drill-reports drill-load far-drill level-walk fleet
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,25 @@ moves: setup ## an agent's move to another host, killed before every call (POINT
 
 drills: setup ## every drill on an example agent, as it is and with a planted fault (ARGS=NAMES)
 	$(BIN)/python -m holdfast_proofs.drills --report build/drills.json $(ARGS)
+
+level-walk: setup ## from nothing to level 3 proven by the printed next actions, typed at a terminal; as root
+	$(BIN)/python -m holdfast_proofs.level_walk --report build/level-walk.json $(ARGS)
+
+escapes: setup ## more than 200 attempts to reach production out of a shadow; each kind succeeds without its guard
+	$(BIN)/python -m holdfast_proofs.shadow_escapes --report build/escapes.json $(ARGS)
+
+drill-kills: setup ## SIGKILL drills at random moments: nothing is left but their own folder (KILLS=100)
+	$(BIN)/python -m holdfast_proofs.drill_kills --kills $(or $(KILLS),100) --report build/drill-kills.json $(ARGS)
+
+drill-reports: setup ## change 2,000 bytes of reports, break their chain, recompute their figures (FLIPS=2000)
+	$(BIN)/python -m holdfast_proofs.drill_reports --flips $(or $(FLIPS),2000) --report build/drill-reports.json $(ARGS)
+
+drill-load: setup ## recoveries in shadows beside a working agent: never evicted, as fast as without (ROUNDS=50)
+	$(BIN)/python -m holdfast_proofs.drill_load --rounds $(or $(ROUNDS),50) --report build/drill-load.json $(ARGS)
+
+far-drill: setup ## the quarterly test on another machine, reached by ssh: a network namespace; as root
+	@scripts/setup ssh
+	$(BIN)/python -m holdfast_proofs.far_drill --report build/far-drill.json $(ARGS)
 
 rewind: setup ## an older journal comes back after effects were made, the code plans otherwise (CASES=200)
 	$(BIN)/python -m holdfast_proofs.rewind --cases $(or $(CASES),200) --report build/rewind.json

@@ -135,7 +135,7 @@ async def stall(relay: RelayProcess, agent: Agent) -> None:
     writers: list[asyncio.StreamWriter] = []
     for _ in range(20):
         reader, writer = await asyncio.open_connection(host, port, limit=1)
-        reader._transport.pause_reading()  # type: ignore[attr-defined]  # pyright: ignore
+        reader._transport.pause_reading()  # pyright: ignore
         writer.write(head.encode() * 50)
         writers.append(writer)
     await asyncio.sleep(3)

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
-import random
-import subprocess
+import re
 import sys
 import tempfile
 import time
@@ -26,13 +26,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import holdfast
+from holdfast.app.loading import load_app
 from holdfast.backup.backups import open_backups
 from holdfast.backup.places.backup_places import PlaceRequest, open_places
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.journal_address import JournalAddress
 from holdfast.drills.catalogue import DRILLS, get_drill
 from holdfast.drills.execute import DrillDone, run_drill
 from holdfast.drills.mail import PEER
 from holdfast.drills.run import PYTHON, DrillKey, DrillOrder, DrillRun
+from holdfast.drills.servers import HERE, PORTS, SQL
+from holdfast.drills.tool_files import CONTROL
 from holdfast.host.private_files import ensure_private_folder, write_atomically
 from holdfast.identity.acts.make_agent import AgentPlan, make_agent
 from holdfast.identity.records.ed25519 import Sodium
@@ -42,14 +46,20 @@ from holdfast.identity.statements.statements import Relay
 from holdfast.identity.vault.slots import UnlockKey, file_key, new_unlock_text
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.witness_address import WitnessFolder
+from holdfast.recovery.adopt import prepare, survey_folder
+from holdfast.recovery.copy_journal import copy_journal
 from holdfast.relay.client.profile import publish_profile
 from holdfast.runtime.models.reply import Reply, Route, StopReason, Text
+from holdfast.surfaces.procedures import Parts, get_procedure
+from holdfast.surfaces.report import DrillReport
 from holdfast_proofs.runner import Proof, Result
+from holdfast_proofs.support.postgres import find_oldest, started
 
 NO_HURRY_S = 3_600.0
 LEASE_S = 2.0  # of the example agent: a drill waits for the lease of a machine that died
 AGENT = "ada"
 MAIL = ("relay-lost", "all-relays-lost", "mail-during-recovery")
+SHARED = ("region-loss", "store-failover")  # drills of a journal in PostgreSQL
 
 
 class Parrot:
@@ -69,6 +79,23 @@ async def chat(run: holdfast.Run) -> str:
     talk = run.talk()
     talk.say("hello")
     return (await run.ask(MODEL, talk)).text
+
+
+# The agent's own app, whose tools the drill `tool-files` calls: this one leaves nothing outside.
+OWN_APP = """
+import holdfast
+
+@holdfast.tool(effect=holdfast.Idempotent())
+async def keep(call: holdfast.Call, text: str) -> None:
+    (call.scratch / "kept.txt").write_text(text)
+
+@holdfast.task
+async def work(run: holdfast.Run) -> None:
+    run.scratch.path.exists()
+    await run.call(keep, text="x")
+
+tasks = [work]
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +142,18 @@ class Example:
         )
 
 
-def make_example(root: Path, *, name: str = AGENT, places: int = 2) -> Example:
-    """A new agent with a snapshot in each place."""
+def make_example(
+    root: Path, *, name: str = AGENT, places: int = 2, own_app: str = OWN_APP, url: str = "", adopted: bool = False
+) -> Example:
+    """A new agent with a snapshot in each place; its journal in a file, or at this address of PostgreSQL. An adopted
+    one has no journal: it is a program of its own, and says how it is started and tested."""
 
     async def make() -> tuple[AgentHome, str]:
         words: list[str] = []
         keys = {one: _unlock(root / one) for one in ("unlock", "unlock2")}
         plan = AgentPlan(
             name=name,
-            folder=root / name,
+            folder=adopt(root / name) if adopted else root / name,
             vault=root / "vault",
             second=root / "second",
             witnesses=(WitnessFolder(root / "witness"),),
@@ -136,12 +166,21 @@ def make_example(root: Path, *, name: str = AGENT, places: int = 2) -> Example:
         )
         settings = made.home.settings_file
         quick = settings.read_text().replace("[identity]\n", f"[identity]\nlease_s = {LEASE_S}\n")
-        write_atomically(settings, quick.encode())
+        own_app_line = "" if adopted else '\n[drills]\napp = "own_app.py:tasks"\n'
+        write_atomically(settings, (quick + own_app_line).encode())
         home = load_home(made.home.folder)
         write_atomically(home.memory_file, b"- pays on Fridays\n")
         write_atomically(home.folder / "notes.txt", b"kept\n")
-        async with holdfast.open(home.journal, tasks=[chat]) as hf:
-            await (await hf.submit(chat)).result(60)
+        if not adopted:
+            write_atomically(home.folder / "own_app.py", own_app.encode())
+            own = load_app(f"{home.folder / 'own_app.py'}:tasks")
+            async with holdfast.open(home.journal, tasks=[chat, *own.tasks.values()]) as hf:
+                await (await hf.submit(chat)).result(60)
+                for one in own.tasks:
+                    await (await hf.submit(one)).result(60)
+        if url:
+            await copy_journal(home.journal, JournalAddress(folder=home.folder, url=url), arbiter=str(root / "arbiter"))
+            home = load_home(home.folder)
         listed = await open_places(home)
         for number in range(1, places + 1):
             place = root / f"place-{number}"
@@ -155,6 +194,35 @@ def make_example(root: Path, *, name: str = AGENT, places: int = 2) -> Example:
     ensure_private_folder(root)
     home, words = asyncio.run(make())
     return Example(root, home, words)
+
+
+# An agent that Holdfast does not run: it answers with what it remembers. And its test.
+OWN_AGENT = """
+import socket
+with socket.create_server(("127.0.0.1", 7071)) as server:
+    while True:
+        with server.accept()[0] as near:
+            near.sendall(open("remembered.txt", "rb").read())
+"""
+OWN_CHECK = """
+import socket
+assert socket.create_connection(("127.0.0.1", 7071), 5).recv(100) == b"the plan\\n"
+"""
+OWN_SETTINGS = """
+[drills]
+start = ["python3", "agent.py"]
+check = ["python3", "check.py"]
+"""
+
+
+def adopt(folder: Path) -> Path:
+    """A folder that was there before, as `holdfast adopt` takes it; the folder of Holdfast inside."""
+    ensure_private_folder(folder)
+    for file, text in (("agent.py", OWN_AGENT), ("check.py", OWN_CHECK), ("remembered.txt", "the plan\n")):
+        (folder / file).write_text(text)
+    home = prepare(survey_folder(folder, name=folder.name))
+    write_atomically(home.settings_file, home.settings_file.read_bytes() + OWN_SETTINGS.encode())
+    return home.folder
 
 
 def _unlock(path: Path) -> list[UnlockKey]:
@@ -177,6 +245,7 @@ def sh(script: str) -> Callable[[DrillRun, Example], None]:
 
     def do(run: DrillRun, example: Example) -> None:
         values = {"HOME_": run.values["home"], "ROOT": str(example.root), "PLACE": run.values["place"]}
+        values["CONTROL"] = CONTROL
         done = run.run(("sh", "-ec", script), more=values)
         assert done.code == 0, done.err
 
@@ -219,7 +288,17 @@ NEW_KEYS = 'rm -rf /srv/holdfast-drill-thief/vault; cp -a "$ROOT/vault" /srv/hol
     'cp "$HOME_/kel.jsonl" "$HOME_/receipts.jsonl" /srv/holdfast-drill-thief/home/'
 )
 FORGET = "sed -i '/(again)/d' \"$HOME_/handoff.md\""
+
+
+def no_standby(run: DrillRun, _example: Example) -> None:
+    """The primary no longer waits for its standby."""
+    for statement in ("ALTER SYSTEM SET synchronous_standby_names = ''", "SELECT pg_reload_conf()"):
+        assert run.run((*PYTHON, SQL, str(PORTS[HERE]), statement)).code == 0
+
+
 PLANTS: dict[str, Plant] = {
+    "region-loss": Plant("commits without the standby", "baseline_taken", no_standby, "old region refused"),
+    "store-failover": Plant("commits without the standby", "baseline_taken", no_standby, "acknowledged"),
     "process-kill": Plant("a repeated effect", "steady_state", repeat_effect, "I1"),
     "host-loss": Plant("a file left out", "journal_reconciled", sh('rm "$HOME_/notes.txt"'), "state"),
     "disk-full": Plant("the disk is not full", "fault_injected", sh('rm "$HOME_/drill-filler"'), "not sent while full"),
@@ -242,8 +321,14 @@ PLANTS: dict[str, Plant] = {
     "relay-lost": Plant("a repeated effect", "steady_state", repeat_effect, "I1"),
     "all-relays-lost": Plant("the sender forgets", "recovery_started", sh(f"rm -f {PEER}/journal.db*"), ""),
     "mail-during-recovery": Plant("a repeated effect", "steady_state", repeat_effect, "I1"),
+    "tool-files": Plant("a file that is not seen", "control_written", sh('rm "$CONTROL"'), "scan"),
     "test-restore": Plant("a file left out", "state_restored", sh("rm /srv/holdfast-restored/notes.txt"), "state"),
 }
+# An adopted agent's own test; its program is `host-loss` with another agent.
+ADOPTED = "host-loss-adopted"
+PLANTS[ADOPTED] = Plant(
+    "it remembers something else", "journal_reconciled", sh('echo other > "$HOME_/remembered.txt"'), "own check"
+)
 HARM = Plant("production is changed", "baseline_taken", change_production, "production")
 
 
@@ -253,7 +338,7 @@ def judge(slug: str, done: DrillDone, plant: Plant | None) -> list[str]:
     failed = [one.code for one in report.results.invariants if not one.passed]
     if plant is None:
         good = report.verdict in ("pass", "pass with findings")
-        return [] if good else [f"{slug}: {report.verdict}: {report.reason}"]
+        return not_run(slug, report) if good else [f"{slug}: {report.verdict}: {report.reason}"]
     if report.verdict != "fail":
         return [f"{slug} with {plant.name}: {report.verdict}, and must be red"]
     if plant.check and plant.check not in failed:
@@ -261,20 +346,35 @@ def judge(slug: str, done: DrillDone, plant: Plant | None) -> list[str]:
     return []
 
 
+def not_run(slug: str, report: DrillReport) -> list[str]:
+    """Commands of the runbook's section that the drill did not execute, by this agent's parts."""
+    adopted = slug == ADOPTED
+    parts = Parts(identity=True, journal=not adopted, places=2, models=not adopted)
+    wrong: list[str] = []
+    for one in get_procedure(report.scenario.drill).steps(parts):
+        form = re.sub(r"\\\{[a-z_]+\\\}", r"\\S+", re.escape(" ".join(one.command)))
+        if one.command and one.drilled and not any(re.fullmatch(form, done) for done in report.runbook.steps_followed):
+            wrong.append(f"{slug}: the runbook has {' '.join(one.command)!r}, and the drill does not run it")
+    return wrong
+
+
 def run_all(given: argparse.Namespace) -> Result:
-    if given.kills:
-        return run_kills(given)
     findings: list[str] = []
     figures: list[dict[str, object]] = []
-    names = given.drill or [one.slug for one in DRILLS if one.slug in PLANTS]
-    with tempfile.TemporaryDirectory(prefix="hf-drills-", dir=given.folder) as folder:
+    names = given.drill or [*(one.slug for one in DRILLS), ADOPTED]
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hf-drills-", dir=given.folder))
         os.environ["HOME"] = folder
+        shared = given.postgres or any(one in SHARED for one in names)
+        server = stack.enter_context(started(find_oldest())) if shared else None
         for slug in names:
             for plant in (None, PLANTS[slug], *([HARM] if slug == "hand-off" else [])):
                 root = Path(folder) / f"{slug}-{len(figures)}"
-                example = make_example(root)
+                on_server = server is not None and (given.postgres or slug in SHARED)
+                url = f"{server.url()}&schema=agent_{len(figures)}" if server is not None and on_server else ""
+                example = make_example(root, url=url, adopted=slug == ADOPTED)
                 began = time.monotonic()
-                done = example.run(slug, plant)
+                done = example.run(slug.removesuffix("-adopted"), plant)
                 wrong = judge(slug, done, plant)
                 findings += wrong
                 results = done.report.results
@@ -296,56 +396,9 @@ def run_all(given: argparse.Namespace) -> Result:
     return Result(green=not findings, summary=summary, figures=figures, findings=findings)
 
 
-def run_kills(given: argparse.Namespace) -> Result:
-    """SIGKILL of `holdfast drill run` at random moments: no process and no mount is left, and the next run clears."""
-    findings: list[str] = []
-    rng = random.Random(given.seed)
-    with tempfile.TemporaryDirectory(prefix="hf-drills-", dir=given.folder) as folder:
-        os.environ["HOME"] = folder
-        example = make_example(Path(folder) / "root")
-        words = ["drill", "run", "hand-off", "test-restore", "--json", "--home", str(example.home.folder)]
-        command = [sys.executable, "-P", "-m", "holdfast", *words, "--folder", str(example.root / "drill")]
-        began = time.monotonic()
-        subprocess.run(command, check=True, capture_output=True)
-        whole_s, left = time.monotonic() - began, 0
-        for number in range(given.kills):
-            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-            time.sleep(rng.uniform(0, whole_s))
-            process.kill()
-            _, said = process.communicate()
-            left += b"the last drill was killed" in said
-            end = time.monotonic() + 20
-            while (alive := _inside(example.root)) and time.monotonic() < end:
-                time.sleep(0.05)
-            if alive:
-                findings.append(f"kill {number}: processes {alive} are left")
-            if str(example.root) in Path("/proc/self/mountinfo").read_text():
-                findings.append(f"kill {number}: a mount is left")
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode or (example.root / "drill").exists():
-            findings.append(f"the run after the kills: exit {done.returncode}: {done.stderr[-500:]}")
-    figures = {"kills": given.kills, "said": left, "whole_s": round(whole_s, 1)}
-    summary = f"{given.kills} kills, {left} times the next run said what was left; {len(findings)} findings"
-    return Result(green=not findings, summary=summary, figures=figures, findings=findings)
-
-
-def _inside(root: Path) -> list[str]:
-    """Processes that still name the drill's folder or run an agent in it."""
-    found: list[str] = []
-    for one in Path("/proc").iterdir():
-        try:
-            line = (one / "cmdline").read_bytes() if one.name.isdigit() else b""
-        except OSError:
-            continue
-        if str(root).encode() in line and one.name != str(os.getpid()):
-            found.append(line.replace(b"\0", b" ").decode(errors="replace")[:80])
-    return found
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kills", type=int, default=0, help="instead: SIGKILL a drill at so many random moments")
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("drill", nargs="*", metavar="DRILL", help="only these (default: all that apply)")
+    parser.add_argument("--postgres", action="store_true", help="every agent has its journal in PostgreSQL")
     parser.add_argument("--folder", default=None, help="where the example agents are made")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 import holdfast
+import holdfast.testing
 from holdfast.errors import HoldfastError
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
@@ -38,6 +39,8 @@ GROUPS = {
         "Restarted",
     ),
 }
+# Names of holdfast.testing; they are loaded by themselves.
+TESTING = ("crash_everywhere", "crash_everywhere_async", "CrashReport", "Trial")
 # Objects that you are given and do not make: where they come from, and what may be read of them.
 GIVEN = {
     "Holdfast": ("holdfast.open", ""),
@@ -60,6 +63,8 @@ GIVEN = {
     "Usage": ("reply.usage", ""),
     "TextDelta": ("the function `show`", ""),
     "Restarted": ("the function `show`", ""),
+    "CrashReport": ("crash_everywhere", ""),
+    "Trial": ("report.trials", ""),
 }
 # For the runtime alone: no promise is made about these.
 INNER = {
@@ -103,7 +108,8 @@ def test_errors_that_a_program_handles_are_public() -> None:
 def test_what_is_named_here_exists() -> None:
     for name, inner in INNER.items():
         assert [one for one in inner if not hasattr(getattr(holdfast, name), one)] == [], name
-    assert set(GIVEN) <= set(holdfast.__all__)
+    assert set(GIVEN) <= {*holdfast.__all__, *TESTING}
+    assert set(TESTING) == set(holdfast.testing.__all__)
 
 
 def test_every_public_name_says_what_it_is() -> None:
@@ -124,13 +130,21 @@ def render() -> str:
         lines += [f"## {title}", ""]
         for name in names:
             lines += _entry(name, getattr(holdfast, name))
+    lines += [
+        "## Testing your tools",
+        "",
+        "From `holdfast.testing`; see [prove your own tool](../how-to/prove-your-own-tool.md).",
+        "",
+    ]
+    for name in TESTING:
+        lines += _entry(name, getattr(holdfast.testing, name), room="holdfast.testing")
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _entry(name: str, value: Any) -> Iterator[str]:  # Any: whatever is public
+def _entry(name: str, value: Any, *, room: str = "holdfast") -> Iterator[str]:  # Any: whatever is public
     yield f"### {name}"
     yield ""
-    yield from _given(name, value) if name in GIVEN else _code(f"holdfast.{name}", value)
+    yield from _given(name, value) if name in GIVEN else _code(f"{room}.{name}", value)
     yield from _text(value)
     if inspect.isclass(value):
         for member, found in _members(name, value):

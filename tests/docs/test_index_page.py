@@ -28,6 +28,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "how-to/write-a-tool",
         "how-to/retries-and-refusals",
         "how-to/test-your-tools",
+        "how-to/prove-your-own-tool",
         "how-to/make-a-service-safe",
         "how-to/secrets",
         "how-to/agents",
@@ -62,6 +63,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "how-to/move-an-agent",
         "how-to/move-to-postgres",
         "how-to/restore-with-borg",
+        "how-to/print-the-runbook",
         "how-to/quarterly-test",
         "how-to/drills-in-ci",
         "how-to/run-a-relay",
@@ -73,6 +75,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "explanation/backups",
         "explanation/mail",
         "explanation/clones",
+        "explanation/what-a-relay-sees",
         "explanation/identity",
     ),
 }

@@ -19,7 +19,7 @@ from holdfast.relay.server.store import Store
 
 DOCS = Path(__file__).parents[2] / "docs"
 SETTINGS = (DOCS / "reference" / "relay-settings.md").read_text()
-PROTOCOL = (DOCS / "formats" / "relay-protocol.md").read_text()
+PROTOCOL = (DOCS / "formats" / "relay-protocol.md").read_text() + (DOCS / "formats" / "mail.md").read_text()
 
 
 def shown(value: object) -> str:

@@ -17,7 +17,8 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.drills.catalogue import get_drill
-from holdfast.drills.execute import MARKER, own_folder, run_drill
+from holdfast.drills.execute import run_drill
+from holdfast.drills.own_folder import MARKER, clear, own_folder
 from holdfast.drills.run import DrillKey
 from holdfast.errors import BadInput, NotNow
 from holdfast.surfaces.report import read_reports
@@ -127,6 +128,32 @@ def test_the_next_run_clears_what_a_kill_left(tmp_path: Path) -> None:
             pass
     assert not folder.exists()
     assert told == [f"the last drill was killed (host-loss, 2026-11-16): removing what it left in {folder}"]
+
+
+def test_a_user_without_rights_can_clear_what_the_kernel_left(tmp_path: Path) -> None:
+    """Layers of a shadow have folders without any right, which stop everyone but root."""
+    folder = tmp_path / "drill"
+    locked = folder / "world" / "work" / "work"
+    locked.mkdir(parents=True)
+    (locked / "file").touch()
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            os.chdir(tmp_path)
+            os.chmod(locked, 0)
+            if os.geteuid() == 0:
+                for one in (tmp_path, *tmp_path.rglob("*")):
+                    os.chown(one, 65534, 65534)
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+            clear(Path(folder.name))
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert list(folder.iterdir()) == []
 
 
 def test_a_folder_of_other_files_is_not_touched(tmp_path: Path) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,25 +18,26 @@ import msgspec
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.drills.export import html, markdown
+from holdfast.drills.document.export import html, markdown
+from holdfast.drills.probe import APP
 from holdfast.errors import HoldfastError
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.records.ed25519 import Sodium
-from holdfast.surfaces.report import ReportFile, check_report, parse_report, read_folder, read_report, read_reports
+from holdfast.surfaces.report import (
+    ReportFile,
+    Results,
+    check_report,
+    parse_report,
+    read_folder,
+    read_report,
+    read_reports,
+)
+from holdfast_proofs.drill_reports import recompute, violations
 from holdfast_proofs.drills import Example, make_example
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "drill-report.schema.json"
+SOURCES = sorted((Path(__file__).parents[2] / "src" / "holdfast" / "drills").glob("*.py"))
 FLIPS = 300
-# Shares no line with Holdfast: what a reader does with the file alone.
-RECOMPUTE = """
-import json, sys
-report = json.load(open(sys.argv[1]))["report"]
-at = {}
-for one in report["timeline"]:
-    at.setdefault(one["name"], one["at_s"])
-rto = round(at["first_verified_step"] - at["fault_injected"], 3)
-print(json.dumps([rto, report["results"]["rto"]["actual_s"]]))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -110,11 +112,9 @@ def test_another_agents_log_does_not_verify_it(
 
 
 def test_a_stranger_recomputes_the_recovery_time(copied: list[Path]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", RECOMPUTE, str(copied[1])], capture_output=True, check=True
-    )
-    recomputed, reported = json.loads(done.stdout)
-    assert recomputed == reported > 0
+    found, told = recompute(copied[1])
+    assert found == told
+    assert found["rto_s"]
 
 
 def test_the_published_schema_is_the_reports(copied: list[Path]) -> None:
@@ -131,39 +131,6 @@ def test_the_published_schema_is_the_reports(copied: list[Path]) -> None:
 
 def schema() -> dict[str, Any]:
     return cast("dict[str, Any]", json.loads(msgspec.json.encode(msgspec.json.schema(ReportFile))))
-
-
-def violations(value: Any, rule: dict[str, Any], known: dict[str, Any]) -> Iterator[str]:
-    """What of this value breaks the schema: as much of JSON Schema as ours uses."""
-    if "$ref" in rule:
-        yield from violations(value, known[rule["$ref"].rpartition("/")[2]], known)
-        return
-    if "anyOf" in rule:
-        if all(list(violations(value, one, known)) for one in rule["anyOf"]):
-            yield f"{value!r} fits none of {len(rule['anyOf'])}"
-        return
-    kinds = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool, "null": type(None)}
-    kind = rule.get("type")
-    if kind == "number":
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
-            yield f"{value!r} is no number"
-    elif kind is not None and (not isinstance(value, kinds[kind]) or (kind == "integer" and isinstance(value, bool))):
-        yield f"{value!r} is no {kind}"
-        return
-    if "enum" in rule and value not in rule["enum"]:
-        yield f"{value!r} is not one of {rule['enum']}"
-    if isinstance(value, dict):
-        items = cast("dict[str, Any]", value)
-        yield from (f"{name} is missing" for name in rule.get("required", ()) if name not in items)
-        parts = rule.get("properties", {})
-        for name, one in items.items():
-            if name in parts:
-                yield from violations(one, parts[name], known)
-            elif rule.get("additionalProperties") is False:
-                yield f"{name} is unknown"
-    elif isinstance(value, list) and isinstance(rule.get("items"), dict):
-        for one in cast("list[Any]", value):
-            yield from violations(one, rule["items"], known)
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
@@ -192,6 +159,13 @@ def test_the_page_needs_no_script_and_no_other_file(copied: list[Path]) -> None:
         assert word not in page.replace("http://127.0.0.1", "")
 
 
+def test_a_report_without_a_field_that_came_later_stays_as_it_is(copied: list[Path]) -> None:
+    """Its bytes are what was signed: reading it adds nothing."""
+    old = {**msgspec.to_builtins(read_report(copied[1]).report.results)}
+    del old["files"]
+    assert msgspec.to_builtins(msgspec.convert(old, Results)) == old
+
+
 def test_text_from_outside_stays_text(copied: list[Path]) -> None:
     found = read_report(copied[1])
     report = msgspec.structs.replace(found.report, reason="<b>bold</b>")
@@ -201,3 +175,91 @@ def test_text_from_outside_stays_text(copied: list[Path]) -> None:
 
 if __name__ == "__main__":
     SCHEMA.write_text(json.dumps(schema(), indent=1) + "\n")
+
+
+def printed_runbook(example: Example, *words: str, capture: pytest.CaptureFixture[str]) -> str:
+    capture.readouterr()
+    assert main(["runbook", "print", "--app", APP, *words, "--home", str(example.home.folder)]) == 0
+    return capture.readouterr().out
+
+
+def test_what_a_drill_followed_is_in_the_runbook(example: Example, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same commands, the same digest, and the time that it took."""
+    report = read_report(next(one for one in paths(example) if "hand-off" in one.name)).report
+    found = json.loads(printed_runbook(example, "--json", capture=capsys))
+    section = next(one for one in found["sections"] if one["slug"] == "hand-off")
+    commands = {step["command"] for one in found["sections"] for step in one["steps"]}
+    assert report.runbook.steps_followed
+    assert set(report.runbook.steps_followed) <= commands
+    assert report.runbook.digest == section["digest"]
+    assert section["last_drill"]["rto_s"] == report.results.rto.actual_s
+    assert f"{report.results.rto.actual_s:g} s until the first verified step" in printed_runbook(
+        example, capture=capsys
+    )
+    never = next(one for one in found["sections"] if one["slug"] == "region-loss")
+    assert never["last_drill"] is None, "one that did not apply measured nothing"
+
+
+def test_a_report_shows_the_run_before_it(example: Example) -> None:
+    """Here it is its own predecessor; without that file the column is empty."""
+    found = read_report(next(one for one in paths(example) if "hand-off" in one.name))
+    time = f"{found.report.results.rto.actual_s:g} s"
+    assert f"| {time} |  | met |" in markdown(found)
+    for name, shown in ((found.report.id, time), ("gone", "")):
+        report = msgspec.structs.replace(found.report, previous_drill=name)
+        later = replace(found, file=msgspec.structs.replace(found.file, report=report))
+        assert f"| {time} | {shown} | met |" in markdown(later)
+
+
+def test_the_page_explains_every_field_event_and_check() -> None:
+    page = (SCHEMA.parent / "drills.md").read_text()
+    parts: dict[str, Any] = json.loads(SCHEMA.read_text())["$defs"]
+    names = {field for part in parts.values() for field in part.get("properties", {})} - {"results"}
+    source = "".join(one.read_text() for one in SOURCES)
+    names |= set(re.findall(r'\bevent\(\s*"([a-z_]+)"', source))
+    names |= {
+        one for one in re.findall(r'\.(?:check|require)\(\s*"([^"]+)"', source) if not re.fullmatch("[IL][0-9]+", one)
+    }
+    assert {"baseline_taken", "fresh root", "rto_s"} <= names
+    assert [one for one in sorted(names) if not re.search(rf"`([a-z]+\.)?{re.escape(one)}`", page)] == []
+
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+WIDTHS = (1280, 390)
+# Is a page wider than its window? A page that holds it in frames looks, after the last one is there.
+FRAMES = """<!doctype html><body style="margin:0"><script>
+const pages = {pages}, widths = {widths}, found = [];
+for (const page of pages) for (const width of widths) {{
+  const frame = document.createElement("iframe");
+  frame.style = `border:0;display:block;height:900px;width:${{width}}px`;
+  frame.onload = () => {{
+    const root = frame.contentDocument.documentElement;
+    const out = [...root.querySelectorAll("*")].filter(one => one.getBoundingClientRect().right > width + 0.5);
+    found.push([width, root.scrollWidth, out.map(one => one.outerHTML.slice(0, 80))]);
+    if (found.length == pages.length * widths.length) document.title = JSON.stringify(found);
+  }};
+  frame.srcdoc = page;
+  document.body.append(frame);
+}}
+</script>"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+def test_no_page_is_wider_than_its_window(example: Example, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Runbook and report, on a screen and on a telephone."""
+    assert BROWSER is not None
+    printed_runbook(example, "--html", str(tmp_path / "runbook.html"), capture=capsys)
+    report = next(one for one in paths(example) if "hand-off" in one.name).with_suffix(".html")
+    pages = [one.read_text() for one in (tmp_path / "runbook.html", report)]
+    frames = tmp_path / "frames.html"
+    frames.write_text(FRAMES.format(widths=list(WIDTHS), pages=json.dumps(pages).replace("</", "<\\/")))
+    quiet = ("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync")
+    words = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", *quiet, f"--user-data-dir={tmp_path / 'profile'}"]
+    words += ["--window-size=1400,1000", "--virtual-time-budget=5000", "--dump-dom", frames.as_uri()]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
+    title = re.search(r"<title>(\[.*?\])</title>", done.stdout, re.DOTALL)
+    assert title is not None, done.stderr[-500:]
+    measured: list[tuple[int, int, list[str]]] = json.loads(unescape(title[1]))
+    assert len(measured) == len(pages) * len(WIDTHS)
+    for width, scroll, out in measured:
+        assert (scroll <= width, out) == (True, []), f"{scroll} at {width}"

@@ -35,8 +35,16 @@ async def hello(run: holdfast.Run) -> str:
 tasks = [hello]
 """
 # Commands that are about no agent's folder, or make one.
-ELSEWHERE = {"demo", "explain", "completion", "init", "adopt", "share split", "share combine", "identity check-answer"}
-ELSEWHERE |= {"relay serve", "relay invite"}
+ELSEWHERE = {
+    "demo",
+    "explain",
+    "completion",
+    "init",
+    "adopt",
+    "share split",
+    "share combine",
+    "identity check-answer",
+} | {"relay serve", "relay invite"}
 # Three ways to name the folder: being in it, the option, the environment.
 WAYS = ("here", "--home", "HOLDFAST_HOME")
 
@@ -156,7 +164,9 @@ READING = (
     "target show",
     "drill list",
     "drill findings",
+    "drill stand",
     "drill schedule",
+    "runbook print",
     "relay list",
     "mail inbox",
     "mail outbox",

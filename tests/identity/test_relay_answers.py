@@ -9,12 +9,17 @@ import socket
 import subprocess
 import sys
 from collections.abc import Generator
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import apsw
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -92,7 +97,7 @@ def test_an_address_has_one_spelling() -> None:
 # believing
 
 
-def test_an_answer_counts_for_its_request_and_its_relay_alone() -> None:
+def test_row_09_an_answer_of_a_relay_counts_for_its_request_alone() -> None:
     ask = digest_of_request("GET", "/v1/relay", NONCE, b"")
     raw = signed_answer(ask=ask, status=200, content=b"yes", now=1, signer=key("relay"))
 
@@ -195,7 +200,7 @@ def test_what_is_too_large_malformed_or_elsewhere_is_refused_with_the_reason(rel
         await relay.link._taken(method, target, body)
 
     cases = [
-        (("POST", f"/v1/log/{id_}", b"x" * 1_000_000), RelayRefused, "may have"),
+        (("PUT", f"/v1/agents/{id_}", b"x" * 9_000), RelayRefused, "may have 8,193 bytes"),
         (("POST", f"/v1/log/{id_}", b"{}\n"), RelayRefused, "lacks 'b'"),
         (("POST", f"/v1/log/{id_}", b"no line"), RelayRefused, "each a line"),
         (("POST", f"/v1/log/{owner_at(relay, 'x').begun().id}", owner.inception().line() + b"\n"), RelayRefused, id_),
@@ -314,21 +319,21 @@ def takes_callers(relay: RelayProcess) -> bool:
 
 
 def test_a_request_that_is_under_way_is_answered_before_the_relay_stops(tmp_path: Path) -> None:
-    relay = RelayProcess(tmp_path / "r").start()
-    assert relay.process is not None
-    owner = owner_at(relay, "draining")
-    line = owner.inception().line() + b"\n"
-    with socket.create_connection(("127.0.0.1", relay.port)) as caller:
-        caller.settimeout(30)
-        head = f"POST /v1/log/{owner.begun().id} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(line)}\r\n"
-        caller.sendall(head.encode() + b"expect: 100-continue\r\n\r\n")
-        assert caller.recv(1000).startswith(b"HTTP/1.1 100")  # it waits for the body
-        relay.process.send_signal(signal.SIGTERM)
-        while takes_callers(relay):
-            pass
-        caller.sendall(line)
-        assert caller.recv(1000).startswith(b"HTTP/1.1 200")
-    assert relay.stop() == 0
+    with relays(tmp_path, "r") as (relay,):
+        assert relay.process is not None
+        owner = owner_at(relay, "draining")
+        line = owner.inception().line() + b"\n"
+        with socket.create_connection(("127.0.0.1", relay.port)) as caller:
+            caller.settimeout(30)
+            head = f"POST /v1/log/{owner.begun().id} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(line)}\r\n"
+            caller.sendall(head.encode() + b"expect: 100-continue\r\n\r\n")
+            assert caller.recv(1000).startswith(b"HTTP/1.1 100")  # it waits for the body
+            relay.process.send_signal(signal.SIGTERM)
+            while takes_callers(relay):
+                pass
+            caller.sendall(line)
+            assert caller.recv(1000).startswith(b"HTTP/1.1 200")
+        assert relay.stop() == 0
 
 
 def test_a_commit_that_fails_answers_no_one_and_leaves_nothing(tmp_path: Path) -> None:
@@ -381,6 +386,68 @@ def test_settings_that_would_serve_others_without_tls_are_refused(tmp_path: Path
     )
     assert done.returncode == 2
     assert "without TLS" in done.stderr
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    """For localhost, signed by itself; and its key."""
+    secret = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(secret.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(secret, hashes.SHA256())
+    )
+    cert, kept = folder / "cert.pem", folder / "key.pem"
+    cert.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    kept.write_bytes(
+        secret.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    return cert, kept
+
+
+def test_a_relay_serves_tls_and_an_unknown_certificate_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, kept = _certificate(tmp_path)
+    folder = tmp_path / "r"
+    folder.mkdir(mode=0o700)
+    (folder / "relay.toml").write_text(f'registration = "open"\ntls_cert = "{cert}"\ntls_key = "{kept}"\n')
+    relay = RelayProcess(folder, options=()).start()
+    try:
+        assert relay.at.url.startswith("https://127.0.0.1:")
+        at = WitnessRelay(f"https://localhost:{relay.port}", relay.at.key)
+        with pytest.raises(RelayUnreachable, match="certificate verify failed"):
+            asyncio.run(RelayLink(at, SODIUM).describe())
+        monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+        assert asyncio.run(RelayLink(at, SODIUM).describe()).registration == "open"
+        owner = owner_at(relay, "tls")
+        assert isinstance(asyncio.run(RelayWitness(RelayLink(at, SODIUM)).submit(owner.inception().line())), bytes)
+    finally:
+        relay.kill()
+
+
+def test_a_stranger_cannot_use_up_the_writes_of_an_agent(relay: RelayProcess) -> None:
+    """Of another address: here 127.0.0.2, which is this machine as well."""
+    owner = owner_at(relay, "starved")
+    submitted(relay, owner.inception().line())
+    target = f"/v1/log/{owner.begun().id}"
+    said = b""
+    for _ in range(100):
+        with socket.create_connection(("127.0.0.1", relay.port), source_address=("127.0.0.2", 0)) as stranger:
+            stranger.sendall(f"POST {target} HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\n{{}}\n".encode())
+            said = stranger.recv(100)
+    assert b"429" in said
+    submitted(relay, owner.rotation(owner.begun(), 1).line())
 
 
 def test_health_and_metrics(relay: RelayProcess) -> None:

@@ -262,6 +262,7 @@ def test_a_worker_stops_when_its_relays_know_of_a_recovery_and_not_before(
     worker = Worker(folder, ("worker", f"{tmp_path / 'app.py'}:tasks"), environment(folder))
     try:
         worker.wait_event("serving")
+        assert worker.wait_event("profile-published")["relays"] == 3
         for one in three:
             one.kill()
         worker.wait_event("watch-unheard")

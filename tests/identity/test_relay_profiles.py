@@ -17,10 +17,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from quick_agent import Agent, make_agent
 
+from holdfast.app.eviction import check_speaks
 from holdfast.app.profile_job import is_profile_due, renew_profile
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
-from holdfast.errors import EXIT_CONFLICT, EXIT_JOURNAL
+from holdfast.errors import EXIT_CONFLICT, EXIT_JOURNAL, KeysReplaced
 from holdfast.identity.files.public_file import identity_of, read_identity, write_identity
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.records import RotationReason
@@ -161,6 +162,9 @@ def test_it_is_renewed_after_a_day_and_after_new_keys_and_not_else(
     assert ends_at(agent.log.id, now + DAY_S) == ends_at(agent.log.id, now) + DAY_S
     agent.rotate()
     assert is_profile_due(home)
+    capsys.readouterr()
+    assert main(["relay", "doctor", "--home", str(agent.folder)]) == 1
+    assert "signed by keys that are replaced now" in capsys.readouterr().out
     second = renew_profile(home)
     assert second.signed is not None
     assert second.signed.record.rank == (0, 1, 2)
@@ -200,6 +204,23 @@ def test_a_profile_that_no_relay_took_is_sent_again_as_it_was_signed(
     assert held_at(three[0], agent) == first.signed
 
 
+def test_an_eviction_is_seen_at_a_relay_that_is_no_witness(
+    tmp_path: Path, three: list[RelayProcess], capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = made(tmp_path)
+    add(capsys, agent, three[0])
+    shutil.copytree(agent.folder, tmp_path / "old")
+    shutil.copytree(agent.vault_folder, tmp_path / "old-vault")
+    agent.rotate(RotationReason.STOLEN)
+    renew_profile(load_home(agent.folder))
+    check_speaks(load_home(agent.folder))
+    settings = tmp_path / "old" / "holdfast.toml"
+    settings.write_text(settings.read_text().replace(str(agent.vault_folder), str(tmp_path / "old-vault")))
+    # No witness answers, so the rotation is not final anywhere: it stands, and names keys that are not here.
+    with pytest.raises(KeysReplaced):
+        check_speaks(load_home(tmp_path / "old"))
+
+
 def test_what_a_thief_wrote_is_not_signed_again_after_his_eviction(
     tmp_path: Path, three: list[RelayProcess], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -236,6 +257,7 @@ def test_two_profiles_of_one_rank_are_kept_as_evidence_and_reported(
     three[0].start()
     assert set(asyncio.run(three[0].link.find_evidence(agent.log.id))) == {mine.line(), twin.line()}
     assert held_at(three[0], agent) == mine
+    assert list(renew_profile(load_home(agent.folder)).forks) == [three[0].at.url]
     capsys.readouterr()
     assert main(["relay", "doctor", "--home", str(agent.folder)]) == EXIT_JOURNAL
     assert "runs twice, or keys are stolen" in capsys.readouterr().out

@@ -63,6 +63,15 @@ def test_it_tells_the_story_and_the_far_ends_have_it_in_their_files(
     assert "charges 3   mails 3   letters 1   duplicates 0   lost 0" in done.stdout
     assert "same id yes   memory kept yes" in done.stdout
     assert "Every promise held.\n" in done.stdout
+    report = next((folder / "ada" / "drills").glob("*.json"))
+    assert main(["drill", "verify", str(report), "--log", str(folder / "ada" / "kel.jsonl")]) == 0
+    found = json.loads(report.read_bytes())["report"]
+    assert (found["verdict"], found["environment"]) == ("pass with findings", "isolated")
+    rto, rpo = found["results"]["rto"]["actual_s"], found["results"]["rpo"]
+    assert rpo["last_acked_commit"]["sequence"] > rpo["last_recovered_commit"]["sequence"], "the payment came after it"
+    assert f"recovery time       {rto:g} s (target 300 s: met)" in done.stdout
+    assert f"items lost          {rpo['actual_items']} (" in done.stdout
+    assert "What the agent survives (`holdfast level show`)\n  level " in done.stdout
     assert "\x1b" not in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["trip"]
     readme = (PROJECT / "README.md").read_text()
@@ -89,6 +98,7 @@ def test_without_borg_and_postgresql_it_says_so_in_one_line_and_shows_the_rest(t
     assert [seen[name] for name in ("duplicates", "lost", "strays", "parked")] == [0, 0, 0, 0]
     assert 0 < seen["takeover_s"] <= seen["resume_s"] < seen["seconds"]
     assert (seen["identity_same"], seen["restore_s"], seen["region_resume_s"], seen["broken"]) == (None, None, None, [])
+    assert [seen[name] for name in ("level", "rto_s", "rpo_items", "drill")] == [None] * 4
     assert "borg" in seen["left_out"]["3"].lower()
     assert "no PostgreSQL on this machine" in seen["left_out"]["4"]
     assert list(tmp_path.iterdir()) == []
@@ -230,6 +240,7 @@ def test_people_are_told_which_promise_broke() -> None:
         memory_kept=True,
         restore_s=2.0,
         region_resume_s=2.1,
+        report=None,
         left_out={},
         seconds=3.0,
         journal=None,

@@ -125,6 +125,9 @@ def test_held_mail_comes_again_after_a_restore_until_it_is_secured(box: Box) -> 
     box.ack(received=(1, 2), mark=10)
     box.ack(received=(3,), mark=20)
     assert (box.waiting(), box.ack().held) == ([4], 3)
+    box.ack(rewind=10)
+    assert box.waiting() == [3, 4]
+    box.ack(received=(3,), mark=20)
     box.ack(secured=10)
     assert box.ack().held == 1
     answer = box.ack(rewind=10)

@@ -109,12 +109,31 @@ def test_testing_works_from_the_wheel(installed: Path) -> None:
     program = (
         "import importlib, pkgutil, sys, holdfast.testing as t\n"
         "names = [m.name for m in pkgutil.walk_packages(t.__path__, 'holdfast.testing.') if '__main__' not in m.name]\n"
-        "[importlib.import_module(n) for n in names if 'contract' not in n]\n"
+        "[importlib.import_module(n) for n in names if 'contract' not in n and 'pytest' not in n]\n"
         "print(len(names), 'holdfast_proofs' in sys.modules)"
     )
     count, proofs = run(installed.resolve().with_name("python"), "-P", "-c", program).split()
     assert int(count) > 10
     assert proofs == "False"
+
+
+def test_crash_everywhere_works_from_the_wheel(installed: Path, wheel: Path) -> None:
+    """Without a compiler, the proofs or this repository: it finds a double charge, and none where the key is sent."""
+    app = PROJECT / "tests" / "crash_everywhere" / "shop.py"
+    program = (
+        "import sys\n"
+        "from holdfast.downstream.process import start_blocking\n"
+        "from holdfast.testing import crash_everywhere\n"
+        "for kind, task in (('unrepeatable', 'naive'), ('keyed', 'keyed')):\n"
+        "    with start_blocking(kind) as bank:\n"
+        "        report = crash_everywhere(f'{sys.argv[1]}:{task}', bank, args={'cents': 5},\n"
+        "                                  env={'BANK_URL': bank.url}, points=['commit-4-before'])\n"
+        "    print(report.trials[0].verdict)\n"
+    )
+    python = installed.resolve().with_name("python")
+    assert run(python, "-P", "-c", program, app).split() == ["duplicate", "ok"]
+    entries = zipfile.ZipFile(wheel).read(f"holdfast-{wheel.name.split('-')[1]}.dist-info/entry_points.txt").decode()
+    assert "[pytest11]\nholdfast = holdfast.testing.pytest_plugin" in entries
 
 
 def test_wheel_carries_the_licence(wheel: Path) -> None:

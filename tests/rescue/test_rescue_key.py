@@ -190,6 +190,8 @@ def _commands(case: Case) -> list[tuple[str, ...]]:
         ("effect", "settle", f"{doubted}/1", "--skip", "--yes"),
         ("effect", "evidence", f"{doubted}/1", "--did-not-happen"),
         ("memory", "add", "a line"),
+        ("drill", "run", "hand-off"),
+        ("drill", "run", "test-restore", "--rescue-key", str(case.key)),
         ("secret", "list"),
         ("secret", "remove", "shop", "--yes"),
         ("journal", "copy", "--to", f"{copy}/other.db", "--yes"),

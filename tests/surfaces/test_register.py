@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ import holdfast
 from holdfast.backup import surfaces as backup_surfaces
 from holdfast.backup.backups import archive_name
 from holdfast.backup.places.backup_places import PlaceRequest, open_places
+from holdfast.backup.places.place_state import PlaceState
 from holdfast.backup.restore.restore_home import RestoredMark, write_mark
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.surfaces import DAY_MS, HOUR_MS, Surface, Targets, Verdict
@@ -152,6 +154,10 @@ def test_a_place_that_is_not_mounted_is_on_no_disk_of_this_machine(world: World)
     try:
         seen = backup_surfaces.see_places(world.home, now_ms=SystemClock().wall_ms())
         assert (seen[0].off, seen[0].away) == (True, "place-missing")
+        never = dataclasses.replace(seen[0], state=PlaceState())
+        found = [backup_surfaces.found_places(world.home, (one,), now_ms=1).facts for one in (seen[0], never)]
+        off = [any(fact.name == "place.off" for fact in facts) for facts in found]
+        assert off == [True, False], "one that never had a snapshot is no backup"
     finally:
         aside.rename(sentinel)
     assert backup_surfaces.is_on_disk_of(world.home.state, seen[0].place)

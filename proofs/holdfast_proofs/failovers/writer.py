@@ -180,16 +180,20 @@ def count_doubts(say: Callable[..., None]) -> None:
 
 
 def weaken() -> None:
-    """Commits wait for no standby: what the proof must notice."""
+    """Commits wait for no standby: what the proof must notice. Statements reach the server in two ways."""
     connection: Any = psycopg.AsyncConnection
-    execute = connection.execute
+    place: Any = PostgresPlace
+    execute, sql = connection.execute, place.sql
+
+    def weaker(query: bytes) -> bytes:
+        query = query.replace(b"synchronous_commit = on", b"synchronous_commit = local")
+        return query.replace(b"'synchronous_commit', 'on'", b"'synchronous_commit', 'local'")
 
     async def weak(self: Any, query: bytes, *values: Any, **more: Any) -> Any:
-        weaker = query.replace(b"synchronous_commit = on", b"synchronous_commit = local")
-        weaker = weaker.replace(b"'synchronous_commit', 'on'", b"'synchronous_commit', 'local'")
-        return await execute(self, weaker, *values, **more)
+        return await execute(self, weaker(query), *values, **more)
 
     connection.execute = weak
+    place.sql = lambda self, text: weaker(sql(self, text))  # pyright: ignore[reportUnknownLambdaType]
 
 
 async def _run(given: argparse.Namespace) -> None:

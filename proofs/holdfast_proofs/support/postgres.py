@@ -23,7 +23,8 @@ from typing import Any, LiteralString, cast
 
 import psycopg
 
-from holdfast.demo.server import USER, end_with_parent, find_all, own_folder, without_rights
+from holdfast.demo.server import USER, end_with_parent, own_folder, without_rights
+from holdfast.host.postgres_programs import find_all
 
 SUPPORTED = (15, 16, 17, 18)
 NEWEST = SUPPORTED[-1]

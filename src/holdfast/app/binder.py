@@ -25,7 +25,15 @@ from holdfast.core.ports import KeyRing, Memory
 from holdfast.core.reading_ring import ReadingRing
 from holdfast.core.served import ServingRing
 from holdfast.core.waiting import ALONE, Pacing
-from holdfast.errors import AgentElsewhere, AgentQuarantined, BadSettings, HoldfastError, KeysMissing, NotAJournal
+from holdfast.errors import (
+    AgentElsewhere,
+    AgentQuarantined,
+    BadSettings,
+    HoldfastError,
+    KeysMissing,
+    NotAJournal,
+    text_of,
+)
 from holdfast.host.log import Log
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.journal_keys.secret_file import SecretFile
@@ -35,6 +43,7 @@ from holdfast.layout.agent_home import BY_JOURNAL, find_home, load_home, peek_ho
 from holdfast.layout.moved import check_not_moved
 from holdfast.layout.rescued import check_not_rescued
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
+from holdfast.runtime.tool.file_watch import FileWatch, compact
 
 if TYPE_CHECKING:
     from holdfast.app.agent_lease import AgentLease
@@ -75,6 +84,19 @@ def open_secrets_alone(address: JournalAddress) -> Secrets:
 def scratch_root(address: JournalAddress, *, folder: str, journal_id: str) -> Path:
     """Where the scratch folders of the journal at this address are; one root for each journal."""
     return (Path(folder) if folder else address.folder / SCRATCH) / journal_id
+
+
+def watched_files(address: JournalAddress, *, scratch: Path, log: Log) -> FileWatch | None:
+    """What notes the files that tools write elsewhere; None unless the settings of the agent ask for it."""
+    try:
+        home = find_home(address.folder)
+        if home is None or not home.settings.surfaces.watch:
+            return None
+        compact(home.written_file)
+        return FileWatch(home.written_file, kept=(home.state, home.folder, scratch))
+    except (HoldfastError, OSError) as error:
+        log.event("watch-off", error=text_of(error))
+        return None
 
 
 @asynccontextmanager

@@ -56,7 +56,7 @@ from holdfast.layout.agent_home import BY_JOURNAL, AgentHome, find_home, load_ho
 from holdfast.layout.engine_settings import Settings
 from holdfast.layout.fleet import find_left_out
 from holdfast.layout.settings import NAME, BackupSettings
-from holdfast.relay.client.status import look_at_relays, one_operator
+from holdfast.relay.client.status import find_stale_profile, look_at_relays, one_operator
 
 NO_JOURNAL = "journal"  # the check that fails where neither a journal nor an agent is
 FREE_BYTES_MIN = 64 * 1024 * 1024
@@ -471,6 +471,7 @@ async def examine_relays(home: AgentHome) -> AsyncIterator[Finding]:
     """Findings about the agent's relays; none where it has no relay."""
     try:
         found = await look_at_relays(home, port=Sodium())
+        stale = find_stale_profile(home, port=Sodium())
     except HoldfastError as error:
         yield damage("relay", error.message, error.hint)
         return
@@ -489,6 +490,9 @@ async def examine_relays(home: AgentHome) -> AsyncIterator[Finding]:
             yield warning("relay", f"{url} does not hold the newest profile of this agent", again)
         elif not one.evidence:
             yield ok("relay", f"{url} answers; " + ("it holds the newest profile" if one.newest else "no profile yet"))
+    if stale:
+        fix = "a worker renews it; without one: `holdfast relay add ADDRESS` with the address of any of its relays"
+        yield warning("relay", stale, fix)
     operator = one_operator(found)
     if operator:
         yield warning(

@@ -1,10 +1,10 @@
 """Whether this machine's keys are still valid for its agent: checked at start and regularly after.
 
 A recovery elsewhere replaces the keys, and cannot reach the old machine. So a worker checks, at its start and every
-`[identity] watch_s` seconds, the log at its witnesses and next to every backup place that is a folder. If a valid
-record there was not made here and names keys that the vault here does not hold, this machine was evicted: a starting
-worker refuses, a running one stops as by SIGTERM, and both end with KeysReplaced, which no restart changes. So it is
-where the agent was recovered twice at once and another final record stands at a position of ours: both machines stop.
+`[identity] watch_s` seconds, the log at its witnesses and relays and next to every backup place that is a folder. If a
+valid record there was not made here and names keys that the vault here does not hold, this machine was evicted: a
+starting worker refuses, a running one stops as by SIGTERM, and both end with KeysReplaced, which no restart changes. So
+it is where the agent was recovered twice at once and another final record stands at a position of ours: both stop.
 
 The remote sources are read first; then what this machine is about to publish; then its own log. A
 record of our own is written in the opposite order (pending, sent, own log, no longer pending), so
@@ -39,6 +39,7 @@ from holdfast.errors import BadSettings, HoldfastError, KeysReplaced
 from holdfast.host.log import Log as Events
 from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
 from holdfast.identity.files.own_log import find_own_log, find_pending
+from holdfast.identity.files.public_file import find_relays
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.encodings import AgentId, Digest, key_bytes
@@ -74,7 +75,7 @@ def check_speaks(home: AgentHome, *, port: Signatures | None = None) -> Looked:
     known = find_own_log(home.folder, port)
     if known is None:
         return Looked()
-    reached = open_witnesses(home.witnesses, port=port)
+    reached = open_witnesses((*home.witnesses, *find_relays(home)), port=port)
     sources, silent = asyncio.run(_copies(home, known.id, reached))
     pending = find_pending(home.folder)
     own = find_own_log(home.folder, port) or known

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol, runtime_checkable
 
 from holdfast.app.agent_post import AgentPost, built_in_tasks, posting
-from holdfast.app.binder import acting, memory_beside, open_as, open_secrets, scratch_root, watching
+from holdfast.app.binder import acting, memory_beside, open_as, open_secrets, scratch_root, watched_files, watching
 from holdfast.app.declared import build_of, check_tools, check_windows
 from holdfast.app.handoff import kept_handoff, refresh_handoff
 from holdfast.app.holdfast import Holdfast
@@ -29,6 +29,7 @@ from holdfast.errors import Misuse
 from holdfast.host.log import Log
 from holdfast.journal.bind import journal_at
 from holdfast.journal.builds import NO_BUILD
+from holdfast.journal.contract import Journal
 from holdfast.layout.engine_settings import Settings, request_scopes
 from holdfast.layout.journal_location import Where, journal_address
 from holdfast.layout.settings import find_settings
@@ -63,6 +64,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
     clock: Clock | None = None,
     entropy: Entropy | None = None,
     log: Log | None = None,
+    wrap: Callable[[Journal], Journal] | None = None,
     post: Post | None = None,
 ) -> AsyncGenerator[Holdfast, None]:
     """Open the journal at this path or url and serve the given tasks until the block is left.
@@ -77,6 +79,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
         new_journal: also make the journal if the keys in its folder serve another one that is missing there.
         build: which build of your code this is; tasks with on_change="pin" finish on the build that began them.
         take_over: builds that are gone for good: this process finishes their tasks with its own code.
+        wrap: for tests: puts something around the open journal, such as what `holdfast.testing` counts or kills at.
         post: what sends mail (default: the agent's relays); tests give `holdfast.testing.mail.ScriptedPost`.
     """
     if in_child():
@@ -109,6 +112,8 @@ async def open(  # noqa: A001 - the public name is holdfast.open
             network_fs=settings.allow_network_fs,
             new_journal=new_journal,
         )
+        if wrap is not None:
+            opened = wrap(opened)
         try:
             secrets = open_secrets(address, keys=keys, clock=clock, entropy=entropy)
             memory = None
@@ -138,6 +143,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
         )
         engine: Engine | None = None
         if serve:
+            scratch = scratch_root(address, folder=settings.scratch_folder, journal_id=opened.journal_id)
             engine = Engine(
                 journal=opened,
                 keys=keys,
@@ -151,9 +157,10 @@ async def open(  # noqa: A001 - the public name is holdfast.open
                 secrets=secrets,
                 memory=memory,
                 post=post,
-                scratch_root=scratch_root(address, folder=settings.scratch_folder, journal_id=opened.journal_id),
+                scratch_root=scratch,
                 right=lease,
                 build=own_build,
+                files=watched_files(address, scratch=scratch, log=log),
             )
             hf.start(engine)
         bound = [task for task in hf.tasks.values() if isinstance(task, BoundTask)]

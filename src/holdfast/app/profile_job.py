@@ -11,6 +11,7 @@ import time
 
 from holdfast.app.worker import JobContext
 from holdfast.core.clock import SystemClock
+from holdfast.core.notices import two_profiles_notice
 from holdfast.errors import HoldfastError
 from holdfast.identity.acts.log_act import act_lock
 from holdfast.identity.files.own_log import find_own_log
@@ -36,8 +37,9 @@ async def keep_published(context: JobContext) -> None:
                 failed = {url: why for url, why in done.said.items() if why}
                 again_at = time.monotonic() + AGAIN_S if failed else 0.0
                 context.log.event("profile-published", relays=len(done.said) - len(failed), failed=failed)
-                if done.forks:
-                    context.log.event("profile-forked", relays=done.forks)
+                for url, digest in done.forks.items():
+                    notice = two_profiles_notice(url, digest, now_ms=context.journal.now_ms())
+                    await context.journal.add_notice(notice)
         except (HoldfastError, OSError) as error:
             context.log.event("profile-failed", error=str(error))
         await asyncio.sleep(LOOK_EVERY_S)

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from holdfast.app.agent_post import built_in_tasks, posting
-from holdfast.app.binder import acting, memory_beside, open_as, open_secrets, scratch_root, watching
+from holdfast.app.binder import acting, memory_beside, open_as, open_secrets, scratch_root, watched_files, watching
 from holdfast.app.declared import build_of, check_tools, check_windows
 from holdfast.app.handoff import kept_handoff
 from holdfast.app.loading import App, load_app
@@ -288,6 +288,7 @@ async def open_agent(agent: Agent) -> AsyncGenerator[Opened]:
         def give_up() -> None:
             engine.give_up()
 
+        scratch = scratch_root(address, folder=settings.scratch_folder, journal_id=journal.journal_id)
         engine = Engine(
             journal=journal,
             keys=keys,
@@ -302,11 +303,12 @@ async def open_agent(agent: Agent) -> AsyncGenerator[Opened]:
             secrets=secrets,
             memory=memory,
             post=post,
-            scratch_root=scratch_root(address, folder=settings.scratch_folder, journal_id=journal.journal_id),
+            scratch_root=scratch,
             right=lease,
             build=agent.build,
             room=None if beside is None else beside.room,
             pacing=agent.pacing,
+            files=watched_files(address, scratch=scratch, log=log),
         )
         await stack.enter_async_context(watching(lease, journal, log))
         yield Opened(engine, journal, keys, post)

@@ -33,6 +33,11 @@ async def describe_engine(settings: BackupSettings) -> str:
     return f"Borg {'.'.join(map(str, version))} ({program})"
 
 
+def engine_program(settings: BackupSettings) -> Path:
+    """The engine's program on this machine. Raises EngineMissing."""
+    return find_program(settings.borg)
+
+
 def is_engine_installed(settings: BackupSettings) -> bool:
     try:
         find_program(settings.borg)

@@ -156,7 +156,7 @@ def _facts(one: SeenPlace, *, now_ms: int) -> list[Fact]:
         Fact(name="place", about=name, value=one.place.domain.casefold() or name, at_ms=now_ms, source="places.json"),
         Fact(name="place.device", about=name, value=one.device, at_ms=now_ms, source=one.place.address),
     ]
-    if one.off:
+    if one.off and (state.made_ms or not one.away):  # one that is not there and never had a snapshot helps in nothing
         found.append(Fact(name="place.off", about=name, value=True, at_ms=now_ms, source=f"{name} is on {one.device}"))
     if state.made_ms and state.made not in state.missing:
         source = f"{state.made} at {name}"

@@ -81,6 +81,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "level": Entry("holdfast.cli.surfaces.level", "what the agent survives, 0 to 4, and whether it is proven"),
         "surface": Entry("holdfast.cli.surfaces.surface", "every place where state of the agent is, and its risk"),
         "target": Entry("holdfast.cli.surfaces.target", "how long a recovery may take, and how much may be lost"),
+        "runbook": Entry("holdfast.cli.surfaces.runbook", "what to do per failure, with real names; print it"),
         "drill": Entry("holdfast.cli.drill.drill", "rehearse a failure, measure the recovery, sign the report"),
     },
     "identity": {

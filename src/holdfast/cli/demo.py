@@ -14,6 +14,7 @@ from holdfast.cli.screen.wrapping import WIDTH_MAX, screen_width, wrapped
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from holdfast.demo.measured import LostMachine
     from holdfast.demo.story import Report
 
 EXIT_BROKEN = 1
@@ -94,11 +95,30 @@ def summary(report: Report) -> list[str]:
         )
     if report.region_resume_s is not None:
         lines.append(f"  from the cut of one host to the next step on the other {report.region_resume_s:.1f} s")
+    if report.report is not None:
+        lines += _proven(report.report)
     lines.append("")
     lines += [f"BROKEN  {promise}" for promise in verdict.broken] or [_held(report)]
     if report.journal is not None:
         lines.append(f"The journal is kept: holdfast task list --journal {report.journal}")
     return lines
+
+
+def _proven(found: LostMachine) -> list[str]:
+    """The drill report of the lost machine, and the level of the agent that came back."""
+    rows = [(what, actual, f" (target {target}: {met})" if met else "") for what, target, actual, met in found.figures]
+    width = max(len(what) for what, _, _ in rows)
+    figures = [f"  {what:<{width}}  {actual}{judged}" for what, actual, judged in rows]
+    level = [f"  {line}" for line in found.level_lines]
+    return [
+        "",
+        f"Drill report of the lost machine: {found.verdict}",
+        *figures,
+        f"  signed by {found.signed}",
+        "",
+        "What the agent survives (`holdfast level show`)",
+        *level,
+    ]
 
 
 def _held(report: Report) -> str:

@@ -214,6 +214,13 @@ def second_instance_notice(instance: str, *, now_ms: int) -> Notice:
     return _notice(NoticeKind.SECOND_INSTANCE, f"second-instance/{instance}", text, hint, now_ms=now_ms)
 
 
+def two_profiles_notice(relay: str, digest: str, *, now_ms: int) -> Notice:
+    """`digest` is of what the relay holds, so that further evidence is told again."""
+    text = f"the relay {relay} holds two different profiles or backup heads of one version, both signed by this agent"
+    hint = "another copy of the agent runs: stop it. If there is none, its keys are stolen: `holdfast identity evict`"
+    return _notice(NoticeKind.SECOND_INSTANCE, f"two-profiles/{relay}/{digest}", text, hint, now_ms=now_ms)
+
+
 def quarantined_notice(instance: str, state: str, why: str, hint: str) -> Notice:
     text = f"this instance of the agent may not act: {why}"
     return _notice(NoticeKind.QUARANTINED, f"quarantined/{instance}/{state}", text, hint)

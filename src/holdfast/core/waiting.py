@@ -111,11 +111,11 @@ class Pacing:
         return usual_s if self.agents == 1 else SELDOM_S
 
     def renew_in_s(self, every_s: float, *, now_s: float) -> float:
-        """Until the next renewal of a lease."""
+        """Until the next renewal of a lease; beside others one tick later, which is still twice within a lease."""
         if self.agents == 1:
             return every_s
         tick_s = every_s / TICKS_PER_RENEWAL
-        return (now_s + every_s) // tick_s * tick_s - now_s
+        return (now_s + every_s + tick_s) // tick_s * tick_s - now_s
 
 
 ALONE = Pacing()

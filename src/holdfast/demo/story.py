@@ -12,10 +12,11 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from holdfast.demo.machine import lose_machine
+from holdfast.demo.measured import LostMachine
 from holdfast.demo.region import cut_off_host
 from holdfast.demo.scenes import CHARGE, LETTER, MAIL, kill_inside_letter, kill_inside_payment
 from holdfast.demo.stage import Teller, journal_in, setting
@@ -73,14 +74,19 @@ class Report:
     memory_kept: bool | None
     restore_s: float | None
     region_resume_s: float | None  # from the cut of the first host to the next step on the second
+    report: LostMachine | None  # the drill report of the lost machine
     left_out: dict[str, str]  # scenes that were skipped, by their number, and why
     seconds: float
     journal: str | None
 
     def to_json(self) -> dict[str, object]:
         figures = asdict(self)
-        verdict = figures.pop("verdict")
-        return {"held": self.verdict.held, **verdict, **figures}
+        verdict, report = figures.pop("verdict"), figures.pop("report")
+        measured = {name: None if report is None else report[name] for name in ("level", "rto_s", "rpo_items")}
+        drill = None if report is None else {name: report[name] for name in ("verdict", "reason", "path")}
+        if drill is not None and self.journal is None:
+            drill["path"] = None  # nothing is kept
+        return {"held": self.verdict.held, **verdict, **figures, **measured, "drill": drill}
 
 
 Back = tuple[bool | None, bool | None, bool | None]  # see `judge`; None where the scene was left out
@@ -157,8 +163,11 @@ async def play(folder: Path, teller: Teller, *, kept: bool) -> Report:
             await stage.worker.stop()
         # Read last: nothing runs any more that could act.
         ledgers = {name: await far_end.ledger() for name, far_end in stage.far_ends.items()}
+    verdict = judge(wanted, ledgers, doubts, back=(back.identity_same, back.memory_kept, region.old_host_wrote))
+    if back.report is not None and back.report.verdict == "fail":
+        verdict = replace(verdict, broken=(*verdict.broken, f"proven: the drill failed: {back.report.reason}"))
     return Report(
-        verdict=judge(wanted, ledgers, doubts, back=(back.identity_same, back.memory_kept, region.old_host_wrote)),
+        verdict=verdict,
         parked=doubts.open,
         asked=doubts.trip_parked + doubts.letter_parked,
         settled=doubts.settled,
@@ -169,6 +178,7 @@ async def play(folder: Path, teller: Teller, *, kept: bool) -> Report:
         memory_kept=back.memory_kept,
         restore_s=back.restore_s,
         region_resume_s=region.resume_s,
+        report=back.report,
         left_out={number: why for number, why in (("3", back.missing), ("4", region.missing)) if why},
         seconds=round(time.monotonic() - began, 3),
         journal=str(journal_in(folder)) if kept else None,

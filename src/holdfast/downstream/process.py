@@ -34,7 +34,7 @@ from holdfast.errors import HoldfastError
 
 START_S_MAX = 30.0  # generous: a loaded machine, not a normal start (about 0.2 s)
 CONTROL_S_MAX = 30.0
-Kind = Literal["read", "keyed", "queryable", "fenced", "idempotent", "unrepeatable", "payment", "mail"]
+Kind = Literal["read", "keyed", "queryable", "fenced", "idempotent", "unrepeatable", "recording", "payment", "mail"]
 
 
 class FarEndFailed(HoldfastError):

@@ -1,4 +1,4 @@
-"""The eight far ends, as data: what each asks of a request, checked before all else, and what it makes of it."""
+"""The nine far ends, as data: what each asks of a request, checked before all else, and what it makes of it."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ class Profile:
     reference: bool = False
     fence: bool = False
     lookup: Literal["key", "reference"] | None = None
+    anything: bool = False  # takes every path and body, in place of services that it does not know
     problem: Callable[[Body], str | None] = _anything
     refusal: Callable[[Body], str | None] = _anything
     answer: Callable[[Done], Body] = _plain
@@ -87,6 +88,7 @@ _ALL = (
     Profile(name="fenced", method="PUT", noun="resources", key="used", fence=True),
     Profile(name="idempotent", method="PUT", noun="resources"),
     Profile(name="unrepeatable"),
+    Profile(name="recording", key="used", anything=True),
     Profile(
         name="payment",
         noun="charges",
@@ -132,7 +134,7 @@ def problem(status: int, title: str, *headers: tuple[str, str]) -> Reply:
 
 def parse_order(ask: Request, profile: Profile, *, key_header: str) -> Order:
     """Check the request against the far end's contract. Raises BadOrder: what is missing or malformed."""
-    body = parse_object(ask.body) if ask.method != "GET" else {}
+    body = _any_body(ask) if profile.anything else parse_object(ask.body) if ask.method != "GET" else {}
     if wrong := profile.problem(body):
         raise BadOrder(wrong)
     # The fingerprint is equal for equal requests, however the JSON was spaced or ordered.
@@ -156,6 +158,12 @@ def parse_object(raw: bytes) -> Body:
     if not isinstance(value, dict):
         raise BadOrder("the body is not a JSON object")
     return cast(Body, value)
+
+
+def _any_body(ask: Request) -> Body:
+    """What a recorder keeps: where the request was to go, and a digest of what it held."""
+    digest = hashlib.sha256(ask.body).hexdigest()
+    return {"method": ask.method, "host": ask.first("host"), "path": ask.path, "sha256": digest}
 
 
 def _refuse_constant(name: str) -> object:

@@ -79,6 +79,10 @@ class Service:
         self._generation = 0
 
     async def handle(self, ask: Request) -> Reply | Hangup:
+        if self._profile.anything:
+            if ask.method in ("GET", "HEAD"):
+                return problem(503, "a recording far end has nothing that could be read")
+            return await self._effect(ask)
         noun, path = f"/{self._profile.noun}", ask.path
         single = self._profile.noun == "resources"
         if path != noun and not (single and path.startswith(f"{noun}/")):

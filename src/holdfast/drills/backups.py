@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.backup.places.places import Place
-from holdfast.drills.host_loss import compare_state, describe, measure_effects, measure_loss
+from holdfast.drills.host_loss import compare_state, describe, measure_effects, measure_loss, restored_line
 from holdfast.drills.run import ADD_UNLOCK, PYTHON, DrillRun, Json
 from holdfast.errors import NotProven
 from holdfast.surfaces import report as out
@@ -166,17 +166,19 @@ def test_restore(run: DrillRun) -> None:
     if key is None and locked:
         raise NotProven(locked, hint=ADD_UNLOCK)
     if key is None or key.file is None:
-        gone, copies, options = (home.state,), (), ("--keep-keys", "--vault", run.values["vault"])
+        if run.on:
+            raise NotProven("the rescue key was not given", hint="on another machine, give --rescue-key FILE")
+        machine, options = run.machine(gone=(home.state,)), ("--keep-keys", "--vault", run.values["vault"])
     else:
-        gone, copies, options = (run.production.lost_with_host(), ((key.file, RESCUE),), ("--rescue-key", str(RESCUE)))
-        run.fresh = True
-    with run.machine(gone=gone, copies=copies) as machine:
+        machine = run.fresh_machine(place=place, copies=((key.file, RESCUE),))
+        options = ("--rescue-key", str(RESCUE))
+    with machine:
         run.event("baseline_taken", describe(run))
         run.fault("the agent's folder is lost", how="it is absent", target="the agent's folder")
         run.event("recovery_started", f"from place {place.name}")
         restored: Json = run.act("restore into a new folder", "--json", *options).json()
-        run.event("state_restored", f"snapshot {restored['seq']} from {restored['place']}: {restored['files']} files")
+        run.event("state_restored", restored_line(restored))
         run.event("journal_reconciled", "the journal in the snapshot was checked")
-        run.state = compare_state(run, machine.outside(to), snapshot_s=int(restored["at"]))
+        run.state = compare_state(run, run.hashes(str(to)), snapshot_s=int(restored["at"]))
         run.event("first_verified_step", f"{run.state.files_compared} files compared with production")
     measure_loss(run, restored, tasks=None)

@@ -11,11 +11,15 @@ from holdfast.drills.disks import disk_full, journal_damage
 from holdfast.drills.host_loss import host_loss
 from holdfast.drills.keys import keys_lost, keys_stolen
 from holdfast.drills.mail import all_relays_lost, mail_during_recovery, relay_lost
+from holdfast.drills.on_production import kill_worker, read_handoff
 from holdfast.drills.production import Production
 from holdfast.drills.provider import provider_lost
 from holdfast.drills.run import DrillRun
+from holdfast.drills.servers import region_loss, store_failover
+from holdfast.drills.standing import copy as standing_copy
+from holdfast.drills.tool_files import tool_files
 from holdfast.drills.work import hand_off, process_kill, two_alive
-from holdfast.errors import BadInput, NotProven
+from holdfast.errors import BadInput
 from holdfast.relay.client.profile import find_own_profile
 
 MONTH_DAYS, QUARTER_DAYS, WEEK_DAYS = 30, 90, 7
@@ -37,6 +41,8 @@ class Drill:
     rpo_s: float | None = None  # None: as the agent's own target says
     rpo_items: int | None = None
     parked_max: int | None = None
+    on_production: Callable[[DrillRun], None] | None = None  # without a shadow
+    on_stand: Callable[[DrillRun], None] | None = None  # with a copy that stays
     words: bool = False  # needs a person's words
     reads: bool = False  # a rescue key is enough
     find_reason: Callable[[Production], str] = lambda _production: ""  # why it does not apply
@@ -74,15 +80,12 @@ def no_relays_or_places(production: Production) -> str:
     return no_relays(production) or no_places(production)
 
 
+def no_app(production: Production) -> str:
+    return "" if production.home.settings.drills.app else "the settings name no app: `[drills] app`"
+
+
 def no_server(production: Production) -> str:
     return "" if production.home.journal_url else "the journal is a file, not in PostgreSQL"
-
-
-def _on_servers(_run: DrillRun) -> None:
-    raise NotProven(
-        "a shadow has no PostgreSQL servers that it could fail over",
-        hint="fail over your own servers in a test system: `holdfast explain lose-a-region`",
-    )
 
 
 DRILLS: tuple[Drill, ...] = (
@@ -95,6 +98,7 @@ DRILLS: tuple[Drill, ...] = (
         likelihood="frequent",
         interval_days=WEEK_DAYS,
         run=process_kill,
+        on_production=kill_worker,
         type="component",
         rto_s=1.0,
         rpo_s=0.0,
@@ -111,6 +115,7 @@ DRILLS: tuple[Drill, ...] = (
         likelihood="occasional",
         interval_days=WEEK_DAYS,
         run=host_loss,
+        on_stand=standing_copy.lose_host,
         type="full failover",
         rto_s=RECOVERY_S,
         words=True,
@@ -124,9 +129,10 @@ DRILLS: tuple[Drill, ...] = (
         threat="loss of power or network of a whole site",
         likelihood="rare",
         interval_days=MONTH_DAYS,
-        run=_on_servers,
+        run=region_loss,
         type="full failover",
         rpo_s=0.0,
+        rpo_items=0,
         find_reason=no_server,
     ),
     Drill(
@@ -137,8 +143,9 @@ DRILLS: tuple[Drill, ...] = (
         threat="a broken server, an upgrade",
         likelihood="occasional",
         interval_days=MONTH_DAYS,
-        run=_on_servers,
+        run=store_failover,
         rpo_s=0.0,
+        rpo_items=0,
         find_reason=no_server,
     ),
     Drill(
@@ -266,6 +273,7 @@ DRILLS: tuple[Drill, ...] = (
         likelihood="frequent",
         interval_days=WEEK_DAYS,
         run=hand_off,
+        on_production=read_handoff,
         type="component",
         rto_s=60.0,
         find_reason=no_journal,
@@ -313,6 +321,19 @@ DRILLS: tuple[Drill, ...] = (
         find_reason=no_relays_or_places,
     ),
     Drill(
+        slug="tool-files",
+        code="D18",
+        title="Files that tools leave",
+        narrative="Each tool of the agent's app runs alone, with the arguments of its newest call; every file that it, "
+        "or a program of it, leaves outside of run.scratch and of the agent's folder is named.",
+        threat="work that is only on the disk of the machine that is lost",
+        likelihood="occasional",
+        interval_days=QUARTER_DAYS,
+        run=tool_files,
+        type="component",
+        find_reason=no_app,
+    ),
+    Drill(
         slug="test-restore",
         code="D00",
         title="Test restore",
@@ -321,6 +342,7 @@ DRILLS: tuple[Drill, ...] = (
         likelihood="occasional",
         interval_days=1,
         run=test_restore,
+        on_stand=standing_copy.restore,
         type="component",
         reads=True,
         rto_s=RECOVERY_S,

@@ -13,16 +13,16 @@ import secrets
 import shlex
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from holdfast.core.clock import iso
 from holdfast.downstream.faults import Fault, FaultKind
-from holdfast.drills.production import compare_files
+from holdfast.drills.production import Covered, compare_files
 from holdfast.drills.run import WAIT_S, DrillFailed, DrillRun, Json
 from holdfast.errors import NotProven
-from holdfast.host.shadow import Shadow
 from holdfast.surfaces import report as out
+from holdfast.surfaces.procedures import own_steps
 
 UNLOCK, UNLOCK_SECOND = "/run/holdfast-drill-unlock", "/run/holdfast-drill-unlock-second"
 NEW_KEYS = ("--unlock-file", UNLOCK, "--second-unlock-file", UNLOCK_SECOND)
@@ -38,20 +38,21 @@ def host_loss(run: DrillRun) -> None:
         )
     if key is None or not key.signs:
         raise NotProven("the recovery words were not given", hint="type them at a terminal, or give --words-fd N")
-    run.fresh = True
     if run.production.is_beside(place.root):
         run.find("major", f"place {place.name} is on the disk of the agent's folder: a real loss takes both")
     first = work_and_die(run)
     before = run.effects_of(first)
-    run.event("recovery_started", f"on a fresh root, from place {place.name} and {key.kind}", actor="person")
+    run.event(
+        "recovery_started", f"on {run.on or 'a fresh root'}, from place {place.name} and {key.kind}", actor="person"
+    )
     run.step("take the recovery sheet, or enough shares, from where it is kept")
-    with run.machine(gone=run.production.lost_with_host()) as machine:
-        _check_nothing_left(run, machine)
+    with run.fresh_machine(place=place):
+        _check_nothing_left(run)
         restored = restore(run, key_options=NEW_KEYS, typed=key.typed)
-        after(run, machine, restored, task=first, before=len(before))
+        after(run, restored, task=first, before=len(before))
 
 
-def after(run: DrillRun, machine: Shadow, restored: Json, *, task: str, before: int) -> None:
+def after(run: DrillRun, restored: Json, *, task: str, before: int) -> None:
     """From restored files to a verified step; then everything is compared."""
     works = run.production.journal is not None
     if works:
@@ -60,7 +61,7 @@ def after(run: DrillRun, machine: Shadow, restored: Json, *, task: str, before: 
         _own_check(run)
     run.identity = check_identity(run, incarnation=restored["incarnation"])
     snapshot = restored["restored"]
-    run.state = compare_state(run, run.home_in(machine), snapshot_s=int(snapshot["at"]))
+    run.state = compare_state(run, run.hashes(run.values["home"]), snapshot_s=int(snapshot["at"]))
     tasks = None
     if works:
         listed = run.good("task", "list", "--limit", "100000", "--json", "--home", run.values["home"]).json()["tasks"]
@@ -90,10 +91,12 @@ def _work_again(run: DrillRun, *, task: str, before: int) -> None:
 def _own_check(run: DrillRun) -> None:
     """The agent's own way to start and to say that it works, in its restored folder."""
     own, folder = run.production.home.settings.drills, run.production.home.state
+    more = run.own_environment()
+    run.followed += [one.shown({}) for one in own_steps(own.start, own.check)]
     if own.start:
-        run.get_shadow().start(own.start, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        run.get_shadow().start(own.start, cwd=folder, more=more, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     end = time.monotonic() + WAIT_S
-    while (done := run.run(own.check, cwd=folder)).code != 0 and time.monotonic() < end:
+    while (done := run.run(own.check, cwd=folder, more=more)).code != 0 and time.monotonic() < end:
         time.sleep(CHECK_EVERY_S)
     said = f"{shlex.join(own.check)}: exit {done.code}"
     if run.check("own check", done.code == 0, said):
@@ -130,11 +133,21 @@ def work_and_die(run: DrillRun) -> str:
 
 
 def describe(run: DrillRun) -> str:
+    """What production has acknowledged: with the restored snapshot's line in the timeline, it gives the data loss."""
     journal = run.production.journal
-    return "no journal" if journal is None else f"production's journal at {journal.incarnation}/{journal.sequence}"
+    if journal is None:
+        return "no journal"
+    return f"production's journal at {journal.incarnation}/{journal.sequence} of {iso(journal.newest_ms)}"
 
 
-def _check_nothing_left(run: DrillRun, machine: Shadow) -> None:
+def restored_line(restored: Json) -> str:
+    """A restored snapshot, with how far its journal is."""
+    at, number = iso(int(restored["at"]) * 1000), restored["journal_sequence"]
+    text = f"snapshot {restored['seq']} of {at} from {restored['place']}: {restored['files']} files"
+    return text if number is None else f"{text}; its journal at {restored['incarnation']}/{number}"
+
+
+def _check_nothing_left(run: DrillRun) -> None:
     """From inside: what the loss takes is absent."""
     paths = [str(one) for one in run.production.lost_with_host()]
     there = run.run(("sh", "-c", 'for one in "$@"; do if [ -e "$one" ]; then echo "$one"; fi; done', "sh", *paths)).out
@@ -149,11 +162,8 @@ def restore(run: DrillRun, *, key_options: Iterable[str], typed: Iterable[tuple[
         raise DrillFailed(f"holdfast recover: {done.said}")
     found: Json = done.json()
     restored = found["restored"]
-    at = iso(int(restored["at"]) * 1000)
     run.event("identity_unlocked", f"{run.key.kind if run.key else 'the vault'}; id {found['id']}")
-    run.event(
-        "state_restored", f"snapshot {restored['seq']} of {at} from {restored['place']}: {restored['files']} files"
-    )
+    run.event("state_restored", restored_line(restored))
     if run.production.journal is not None:
         checked = run.act("check the journal", must=False)
         run.check("I11", checked.code == 0, f"holdfast journal check: exit {checked.code}")
@@ -234,8 +244,11 @@ def check_identity(run: DrillRun, *, incarnation: int | None, refused: bool | No
     )
 
 
-def compare_state(run: DrillRun, restored: Path, *, snapshot_s: int) -> out.StateResult:
-    found = compare_files(run.production, restored, snapshot_s=snapshot_s)
+def compare_state(
+    run: DrillRun, restored: Mapping[str, str], *, snapshot_s: int, covered: Covered | None = None
+) -> out.StateResult:
+    """`restored`: the digest of each file of the restored folder."""
+    found = compare_files(run.production, restored, snapshot_s=snapshot_s, covered=covered)
     equal = not found.differing
     text = f"{found.compared} files compared" + (
         "" if equal else f"; not as they were: {', '.join(found.differing[:5])}"

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -40,7 +40,7 @@ from holdfast.identity.statements.statements import find_fault_in_head, follows
 from holdfast.identity.vault.slots import find_unattended
 from holdfast.identity.vault.vault import read_slots
 from holdfast.journal.bind import journal_at
-from holdfast.journal.contract import Filter, Journal
+from holdfast.journal.contract import Filter, Journal, SessionRow
 from holdfast.layout.agent_home import BY_JOURNAL, AgentHome
 from holdfast.layout.covered import CoveredKind, covered_files
 from holdfast.layout.settings import read_fields, write_identity_settings, write_journal_url
@@ -50,6 +50,7 @@ from holdfast.surfaces.report import FOLDER as REPORTS
 
 SHADOW_HOST = "shadow"  # the name of a shadow's machine, so of its workers
 ARBITER = "/srv/holdfast-drill-arbiter"  # in place of a shared journal: one in a file grants nothing
+ENDED = ("succeeded", "failed", "cancelled")
 HASHED_BYTES_MAX = 64 << 20
 HEADS_BYTES_MAX = 64 << 20
 PIECE_BYTES = 1 << 20
@@ -86,6 +87,8 @@ class JournalFacts:
     tasks: frozenset[str]
     live: bool  # a session holds a lease now
     workers: frozenset[str]
+    sessions: tuple[SessionRow, ...] = ()
+    open_tasks: tuple[str, ...] = ()  # the newest ones first
     model_steps: bool = False
 
 
@@ -102,8 +105,8 @@ class Production:
 
     @property
     def folder_places(self) -> tuple[Place, ...]:
-        """Places that a shadow can reach: folders of this machine."""
-        return tuple(one for one in self.places if one.kind is PlaceKind.FOLDER and one.root.is_dir())
+        """Places that a shadow can reach: folders of this machine. A disk that is not mounted leaves an empty one."""
+        return tuple(one for one in self.places if one.kind is PlaceKind.FOLDER and one.own.is_dir())
 
     def is_beside(self, path: Path) -> bool:
         """Whether the path is lost together with the agent's folder: it is on the same disk."""
@@ -174,6 +177,8 @@ async def _journal_facts(home: AgentHome) -> JournalFacts | None:
             tasks=frozenset(str(row.task_id) for row in rows),
             live=any(one.alive for one in sessions),
             workers=frozenset(one.worker for one in sessions),
+            sessions=tuple(sessions),
+            open_tasks=tuple(str(row.task_id) for row in rows if row.state not in ENDED),
             model_steps=await _asks_models(opened, [row.task_id for row in rows[:TASKS_READ]]),
         )
     finally:
@@ -340,23 +345,38 @@ class FilesCompared:
     root_after: str
 
 
-def compare_files(production: Production, restored: Path, *, snapshot_s: int) -> FilesCompared:
-    """`restored`: the agent's folder as the shadow left it, from outside. A file that production has not touched since
-    the snapshot must be there and be equal; one that it has touched counts as lost if it differs."""
+Covered = tuple[tuple[str, CoveredKind], ...]
+
+
+def list_covered(home: AgentHome) -> Covered:
+    """Every file that a backup covers, by its path in the agent's folder."""
+    return tuple(covered_files(home.state, home.covering()))
+
+
+def hashes_in(folder: Path) -> dict[str, str]:
+    """The digest of each file below a folder of this machine."""
+    return {
+        os.path.relpath(path, folder): hash_file(path) for path in _files(folder, skip=None) if os.path.isfile(path)
+    }
+
+
+def compare_files(
+    production: Production, restored: Mapping[str, str], *, snapshot_s: int, covered: Covered | None = None
+) -> FilesCompared:
+    """`restored`: the digest of each file of the agent's folder on the restored machine. A file that production has not
+    touched since the snapshot must be there and be equal; one that it has touched counts as lost if it differs.
+    `covered`: what there was, if production is gone."""
     state = production.home.state
     own = "" if state == production.home.folder else f"{production.home.folder.relative_to(state).as_posix()}/"
     differing: list[str] = []
     lost: list[str] = []
     roots = (hashlib.sha256(), hashlib.sha256())
     count = 0
-    for path, kind in covered_files(state, production.home.covering()):
+    for path, kind in list_covered(production.home) if covered is None else covered:
         mark = production.marks.get(str(state / path))
         if kind is not CoveredKind.FILE or mark is None or path.removeprefix(own) in REWRITTEN:
             continue
-        try:
-            there = hash_file(restored / path)
-        except OSError:
-            there = ""
+        there = restored.get(path, "")
         count += 1
         young = mark.mtime_ns >= snapshot_s * 1_000_000_000
         if there != mark.sha256:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import secrets
 import shlex
@@ -19,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,10 +27,12 @@ from holdfast.core.clock import iso
 from holdfast.downstream.faults import Fault
 from holdfast.downstream.ledger import Done as Effect
 from holdfast.downstream.process import BlockingFarEnd, Kind, start_blocking
+from holdfast.drills.far.machine import open_far
 from holdfast.drills.probe import APP, TASK, variable
 from holdfast.drills.production import Production, gone_in_copy
 from holdfast.errors import NotProven
-from holdfast.host.shadow import Shadow, ShadowPlan, open_shadow
+from holdfast.host.shadow import Machine, Shadow, ShadowPlan, open_shadow
+from holdfast.host.shadowed import RECORDER
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.layout.agent_home import AgentHome
 from holdfast.surfaces import report as out
@@ -43,6 +45,18 @@ ADD_UNLOCK = "give it another way to open: `holdfast identity add-unlock --unloc
 OUTPUT_CHARS_KEPT = 20_000
 HOLDFAST = (sys.executable, "-P", "-m", "holdfast")
 PYTHON = (sys.executable, "-I", "-c")
+# Prints the digest of each file below a folder.
+HASHES = """
+import hashlib, json, os, sys
+found = {}
+for at, _, names in os.walk(sys.argv[1]):
+    for name in names:
+        path = os.path.join(at, name)
+        if os.path.isfile(path) and not os.path.islink(path):
+            with open(path, "rb") as file:
+                found[os.path.relpath(path, sys.argv[1])] = hashlib.file_digest(file, "sha256").hexdigest()
+print(json.dumps(found))
+"""
 Json = dict[str, Any]  # Any: what a command printed with --json
 
 
@@ -135,6 +149,11 @@ class DrillOrder:
     rto_s: float | None = None  # in place of the drill's own target
     observe: Observer = lambda _run, _event: None
     tell: Tell = lambda _text: None
+    on: str = ""  # ssh://...: the machine on which it is restored; empty: a fresh root here
+    rsh: str = ""
+    production: bool = False  # no shadow: the agent itself
+    stand: bool = False  # with a copy that stays
+    rescue_key: Path | None = None  # that opens it
 
 
 @dataclass(slots=True)
@@ -149,10 +168,13 @@ class DrillRun:
     place: Place | None  # from which it restores
     seed: int
     observe: Observer = lambda _run, _event: None
+    on: str = ""
+    rsh: str = ""
+    rescue_key: Path | None = None
     rng: random.Random = field(init=False)
     procedure: Procedure = field(init=False)
     values: dict[str, str] = field(init=False)
-    shadow: Shadow | None = None
+    shadow: Machine | None = None
     began: float = field(default_factory=time.monotonic)
     began_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     events: list[out.Event] = field(default_factory=list[out.Event])
@@ -169,6 +191,7 @@ class DrillRun:
     state: out.StateResult | None = None
     backup: out.BackupResult | None = None
     rpo: out.Rpo | None = None
+    files: list[out.ToolFiles] | None = None
     fresh: bool = False
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _commands: list[bytes] = field(default_factory=list[bytes])
@@ -232,6 +255,30 @@ class DrillRun:
                 self.shadow = before
 
     @contextlib.contextmanager
+    def fresh_machine(self, *, place: Place, copies: Sequence[tuple[Path, Path]] = ()) -> Generator[Machine]:
+        """A machine with nothing of the agent but this place: another one by ssh, or a fresh root here."""
+        self.fresh = True
+        if not self.on:
+            with self.machine(gone=self.production.lost_with_host(), copies=copies) as shadow:
+                yield shadow
+            return
+        before = self.shadow
+        own = self.production.home.settings.backup
+        with open_far(self.on, self.folder, rsh=self.rsh, settings=own, tell=self.deviations) as far:
+            self.shadow = far
+            try:
+                for path in (*self.production.everything(), *(target for _, target in copies)):
+                    if self.run(("test", "-e", str(path))).code == 0:
+                        raise NotProven(f"{self.on} has {path}: it is not fresh", hint="name another machine")
+                self.event("connectivity_restored", f"Holdfast runs on {self.on}")
+                for source, target in ((place.own, place.own), *copies):
+                    far.put(source, target)
+                yield far
+            finally:
+                self.shadow = before
+                self.check("far machine cleared", far.kill(), f"nothing is left on {self.on}")
+
+    @contextlib.contextmanager
     def running_copy(self, *, gone: Iterable[Path] = (), small: Sequence[tuple[Path, int]] = ()) -> Generator[Shadow]:
         """A machine on which a copy of the agent can run: the same folder, keys and places."""
         locked = self.production.find_locked()
@@ -246,10 +293,17 @@ class DrillRun:
         home = str(self.production.home.state)
         self.run(("sh", "-c", 'cp -a "$1" "$1.own" && rm -rf "$1" && mv "$1.own" "$1"', "sh", home))
 
-    def get_shadow(self) -> Shadow:
+    def get_shadow(self) -> Machine:
         if self.shadow is None:
             raise DrillFailed("no machine runs")
         return self.shadow
+
+    def own_shadow(self) -> Shadow:
+        """The machine, which is a shadow on this one."""
+        shadow = self.get_shadow()
+        if not isinstance(shadow, Shadow):
+            raise DrillFailed("this is done on a shadow of this machine alone")
+        return shadow
 
     # commands
 
@@ -263,17 +317,8 @@ class DrillRun:
         shown: Sequence[str] = (),
     ) -> Done:
         """Run a command in the machine and wait for it. `typed`: options whose value goes by a descriptor."""
-        fds: list[int] = []
-        whole = list(words)
-        try:
-            for option, text in typed:
-                fds.append(_pipe(text))
-                whole += [option, str(fds[-1])]
-            began = time.monotonic()
-            process = self.get_shadow().start(whole, more=more, cwd=cwd, give=fds)
-        finally:
-            for one in fds:
-                os.close(one)
+        began = time.monotonic()
+        process = self.get_shadow().start(words, more=more, cwd=cwd, typed=tuple(typed))
         try:
             raw_out, raw_err = process.communicate(timeout=COMMAND_S_MAX)
         except subprocess.TimeoutExpired:
@@ -344,6 +389,10 @@ class DrillRun:
         shadow = self.get_shadow()
         return {variable(kind): f"http://127.0.0.1:{shadow.forward(one.port)}" for kind, one in self.far_ends.items()}
 
+    def own_environment(self) -> dict[str, str]:
+        """For a program of the agent itself on this machine: requests of its tools, without a sandbox, are recorded."""
+        return {RECORDER: str(self.get_shadow().forward(self.far_end("recording").port))}
+
     def start_worker(
         self, *options: str, home: Path | None = None, settings: Mapping[str, str] | None = None
     ) -> Worker:
@@ -394,7 +443,7 @@ class DrillRun:
             effects = {one.base: one for one in self.effects_of(task_id)}
             shown = self.task(task_id)
             for step in shown["steps"]:
-                ended_ms = _ms(step["ended"])
+                ended_ms = self.ms(step["ended"])
                 effect = effects.get(step["ordinal"])
                 if step["state"] == "succeeded" and effect is not None and ended_ms > after_ms:
                     at_ms = max(ended_ms, effect.at_ms)
@@ -403,6 +452,11 @@ class DrillRun:
                     return
             if time.monotonic() > end:
                 raise DrillFailed(f"no step of task {task_id} is verified after {WAIT_S:g} s")
+
+    @staticmethod
+    def ms(text: str) -> int:
+        """A time as `--json` prints it; 0 where there is none."""
+        return int(datetime.fromisoformat(text).timestamp() * 1000) if text else 0
 
     def set_faults(self, kind: Kind, *faults: Fault) -> None:
         self.far_end(kind).faults(*faults)
@@ -421,31 +475,20 @@ class DrillRun:
         """SIGKILL to the process that works; its supervising parent stays. The wall clock, in ms."""
         pid = worker.serving()[-1]
         at_ms = time.time_ns() // 1_000_000
-        if not self.get_shadow().signal(pid, signal.SIGKILL):
+        if not self.own_shadow().signal(pid, signal.SIGKILL):
             raise DrillFailed(f"the worker process {pid} is gone already")
         return at_ms
 
-    def home_in(self, shadow: Shadow) -> Path:
-        """The agent's folder of that machine, seen from outside."""
-        return shadow.outside(self.production.home.state)
+    def hashes(self, folder: str) -> dict[str, str]:
+        """The digest of each file below this folder of the machine."""
+        done = self.run((*PYTHON, HASHES, folder))
+        return {} if done.code else done.json()
+
+    def home_seen(self) -> Path:
+        """The agent's folder of the machine, seen from outside."""
+        return self.own_shadow().outside(self.production.home.folder)
 
 
 def _plain(effect: Effect) -> Json:
     names = ("id", "at_ms", "kind", "key", "reference", "task", "step", "base", "fence")
     return {name: getattr(effect, name) for name in names}
-
-
-def _ms(text: str) -> int:
-    from datetime import datetime
-
-    return int(datetime.fromisoformat(text).timestamp() * 1000) if text else 0
-
-
-def _pipe(text: str) -> int:
-    """A descriptor from which this text can be read once."""
-    reads, writes = os.pipe()
-    try:
-        os.write(writes, text.encode() + b"\n")
-    finally:
-        os.close(writes)
-    return reads

@@ -14,7 +14,7 @@ class RelayUnreachable(Retryable):
 
 
 class RelayUntrusted(StateUnusable):
-    """What answered at the address of a relay is not signed by the relay's key, which stands after `#` in its address.
+    """What answered at the address of a relay is not signed by the relay's key, which its address has after `#`.
     Holdfast used nothing of the answer. Either the relay has a new key, or another server answers in its name."""
 
     code = "relay-untrusted"

@@ -24,13 +24,15 @@ import json
 import os
 import select
 import socket
+import stat
 import subprocess
 import sys
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple, Protocol
+from urllib.parse import unquote
 
 from holdfast.errors import ShadowRefused
 
@@ -50,6 +52,33 @@ class ShadowPlan:
     small: tuple[tuple[Path, int], ...] = ()  # folders on a disk of their own, which has so many bytes
 
 
+class Written(NamedTuple):
+    """By what a later write is told from an earlier one."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+class Machine(Protocol):
+    """Where the commands of a drill run: a shadow here, one on another machine, or production itself."""
+
+    def start(
+        self,
+        words: Sequence[str],
+        *,
+        cwd: Path = Path("/"),
+        more: Mapping[str, str] | None = None,
+        typed: Sequence[tuple[str, str]] = (),
+        stdin: int | IO[bytes] = subprocess.DEVNULL,
+        stdout: int | IO[bytes] = subprocess.PIPE,
+        stderr: int | IO[bytes] = subprocess.PIPE,
+    ) -> subprocess.Popen[bytes]: ...
+
+    def forward(self, port: int) -> int: ...
+
+
 @dataclass(slots=True)
 class Shadow:
     """An open shadow. Its commands are real processes, with the words that a person would type."""
@@ -60,27 +89,41 @@ class Shadow:
     _started: list[subprocess.Popen[bytes]] = field(default_factory=list[subprocess.Popen[bytes]])
     _forwarded: list[socket.socket] = field(default_factory=list[socket.socket])
 
+    @property
+    def pid(self) -> int:
+        """Of its first process, here."""
+        return self._first.pid
+
     def start(
         self,
         words: Sequence[str],
         *,
         cwd: Path = Path("/"),
         more: Mapping[str, str] | None = None,
-        give: Sequence[int] = (),
+        typed: Sequence[tuple[str, str]] = (),
         stdin: int | IO[bytes] = subprocess.DEVNULL,
         stdout: int | IO[bytes] = subprocess.PIPE,
         stderr: int | IO[bytes] = subprocess.PIPE,
     ) -> subprocess.Popen[bytes]:
-        """Start a command. `more` is added to its environment, `give` are descriptors that it gets."""
-        process = subprocess.Popen(
-            [*_PYTHON, _SCRIPT, "enter", str(self._first.pid), str(cwd), *words],
-            env={**environment(), **(more or {})},
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            pass_fds=give,
-            process_group=0,  # Ctrl-C reaches the drill alone, which ends the shadow in order
-        )
+        """Start a command. `more` is added to its environment, `typed` are options whose value is a secret: the
+        command gets a descriptor from which it can be read once."""
+        given = [(option, pipe_with(text)) for option, text in typed]
+        try:
+            process = subprocess.Popen(
+                [
+                    *(*_PYTHON, _SCRIPT, "enter", str(self._first.pid), str(cwd), *words),
+                    *(word for option, fd in given for word in (option, str(fd))),
+                ],
+                env={**environment(), **(more or {})},
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=[fd for _, fd in given],
+                process_group=0,  # Ctrl-C reaches the drill alone, which ends the shadow in order
+            )
+        finally:
+            for _, fd in given:
+                os.close(fd)
         self._started.append(process)
         return process
 
@@ -128,6 +171,16 @@ class Shadow:
                 return upper / os.path.relpath(text, folder)
         return Path(f"{self.plan.folder / 'root'}{text}")
 
+    def written(self) -> dict[str, Written]:
+        """Every path that differs from this machine's, by its path in the shadow: what was written there by any
+        program. Folders only where nothing is in them."""
+        found: dict[str, Written] = {}
+        for layer in (self.plan.folder / "layers").iterdir():
+            start = "/" + unquote(layer.name)
+            _add_written(found, str(layer / "upper"), "" if start == "/" else start)
+        _add_written(found, str(self.plan.folder / "root"), "")
+        return found
+
     def kill(self) -> None:
         """The machine dies: every process in it, at once. Its files stay in the folder."""
         self._first.kill()
@@ -149,7 +202,33 @@ class Shadow:
                 pipe.close()
 
 
+def pipe_with(text: str) -> int:
+    """A descriptor from which this text can be read once."""
+    reads, writes = os.pipe()
+    try:
+        os.write(writes, text.encode() + b"\n")
+    finally:
+        os.close(writes)
+    return reads
+
+
 _PYTHON = (sys.executable, "-I", "-S")
+
+
+def _add_written(found: dict[str, Written], top: str, start: str) -> None:
+    for folder, names, files in os.walk(top):
+        for name in (*files, *(one for one in names if os.path.islink(os.path.join(folder, one)))):
+            with contextlib.suppress(OSError):  # gone again
+                _add_file(found, os.path.join(folder, name), f"{start}{os.path.join(folder, name)[len(top) :]}")
+        if not names and not files and folder != top:
+            with contextlib.suppress(OSError):
+                _add_file(found, folder, f"{start}{folder[len(top) :]}/")
+
+
+def _add_file(found: dict[str, Written], path: str, shown: str) -> None:
+    at = os.lstat(path)
+    if not (stat.S_ISCHR(at.st_mode) and at.st_rdev == 0):  # a whiteout: it is absent
+        found[shown] = Written(at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns)
 
 
 def _layer_name(path: str) -> str:

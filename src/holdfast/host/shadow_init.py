@@ -30,6 +30,7 @@ USER, MOUNTS, PIDS, NET, IPC, UTS = 0x10000000, 0x20000, 0x20000000, 0x40000000,
 NOSUID, NODEV, REMOUNT, READ_ONLY, BIND, RECURSIVE, PRIVATE = 2, 4, 32, 1, 4096, 16384, 1 << 18
 DETACH = 2
 OWN = ("/dev", "/proc", "/sys")
+MARK = "/.holdfast-shadow"  # says that this is a shadow: see shadowed.py
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a folder like others: what is in it appears
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 FILE_BYTES_COPIED = 1 << 20  # of files beside a mount; larger ones are shown read-only
@@ -108,6 +109,8 @@ def make_root(spec: Spec) -> list[str]:
     world.overlay(SHARED_MEMORY)
     for source, target in spec["copies"]:
         copy(source, world.at(target))
+    with open(world.at(MARK), "w", encoding="ascii"):
+        pass
     for path, size in spec["small"]:
         put_on_disk(path, world, size)
     os.chdir(world.root)
@@ -306,6 +309,7 @@ def enter(pid: int, folder: str, words: tuple[str, ...]) -> None:
         os._exit(code if code >= 0 else 128 - code)
     drop_capabilities()
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    os.setsid()  # without a terminal: what is typed into one could be commands outside
     os.chdir(folder)
     os.execvp(words[0], words)
 

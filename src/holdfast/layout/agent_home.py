@@ -58,6 +58,7 @@ class AgentHome:
     rescue_file = _Inside("rescue.json")  # which rescue keys there are, to look at
     heads_file = _Inside("heads.jsonl")  # the chain of signed backup heads
     targets_file = _Inside("targets.jsonl")  # time to recover and data to lose, as people set them
+    written_file = _Inside("written.jsonl")  # which files the code of tools wrote elsewhere
     levels_file = _Inside("levels.jsonl")  # the level, each time that it changed
 
     @property

@@ -246,6 +246,7 @@ class OwnSurface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class SurfacesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    watch: bool = False  # note which files the Python code of tools writes elsewhere
     own: dict[str, OwnSurface] = {}
 
 
@@ -256,6 +257,7 @@ class WatchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class DrillSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     start: tuple[str, ...] = ()  # how an agent that Holdfast does not run is started, in its folder
     check: tuple[str, ...] = ()  # ends with 0 where the restored agent works
+    app: str = ""  # its own app, `module:attribute` or `file.py:attribute`: the drill `tool-files` calls its tools
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -2,14 +2,15 @@
 
 The runbook prints these steps with the agent's real names, and a drill executes them in a shadow, so the two cannot
 differ. A command is what a person types; words in braces are filled in from the agent (`procedure_values`). A step
-without a command is done by hand.
+without a command is done by hand. Some steps are only for agents that have a certain part (`Action.only`), and some
+failures cannot happen to every agent, or nothing can be done about them (`Procedure.find_reason`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -27,6 +28,28 @@ class Rank(StrEnum):
     CONNECTIVITY = "connectivity"
 
 
+class Only(StrEnum):
+    """What an agent must have for a step to be its own."""
+
+    FILE = "a journal in a file"
+    SERVER = "a journal in PostgreSQL"
+    JOURNAL = "a journal"
+    OTHER = "a second place"
+
+
+class Need(StrEnum):
+    """What a person needs before the first step. The runbook says where this agent has it."""
+
+    SHELL = "shell"
+    MACHINE = "machine"
+    SHEET = "sheet"
+    PLACE = "place"
+    FAR_PLACE = "place off the machine"
+    OTHER = "other place"
+    VAULT = "vault"
+    SERVER = "server"
+
+
 class By(StrEnum):
     PERSON = "person"  # who has the paper
     OPERATOR = "operator"  # who has a shell on the machine
@@ -39,6 +62,8 @@ class Action:
     command: tuple[str, ...] = ()  # empty: by hand
     by: By = By.OPERATOR
     expect: str = ""
+    only: Only | None = None
+    drilled: bool = True  # False: no drill runs this command, and the runbook says so
 
     def filled(self, values: Mapping[str, str]) -> tuple[str, ...]:
         """The command with the agent's real names."""
@@ -49,13 +74,49 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What an agent has, as far as failures and steps depend on it."""
+
+    agent: bool = True  # there is one in the folder
+    identity: bool = False
+    journal: bool = False
+    server: bool = False  # the journal is in PostgreSQL
+    places: int = 0
+    models: bool | None = None  # whether its tasks ask models; None: the journal could not be read
+    start: tuple[str, ...] = ()  # [drills] start
+    check: tuple[str, ...] = ()
+
+    def has(self, only: Only | None) -> bool:
+        found = {
+            Only.FILE: self.journal and not self.server,
+            Only.SERVER: self.server,
+            Only.JOURNAL: self.journal,
+            Only.OTHER: self.places > 1,
+        }
+        return only is None or found[only]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Procedure:
     slug: str
     failure: str
+    seen: str  # what a person notices
     rank: Rank
     decides: str  # who may decide to begin
+    needs: tuple[Need, ...] = (Need.SHELL,)
     actions: tuple[Action, ...]
     worked: str  # how to tell that it worked
+    find_reason: Callable[[Parts], str] = lambda _parts: ""  # why nothing of it is for this agent
+
+    def steps(self, parts: Parts) -> tuple[Action, ...]:
+        """Those for this agent. One that does not work by a journal is started by a command of its own."""
+        found: list[Action] = []
+        for one in self.actions:
+            if parts.has(one.only):
+                found.append(one)
+            elif one is _WORKER:
+                found += own_steps(parts.start, parts.check)
+        return tuple(found)
 
     @property
     def digest(self) -> str:
@@ -63,33 +124,87 @@ class Procedure:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _run(title: str, command: str, expect: str = "", by: By = By.OPERATOR) -> Action:
-    return Action(title=title, command=tuple(command.split()), expect=expect, by=by)
+def _run(
+    title: str, command: str, expect: str = "", *, by: By = By.OPERATOR, only: Only | None = None, drilled: bool = True
+) -> Action:
+    return Action(title=title, command=tuple(command.split()), expect=expect, by=by, only=only, drilled=drilled)
 
 
 def _hand(title: str, expect: str = "", by: By = By.PERSON) -> Action:
     return Action(title=title, expect=expect, by=by)
 
 
-def _itself(title: str, expect: str = "") -> Action:
-    return Action(title=title, expect=expect, by=By.HOLDFAST)
+def _itself(title: str, expect: str = "", only: Only | None = None) -> Action:
+    return Action(title=title, expect=expect, by=By.HOLDFAST, only=only)
 
 
 _SHEET = _hand("take the recovery sheet, or enough shares, from where it is kept", "24 words, or 33 on each share")
 _SHOW = _run("see who the agent is", "holdfast identity show --home {home}", "standing: active; id: {id}")
-_CHECK = _run("check the journal", "holdfast journal check --home {home}", "no damage")
-_WORKER = _run("start the worker", "holdfast worker {app} --home {home}", "a line with `serving`")
-_TODO = _run("see what waits for a person", "holdfast todo --home {home}", "every parked task, with its command")
+_JOURNAL = Only.JOURNAL
+_CHECK = _run("check the journal", "holdfast journal check --home {home}", "no damage", only=_JOURNAL)
+_WORKER = _run("start the worker", "holdfast worker {app} --home {home}", "a line with `serving`", only=_JOURNAL)
+_TODO = _run("see what waits for a person", "holdfast todo --home {home}", "every parked task", only=_JOURNAL)
 _DOCTOR = _run("see what is left to do", "holdfast doctor --home {home}", "no line with `damage`")
 _KEEP = "holdfast recover --keep-keys --vault {vault} --place {place} --home {home}"
+_OTHER = _run(
+    "test the other one", "holdfast backup verify {other_name} --home {home}", "verified: yes", only=Only.OTHER
+)
 OWNER, OPERATOR = "the owner of the agent", "the operator on duty"
+ADD = "`holdfast place add NAME ADDRESS`"
 
+
+def no_identity(parts: Parts) -> str:
+    return "" if parts.identity else "the agent has no identity, so it has no keys of its own: `holdfast init NAME`"
+
+
+def no_place(parts: Parts) -> str:
+    return "" if parts.places else f"there is no backup, so nothing can be restored. Add a place today: {ADD}"
+
+
+def no_place_to_lose(parts: Parts) -> str:
+    return "" if parts.places else f"the agent has no backup place: {ADD}"
+
+
+def no_journal(parts: Parts) -> str:
+    return "" if parts.journal else "the agent has no journal"
+
+
+def not_started(parts: Parts) -> str:
+    own = parts.journal or parts.start or parts.check
+    return "" if own else "Holdfast runs no task of this agent: start the agent as you always do"
+
+
+def no_server(parts: Parts) -> str:
+    return "" if parts.server else "the journal is not in PostgreSQL"
+
+
+def no_region(parts: Parts) -> str:
+    return "" if parts.server else "the journal is not in PostgreSQL: a lost region is a lost machine (host-loss)"
+
+
+def no_file(parts: Parts) -> str:
+    if parts.server:
+        return "the journal is in PostgreSQL, and its server checks its own files"
+    return no_journal(parts) or no_place(parts)
+
+
+def no_model(parts: Parts) -> str:
+    return no_journal(parts) or ("no newer task asks a model" if parts.models is False else "")
+
+
+def no_agent(parts: Parts) -> str:
+    return "" if parts.agent else "there is no agent in this folder"
+
+
+# In the order in which an agent is brought back: identity, state, connectivity.
 PROCEDURES: tuple[Procedure, ...] = (
     Procedure(
         slug="keys-lost",
         failure="the vault and its second place are lost or cannot be opened; the agent's folder is there",
+        seen="every command asks for a passphrase that is lost, or says that the vault is missing or damaged",
         rank=Rank.IDENTITY,
         decides=OWNER,
+        needs=(Need.SHELL, Need.SHEET, Need.PLACE),
         actions=(
             _SHEET,
             _run(
@@ -102,27 +217,40 @@ PROCEDURES: tuple[Procedure, ...] = (
             _WORKER,
         ),
         worked="`holdfast identity answer` is accepted under the same id, and a task continues",
+        find_reason=no_identity,
     ),
     Procedure(
         slug="keys-stolen",
         failure="another person has, or may have, the agent's keys",
+        seen="a laptop or server with the vault was stolen; `holdfast doctor` names a record that you did not make",
         rank=Rank.IDENTITY,
         decides=OWNER,
+        needs=(Need.SHELL, Need.SHEET, Need.VAULT),
         actions=(
             _SHEET,
             _run("evict the thief", "holdfast identity evict --paper --home {home}", "standing: active"),
             _SHOW,
-            _run("replace the paper", "holdfast paper replace --home {home}", "new words", by=By.PERSON),
+            _run("replace the paper", "holdfast paper replace --home {home}", "new words", by=By.PERSON, drilled=False),
         ),
         worked="an answer that is signed with the old keys is refused, and a worker with the old keys ends",
+        find_reason=no_identity,
     ),
     Procedure(
         slug="host-loss",
         failure="the machine is gone, with the agent's folder, its journal and its keys",
+        seen="the machine does not answer and will not come back",
         rank=Rank.STATE,
         decides=OWNER,
+        needs=(Need.MACHINE, Need.SHEET, Need.FAR_PLACE),
         actions=(
             _SHEET,
+            _run(
+                "if the journal's database is there: restore the agent, and continue with that journal",
+                "holdfast recover --place {place} --home {home} --vault {vault} --second {second} --journal {journal}",
+                "state: restored snapshot ...; id: {id}. Then leave the next step out",
+                only=Only.SERVER,
+                drilled=False,
+            ),
             _run(
                 "restore the agent on a new machine",
                 "holdfast recover --place {place} --home {home} --vault {vault} --second {second}",
@@ -135,46 +263,81 @@ PROCEDURES: tuple[Procedure, ...] = (
             _run("see which secrets to rotate", "holdfast secret list --home {home}", "every name; rotate each"),
         ),
         worked="the same id answers a challenge, and a task does its next step once",
+        find_reason=no_place,
     ),
     Procedure(
         slug="region-loss",
         failure="a region is gone or cut off, with its server of the journal",
+        seen="the server of the journal does not answer, and neither do the workers of its region",
         rank=Rank.STATE,
         decides=OWNER,
+        needs=(Need.SHELL, Need.SERVER, Need.VAULT),
         actions=(
             _hand("promote the standby server in the other region", "it accepts writes", by=By.OPERATOR),
+            _run(
+                "only if the standby lacked commits: make it the journal",
+                "holdfast recover --journal {journal} --home {home}",
+                "open tasks in doubt: ...",
+                drilled=False,
+            ),
             _CHECK,
             _WORKER,
         ),
         worked="no commit is lost, and the old region is refused after it heals",
+        find_reason=no_region,
     ),
     Procedure(
         slug="store-failover",
         failure="the PostgreSQL server of the journal fails over to its standby",
+        seen="workers report that the journal cannot be reached, for some seconds",
         rank=Rank.STATE,
         decides=OPERATOR,
+        needs=(Need.SHELL, Need.SERVER, Need.VAULT),
         actions=(_itself("workers reconnect and confirm every commit in doubt"), _CHECK),
         worked="no commit is lost, and no commit is in doubt",
+        find_reason=no_server,
     ),
     Procedure(
         slug="old-backup",
         failure="an older state of the journal is put back: effects were made after it",
+        seen="a worker refuses to start: the journal is older than what this machine has committed",
         rank=Rank.STATE,
         decides=OPERATOR,
-        actions=(_run("restore the snapshot; the keys stay", _KEEP, "open tasks in doubt: ..."), _WORKER, _TODO),
+        needs=(Need.SHELL, Need.PLACE, Need.VAULT),
+        actions=(
+            _run(
+                "make the older journal in the database the journal",
+                "holdfast recover --journal {journal} --home {home}",
+                "open tasks in doubt: ...",
+                only=Only.SERVER,
+                drilled=False,
+            ),
+            _run("restore the snapshot; the keys stay", _KEEP, "open tasks in doubt: ...", only=Only.FILE),
+            _WORKER,
+            _TODO,
+        ),
         worked="no effect is made twice; what was done after the snapshot is adopted or parked",
+        find_reason=lambda parts: no_journal(parts) or no_place(parts),
     ),
     Procedure(
         slug="journal-damage",
         failure="the journal's file is damaged",
+        seen="a worker or `holdfast doctor` says `damage`",
         rank=Rank.STATE,
         decides=OPERATOR,
-        actions=(_CHECK, _run("restore it from a backup; the keys stay", _KEEP, "state: restored snapshot"), _WORKER),
+        needs=(Need.SHELL, Need.PLACE, Need.VAULT),
+        actions=(
+            _run("check the journal", "holdfast journal check --home {home}", "what is damaged; without damage, stop"),
+            _run("restore it from a backup; the keys stay", _KEEP, "state: restored snapshot"),
+            _WORKER,
+        ),
         worked="`holdfast journal check` finds no damage, and a task continues",
+        find_reason=no_file,
     ),
     Procedure(
         slug="disk-full",
         failure="the disk with the journal is full",
+        seen="tasks wait, and a notice says that the disk is full",
         rank=Rank.STATE,
         decides=OPERATOR,
         actions=(
@@ -184,61 +347,80 @@ PROCEDURES: tuple[Procedure, ...] = (
             _DOCTOR,
         ),
         worked="the waiting task continues; nothing was sent while the disk was full",
+        find_reason=no_journal,
     ),
     Procedure(
         slug="place-lost",
         failure="a backup place is gone",
+        seen="a notice says that a place fails or has no new backup",
         rank=Rank.STATE,
         decides=OPERATOR,
+        needs=(Need.SHELL, Need.OTHER, Need.VAULT),
         actions=(
             _run("see which place is gone", "holdfast backup list --places --home {home}", "{place_name}: an error"),
-            _run("test the other one", "holdfast backup verify {other_name} --home {home}", "verified: yes"),
+            _OTHER,
             _run("stop using the lost place", "holdfast place remove {place_name} --home {home}"),
-            _hand("add a new place on another disk or host: holdfast place add NAME ADDRESS", by=By.OPERATOR),
+            _hand("add a new place on another disk or host: `holdfast place add NAME ADDRESS`", by=By.OPERATOR),
         ),
         worked="`holdfast backup verify` restores the newest snapshot from another place",
+        find_reason=no_place_to_lose,
     ),
     Procedure(
         slug="backup-tampered",
         failure="a backup was changed, or put back to an older state",
+        seen="a notice says that a test restore failed, or that a place is behind",
         rank=Rank.STATE,
         decides=OPERATOR,
+        needs=(Need.SHELL, Need.OTHER, Need.VAULT),
         actions=(
             _run("test the place", "holdfast backup verify {place_name} --home {home}", "verified: no"),
             _run("look for a rollback", "holdfast backup list --places --home {home}", "a warning about {place_name}"),
-            _run("test the other one", "holdfast backup verify {other_name} --home {home}", "verified: yes"),
+            _OTHER,
         ),
         worked="the bad place is named, and the other one restores",
+        find_reason=no_place_to_lose,
     ),
     Procedure(
         slug="process-kill",
         failure="the worker process died",
+        seen="no worker runs, and tasks do not continue",
         rank=Rank.STATE,
         decides="no decision is needed",
-        actions=(_WORKER, _itself("`holdfast worker` starts its worker process again and resumes every task"), _TODO),
+        needs=(Need.SHELL, Need.VAULT),
+        actions=(
+            _WORKER,
+            _itself("`holdfast worker` starts its worker process again and resumes every task", only=_JOURNAL),
+            _TODO,
+        ),
         worked="the task continues at the step where it was; no effect is made twice",
+        find_reason=not_started,
     ),
     Procedure(
         slug="hand-off",
         failure="the agent restarts and remembers nothing",
+        seen="the agent asks what it should do, or a person or another model takes over",
         rank=Rank.STATE,
         decides="no decision is needed",
         actions=(
             _run("read where the agent was", "holdfast handoff --home {home}", "done, pending, decided, changed"),
         ),
         worked="the file alone answers: where are we, what is pending, what is decided, what changed",
+        find_reason=no_journal,
     ),
     Procedure(
         slug="two-alive",
         failure="two copies of the agent run",
+        seen="a worker waits and says that another instance has the lease; or effects come from two machines",
         rank=Rank.CONNECTIVITY,
         decides=OWNER,
+        needs=(Need.SHELL, Need.VAULT),
         actions=(
             _hand("stop the copy that should not run", by=By.OPERATOR),
             _DOCTOR,
-            _hand("if both must be locked out: holdfast identity evict --paper", by=By.PERSON),
+            _hand("if both must be locked out: `holdfast identity evict --paper`", by=By.PERSON),
         ),
         worked="one copy acts; the other one waits and says why",
+        find_reason=no_agent,
     ),
     Procedure(
         slug="relay-lost",
@@ -286,18 +468,33 @@ PROCEDURES: tuple[Procedure, ...] = (
     Procedure(
         slug="provider-lost",
         failure="the model endpoint of a region is gone, with its cache and sessions",
+        seen="tasks wait for a model, and notices name the endpoint",
         rank=Rank.CONNECTIVITY,
         decides="no decision is needed",
+        needs=(Need.SHELL, Need.VAULT),
         actions=(_itself("the next turn asks another endpoint, with the same messages from the journal"), _TODO),
         worked="the next turn is answered, and its prefix is equal byte for byte",
+        find_reason=no_model,
     ),
 )
+
+
+def own_steps(start: Sequence[str], check: Sequence[str]) -> tuple[Action, ...]:
+    """How an agent that Holdfast does not run is started and tested: [drills] in its settings."""
+
+    def plain(words: Sequence[str]) -> tuple[str, ...]:  # they have no words in braces to fill in
+        return tuple(word.replace("{", "{{").replace("}", "}}") for word in words)
+
+    begin = Action(title="start the agent, in its folder", command=plain(start))
+    test = Action(title="see that it works, in its folder", command=plain(check), expect="exit code 0")
+    return tuple(one for one in (begin, test) if one.command)
 
 
 # Not a failure: what is tried every day.
 TEST_RESTORE = Procedure(
     slug="test-restore",
     failure="nothing failed: the newest snapshot is restored for a test",
+    seen="nothing",
     rank=Rank.STATE,
     decides="no decision is needed",
     actions=(
@@ -306,9 +503,19 @@ TEST_RESTORE = Procedure(
     worked="every file that has not changed since is equal",
 )
 
+TOOL_FILES = Procedure(
+    slug="tool-files",
+    failure="nothing failed: what each tool writes is looked at",
+    seen="nothing",
+    rank=Rank.STATE,
+    decides="no decision is needed",
+    actions=(_itself("each tool runs alone, with the arguments of its newest call", "how it ended, what it wrote"),),
+    worked="whatever a tool leaves is in `run.scratch` or in the agent's folder",
+)
+
 
 def get_procedure(slug: str) -> Procedure:
-    return next(one for one in (*PROCEDURES, TEST_RESTORE) if one.slug == slug)
+    return next(one for one in (*PROCEDURES, TEST_RESTORE, TOOL_FILES) if one.slug == slug)
 
 
 def procedure_values(
@@ -328,6 +535,7 @@ def procedure_values(
         "second": str(home.second or "SECOND"),
         "log": str(home.log_file),
         "escrow": str(escrow),
+        "journal": home.journal_url or "URL",
         "place": "PLACE" if place is None else place.address,
         "place_name": "PLACE" if place is None else place.name,
         "other_name": "OTHER" if other is None else other.name,

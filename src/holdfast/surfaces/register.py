@@ -37,6 +37,7 @@ from holdfast.relay.surfaces import found_relays
 from holdfast.surfaces.level import LevelReport, judge_level
 from holdfast.surfaces.report import DrillSummary, read_reports
 from holdfast.surfaces.targets import read_targets
+from holdfast.surfaces.tool_files import found_tool_files
 from holdfast.views.surfaces import find_doubts, found_tasks
 
 PASSED = ("pass", "pass with findings")
@@ -120,6 +121,8 @@ def _look_at_files(home: AgentHome, targets: Targets, now_ms: int, deep: bool) -
     own = home.settings.surfaces.own
     parts.append(Found(surfaces=tuple(_own(home, name, one, targets, now_ms) for name, one in own.items())))
     parts.append(_guarded("drills", lambda: Found(facts=drill_facts(read_reports(home)))))
+    if deep:
+        parts.append(_guarded("files", lambda: found_tool_files(home)))
     return cover, joined(parts), outside
 
 

@@ -197,6 +197,15 @@ class ConnectivityResult(Part, frozen=True, kw_only=True):
     lost: int
 
 
+class ToolFiles(Part, frozen=True, kw_only=True):
+    """What one tool left when it ran alone."""
+
+    tool: str
+    ran: Literal["function", "sandbox", "not run"]
+    ended: str
+    files: tuple[str, ...]  # outside of `run.scratch` and of what a backup covers
+
+
 class Invariant(Part, frozen=True, kw_only=True, rename={"passed": "pass"}):
     code: str
     passed: bool
@@ -212,6 +221,7 @@ class Results(Part, frozen=True, kw_only=True):
     backup: BackupResult | None
     connectivity: ConnectivityResult | None
     invariants: tuple[Invariant, ...]
+    files: tuple[ToolFiles, ...] | msgspec.UnsetType | None = msgspec.UNSET  # left out by reports of earlier versions
 
 
 class Finding(Part, frozen=True, kw_only=True):

@@ -103,6 +103,27 @@ def add_parser(commands: Commands) -> None:
           holdfast drill findings --json
         """)
     add_options(parser, "--home", "--json")
+    parser = new_verb(verbs, "stand", imported("drill.stand")).help("""
+        list, bring forward or end standing copies
+
+        A standing copy is the newest snapshot of an agent, restored beside it with a rescue key by `holdfast drill run
+        host-loss --stand`. It can be read, and neither signs nor sends. While a worker of the agent runs, the copy
+        follows each verified snapshot. `forward` brings it to the newest one now, `end` removes it.
+        columns:
+          agent     its name
+          snapshot  the number of the snapshot
+          made      when the snapshot was made
+          behind    yes: there is a newer verified snapshot
+          folder    where the copy is
+        examples:
+          holdfast drill stand
+          holdfast drill stand forward --home ~/agents/ada
+          holdfast drill stand end --home ~/agents/ada
+        """)
+    parser.add_argument(
+        "act", metavar="ACT", nargs="?", choices=("list", "forward", "end"), default="list", help="default: list"
+    )
+    add_options(parser, "--home", "--json")
     parser = new_verb(verbs, "schedule", imported("drill.run", "run_schedule")).help("""
         print or install a timer for drills
 
@@ -128,6 +149,7 @@ def _add_run(verbs: Commands) -> None:
         examples:
           holdfast drill run host-loss
           holdfast drill run --quarterly --home ~/agents/ada
+          holdfast drill run --quarterly --on ssh://root@spare.example
           holdfast drill run --deploy --json
           holdfast drill run --daily --rescue-key /mnt/keys/ada-rescue
           holdfast drill run --all --words-fd 3 3< /dev/shm/words
@@ -141,6 +163,20 @@ def _add_run(verbs: Commands) -> None:
     add_options(parser, "--home")
     parser.add_argument(
         "--place", metavar="NAME", default="", help="restore from this place (default: one on another disk)"
+    )
+    parser.add_argument(
+        "--on",
+        metavar="ADDRESS",
+        default="",
+        help="of host-loss, and of test-restore with a rescue key: restore on this machine, ssh://user@host:port; it "
+        "needs an ssh server and the same version of Python (default: a fresh root on this machine)",
+    )
+    parser.add_argument("--rsh", metavar="COMMAND", default="", help="use this command instead of ssh for --on")
+    add_flag(
+        parser,
+        "--production",
+        "not in a shadow: kill the worker that serves now (process-kill), or read its own hand-off file (hand-off); "
+        "asks for the agent's name",
     )
     parser.add_argument("--seed", metavar="N", type=_whole, help="for random moments (default: another one each time)")
     parser.add_argument(
@@ -156,7 +192,13 @@ def _add_run(verbs: Commands) -> None:
         "--rescue-key",
         metavar="FILE",
         default="",
-        help="of test-restore: read the backup with this key, on a fresh root",
+        help="of test-restore: read the backup with this key, on a fresh root; of --stand: what restores the copy",
+    )
+    add_flag(
+        parser,
+        "--stand",
+        "of host-loss: keep a restored copy, which a worker brings forward with each verified snapshot; of "
+        "test-restore: test that copy. `holdfast drill stand` shows and ends it",
     )
     add_words_options(parser)
     add_options(parser, "--json")

@@ -21,6 +21,7 @@ from holdfast.cli.signals import Ended
 from holdfast.core.clock import SystemClock
 from holdfast.drills.catalogue import DRILLS, SETS, Drill, get_drill
 from holdfast.drills.execute import DrillDone, run_drill
+from holdfast.drills.far.machine import parse_target
 from holdfast.drills.run import DrillKey, DrillOrder, DrillRun
 from holdfast.errors import EXIT_FAILED, EXIT_UNRESOLVED, BadInput, BadPhrase, BadShare, HoldfastError, NotProven
 from holdfast.identity.acts.paper_acts import find_phrase
@@ -28,9 +29,12 @@ from holdfast.identity.files.own_log import find_own_log
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.speaker.open_speaker import open_speaker
 from holdfast.layout.agent_home import AgentHome
+from holdfast.layout.rescued import check_not_rescued
 from holdfast.surfaces.report import read_reports
 
 DAY_MS = 86_400_000
+FAR = ("host-loss", "test-restore")
+OWN = tuple(one.slug for one in DRILLS if one.on_production is not None)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,9 +44,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, home: AgentHome) -> int:
+    check_not_rescued(home.folder)
+    if sum(map(bool, (args.on, args.stand, args.production))) > 1:
+        raise BadInput("--on, --stand and --production exclude each other", hint="give one of them")
     drills = _chosen(args, home)
+    on = parse_target(args.on) if args.on else ""
+    for one in drills:
+        if args.stand and one.on_stand is None:
+            raise BadInput(f"--stand: {one.slug} keeps no copy", hint="only host-loss and test-restore do")
+        if on and one.slug not in FAR:
+            raise BadInput(f"--on: {one.slug} restores nothing on another machine", hint=f"only {' and '.join(FAR)} do")
     if not drills:
         return _finish(args, [])
+    if args.production:
+        _confirm_production(drills, home)
     key = _key(args, home) if any(one.words for one in drills) else None
     rescue = DrillKey(kind="rescue key", file=path_of(args.rescue_key)) if args.rescue_key else None
     if rescue is not None and not path_of(args.rescue_key).is_file():
@@ -69,11 +84,30 @@ def _run(args: argparse.Namespace, home: AgentHome) -> int:
                 lead=args.lead,
                 observe=_silent if args.json else _show,
                 tell=talk,
+                on=on,
+                rsh=args.rsh,
+                production=args.production,
+                stand=args.stand,
+                rescue_key=path_of(args.rescue_key) if args.rescue_key else None,
             )
             done.append(run_drill(drill, order))
             if not args.json:
                 _tell(done[-1])
     return _finish(args, done)
+
+
+def _confirm_production(drills: list[Drill], home: AgentHome) -> None:
+    """A person types the agent's name. There is no option that answers this. Raises BadInput."""
+    for one in drills:
+        if one.on_production is None:
+            raise BadInput(f"--production: {one.slug} runs in a shadow alone", hint=f"only {' and '.join(OWN)} may")
+    if not sys.stdin.isatty():
+        raise BadInput("--production asks for the agent's name, and stdin is not a terminal", hint="run it yourself")
+    names = ", ".join(one.slug for one in drills)
+    talk(f"{names}: on production, {home.name} in {home.folder}. Work that is under way is interrupted, then resumed.")
+    print(f"type {home.name!r} to continue: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != home.name:
+        raise BadInput("not confirmed: nothing was done", hint=f"type {home.name!r}")
 
 
 def _chosen(args: argparse.Namespace, home: AgentHome) -> list[Drill]:

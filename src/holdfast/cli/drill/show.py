@@ -10,9 +10,9 @@ from holdfast.cli.input.agent_places import path_of, read_log_file
 from holdfast.cli.screen.screen import ago, clock_time, finish, print_json, print_table, talk
 from holdfast.core.clock import SystemClock, iso
 from holdfast.drills.catalogue import DRILLS
-from holdfast.drills.document import find_evidence_faults
-from holdfast.drills.export import html, markdown
-from holdfast.drills.signoff import check_signoff, sign_report
+from holdfast.drills.document.build import find_evidence_faults
+from holdfast.drills.document.export import html, markdown
+from holdfast.drills.document.signoff import check_signoff, sign_report
 from holdfast.errors import BadInput, BadRecord, HoldfastError, ReportInvalid
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.log.log import replay

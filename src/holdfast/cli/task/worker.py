@@ -8,7 +8,11 @@ from holdfast.cli.command import Commands, add_list, add_options, new_command
 from holdfast.cli.input.input_journal import journal_of
 
 PORT_MAX = 65_535
-JOBS = ("holdfast.surfaces.alarms:keep_watch", "holdfast.app.profile_job:keep_published")
+JOBS = (
+    "holdfast.surfaces.alarms:keep_watch",
+    "holdfast.drills.standing.job:keep_forward",
+    "holdfast.app.profile_job:keep_published",
+)
 
 
 def add_parser(commands: Commands) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import secrets
 import ssl
 from dataclasses import dataclass
@@ -189,7 +190,8 @@ class RelayLink:
             for event in (h11.Request(method=method, target=target, headers=headers), h11.Data(body)):
                 writer.write(connection.send(event) or b"")
             writer.write(connection.send(h11.EndOfMessage()) or b"")
-            await writer.drain()
+            with contextlib.suppress(ConnectionError):  # it may have answered, and closed, before it had read all
+                await writer.drain()
             return await _received(connection, reader)
         finally:
             writer.transport.abort()  # nothing more is read or written; a close handshake could take for ever

@@ -1,8 +1,9 @@
 """Finding another agent: by its handle at a relay, or by its id, and how much of the answer is confirmed.
 
 No relay is believed alone. The profile proves itself against the key log; the log is asked for at every relay that the
-profile names and at those that the asker knows, and whoever shows less or something else is named. What was seen of an
-agent before is kept in `peers.json` beside the asker's own files: an older profile is refused, whoever serves it.
+profile names and at those that the asker knows, and a relay that shows less or something else is named. What was seen
+of an agent before is kept in `peers.json` beside the asker's own files: an older profile is refused, whichever relay
+serves it.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ async def _log_at(relay: WitnessRelay, id: AgentId, port: Signatures) -> LogCopy
 
 def _joined(answers: Sequence[SourceAnswer], id: AgentId, port: Signatures) -> KeyLog | None:
     """The log that one operator's relays show: `observe` refuses a first sight of one operator alone, and a person who
-    looks is told so instead."""
+    looks gets a warning instead."""
     operators = {one.operator for one in answers}
     return (
         merge_copies(None, [one.copy for one in answers], id=id, port=port) if len(operators) < OPERATORS_MIN else None

@@ -5,8 +5,8 @@ and the daily renewal are both: take the newest of what is here and what the rel
 sign, keep it here, and only then send it. So a kill leaves a profile that the next run sends again, a restored folder
 continues from what the relays hold, and no version is signed twice by one folder.
 
-Whose content is continued: that of the newest profile which still stands. After a theft or a recovery no profile of
-the thief's time stands, so what he wrote into it is not signed again; then only what this folder itself kept counts.
+Whose content is continued: that of the newest profile which is still valid. After a theft or a recovery no profile of
+the thief's time is, so what he wrote into it is not signed again; then only what this folder itself kept counts.
 
 The time at which a profile ends is the same for a whole day, counted from an hour of the agent's own. So hosts that
 share an agent and renew at the same time sign the same bytes, and not all agents of the world renew at midnight.
@@ -28,7 +28,7 @@ from holdfast.identity.files.public_file import change_identity
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.ed25519 import Signatures
-from holdfast.identity.records.encodings import AgentId
+from holdfast.identity.records.encodings import AgentId, digest_of
 from holdfast.identity.records.signed import Family, Reason, Refusal, Signed
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.statements.certificate import find_not_signed_by
@@ -54,7 +54,7 @@ class ProfileContent:
     handles: tuple[str, ...] = ()
     enc: tuple[EncryptionKey, ...] = ()
     policy: Policy = ()
-    left: tuple[str, ...] = ()  # addresses with keys, so that they can be told of later moves
+    left: tuple[str, ...] = ()  # addresses with keys, so that they get later profiles too
 
     @classmethod
     def of(cls, profile: Profile) -> ProfileContent:
@@ -73,7 +73,7 @@ class PublishedProfile:
     signed: Signed[Profile] | None
     said: dict[str, str] = field(default_factory=dict[str, str])
     foreign: bool = False  # the newest one was not made by this folder: by another host, or by a thief
-    forks: tuple[str, ...] = ()  # relays that hold two profiles of one rank
+    forks: dict[str, str] = field(default_factory=dict[str, str])  # relays with evidence, by url: its digest
 
 
 # decisions
@@ -210,8 +210,21 @@ async def publish_profile(
     if local is None or local.digest != signed.digest:
         _keep(home, signed)
     said = await _sent(signed, log, _to_tell(content, more), port)
-    forks = tuple(url for url, why in said.items() if why.startswith(Reason.FORK))
+    forks = await find_forks(tuple(map(address_of, content.relays)), log.id, port=port)
     return PublishedProfile(signed=signed, said=said, foreign=foreign, forks=forks)
+
+
+async def find_forks(relays: Sequence[WitnessRelay], id: AgentId, *, port: Signatures) -> dict[str, str]:
+    """The relays that hold statements of this agent which contradict each other, by url; the digest of the lines."""
+
+    async def lines_at(relay: WitnessRelay) -> tuple[bytes, ...]:
+        try:
+            return await open_link(relay, port=port).find_evidence(id)
+        except (HoldfastError, OSError):
+            return ()
+
+    found = await asyncio.gather(*map(lines_at, relays))
+    return {one.url: digest_of(join_lines(lines)) for one, lines in zip(relays, found, strict=True) if lines}
 
 
 async def bring_log(link: RelayLink, log: KeyLog) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from holdfast.identity.witness.relay_link import open_link
 from holdfast.identity.witness.witness_relay import split_copy
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.witness_address import WitnessRelay
-from holdfast.relay.client.profile import find_own_profile, is_signed_by, operator_of, own_relays
+from holdfast.relay.client.profile import DAY_S, find_own_profile, is_signed_by, operator_of, own_relays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,16 @@ async def look_at_relays(home: AgentHome, *, port: Signatures) -> list[RelayStat
     log = read_own_log(home.folder, port)
     own = find_own_profile(home)
     return list(await asyncio.gather(*(_look(one, log, own, port) for one in own_relays(home))))
+
+
+def find_stale_profile(home: AgentHome, *, port: Signatures) -> str:
+    """Why others may no longer use the agent's newest profile, or soon will not; empty where they may."""
+    own = find_own_profile(home)
+    if own is None:
+        return ""
+    if own.record.position != read_own_log(home.folder, port).position:
+        return "the profile was signed by keys that are replaced now"
+    return "the profile ends within a week" if own.record.exp < time.time() + 7 * DAY_S else ""
 
 
 def one_operator(found: list[RelayStatus]) -> str:

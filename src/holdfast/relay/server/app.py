@@ -178,7 +178,7 @@ class Relay:
         if lines.pop() or not 0 < len(lines) <= limits.RECEIPTS_MAX + 1:
             why = f"the body must be a record and at most {limits.RECEIPTS_MAX} receipts, each a line"
             raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, why)
-        self._spend("agent", id_)
+        self._spend("agent", f"{id_} {asked.sender}")
         try:
             named = id_of(parse_record(lines[0]))
         except BadRecord as error:
@@ -293,7 +293,7 @@ class Relay:
         return log
 
     def _parsed(self, asked: Asked, parse: Callable[[bytes], Signed[T]]) -> Signed[T]:
-        self._spend("agent", asked.id)
+        self._spend("agent", f"{asked.id} {asked.sender}")
         try:
             signed = parse(asked.body.removesuffix(b"\n"))
         except BadRecord as error:
@@ -316,17 +316,15 @@ class Relay:
         return Response(await asyncio.to_thread(self._figures), media_type="text/plain; version=0.0.4")
 
     def _figures(self) -> str:
-        counted = {
-            "mail": "mails",
-            "agent": "agents",
-            "handle": "handles",
-            "invite": "invites",
-            "evidence": "evidence_lines",
-        }
+        counted = {"agent": "agents", "handle": "handles", "invite": "invites", "evidence": "evidence_lines"}
         rows = self.store.read(
             lambda db: {name: db.execute(f"SELECT count(*) FROM {name}").fetchall()[0][0] for name in counted}
         )
         lines = [f"holdfast_relay_{counted[name]} {count}" for name, count in rows.items()]
+        waiting, held = self.store.read(
+            lambda db: db.execute("SELECT total(waiting), total(held) FROM mailbox").fetchall()[0]
+        )
+        lines += [f"holdfast_relay_mails_waiting {waiting:.0f}", f"holdfast_relay_mails_held {held:.0f}"]
         lines += [
             f'holdfast_relay_requests_total{{method="{method}",status="{status}"}} {count}'
             for (method, status), count in sorted(self.counts.items())

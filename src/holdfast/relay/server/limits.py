@@ -28,7 +28,8 @@ class Rate:
 
 READS = Rate(burst=600, per_s=50)  # of one address; a host may run a fleet of agents
 WRITES = Rate(burst=200, per_s=10)  # of one address
-AGENT_WRITES = Rate(burst=60, per_s=1)  # for one agent, from wherever: its log has limits of its own besides
+# For one agent, of one address: a stranger who writes rubbish for an agent must not use up what its owner has.
+AGENT_WRITES = Rate(burst=60, per_s=1)
 
 
 @dataclass(slots=True)

@@ -132,7 +132,8 @@ async def _serve(relay: Relay, *, started: Callable[[RunningRelay], None]) -> No
     )
     door = _listening(host, port)
     listen = _shown(*door.getsockname()[:2])
-    shown = settings.url if port else f"http://{listen}"  # a port that the system chose
+    scheme = "https" if settings.tls_cert else "http"
+    shown = settings.url if port else f"{scheme}://{listen}"  # a port that the system chose
 
     relay.settings = msgspec.structs.replace(settings, url=shown)
 

@@ -41,12 +41,13 @@ from holdfast.runtime.session.deadlines import Deadlines
 from holdfast.runtime.session.deadman import Timer
 from holdfast.runtime.session.lease import BoundLease, Right, SessionLease
 from holdfast.runtime.session.task_writer import Flusher, TaskWriter
-from holdfast.runtime.step.attempt import Caller
+from holdfast.runtime.step.attempt import Caller, WatchedCaller
 from holdfast.runtime.step.steps import Steps
 from holdfast.runtime.task.execute import execute, rest_as_defect, why_ended
 from holdfast.runtime.task.run import Run
 from holdfast.runtime.task.task import SCOPE_NAME, TaskType
 from holdfast.runtime.tool.blocking import ChildPool, Threads
+from holdfast.runtime.tool.file_watch import FileWatch
 
 CLAIM_EVERY_S, TROUBLE_EVERY_S, AGAIN_S = 0.01, 5.0, 0.5
 CANCELS_MAX, CANCEL_EVERY_S = 3, 1.0  # for a run whose code swallows the first ones
@@ -76,8 +77,10 @@ class Engine:
         build: Build = NO_BUILD,
         room: Room | None = None,
         pacing: Pacing = ALONE,
+        files: FileWatch | None = None,
     ) -> None:
         self._pacing = pacing
+        self._files = files
         self._memory = memory
         self._post = post
         self._right = right
@@ -168,7 +171,7 @@ class Engine:
         right = self._right
         self.lease = SessionLease(session, self.clock) if right is None else BoundLease(session, self.clock, right)
         self._arm()
-        self._children = ChildPool(session.lock_fd())
+        self._children = ChildPool(session.lock_fd(), watch=self._files)
         self.log.event("session-begun", session=session.session_id, worker=name)
         return session
 
@@ -197,7 +200,8 @@ class Engine:
             secrets=self._secrets,
             log=self.log,
         )
-        caller = Caller(
+        make = Caller if self._files is None else partial(WatchedCaller, files=self._files)
+        caller = make(
             lease=self.lease,
             children=self._children,
             threads=self._threads,

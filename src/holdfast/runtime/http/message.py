@@ -81,6 +81,11 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
     shown: str
 
 
+def recorder_at(port: int) -> Destination:
+    """The recording far end of a drill, which takes a request whatever its URL is."""
+    return Destination(tls=False, host="127.0.0.1", port=port, host_header="", path="", shown="the drill's recorder")
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """A request ready to be handed to the kernel, and the parser that awaits its answer."""
 

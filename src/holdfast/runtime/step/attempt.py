@@ -30,6 +30,7 @@ from holdfast.runtime.session.deadlines import EXACT_BELOW_S, Deadlines
 from holdfast.runtime.session.lease import SessionLease
 from holdfast.runtime.tool.blocking import ChildPool, Threads
 from holdfast.runtime.tool.child import CALL_FIELDS, Unkept
+from holdfast.runtime.tool.file_watch import FileWatch
 from holdfast.runtime.tool.started import A_PROCESS, Started
 from holdfast.runtime.tool.tool import Absent, Apply, Call, FindAnswer, Found, Many, Tool, Unsure
 
@@ -230,7 +231,7 @@ class Caller:
             fields = {name: getattr(call, name) for name in (*CALL_FIELDS, "folder")}
             left_at = self.lease.session.left_at(send.slot)
             return await self.children.run(
-                tool.target, fields, args, tool.timeout_s, before_send=send.mark, left_at=left_at
+                tool.target, fields, args, tool.timeout_s, before_send=send.mark, left_at=left_at, name=tool.name
             )
         send.mark()
         return await self.deadlines.run(
@@ -241,6 +242,19 @@ class Caller:
         value = await self.threads.run(bound)
         # A plain function around an async one: what it returned has not happened yet.
         return await value if inspect.isawaitable(value) else value
+
+
+@dataclass(slots=True, kw_only=True, repr=False)
+class WatchedCaller(Caller):
+    """Notes which files the calls write. A class of its own: without it no call pays for it."""
+
+    files: FileWatch
+
+    async def attempt(
+        self, tool: Tool[..., Any], step: StepView, args: Args, task_id: str, send: Send, folder: Path | None = None
+    ) -> AttemptOutcome:
+        with self.files.of(tool.name):
+            return await Caller.attempt(self, tool, step, args, task_id, send, folder)
 
 
 def _returned(tool: Tool[..., Any], value: object, secrets: Secrets) -> AttemptOutcome:

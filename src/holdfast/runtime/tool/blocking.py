@@ -51,6 +51,7 @@ from holdfast.runtime.tool.child import (
     outcome_of,
     read_message,
 )
+from holdfast.runtime.tool.file_watch import FileWatch
 from holdfast.runtime.tool.keeper import END, SIGNAL_EXIT
 from holdfast.runtime.tool.started import KEEPERS
 
@@ -73,6 +74,7 @@ class ChildPool:
         children_max: int = CHILDREN_MAX,
         idle_s: float = IDLE_S,
         ready_s: float = READY_S,
+        watch: FileWatch | None = None,
     ) -> None:
         if in_child():
             raise Misuse(
@@ -82,6 +84,7 @@ class ChildPool:
         self._lock_fd = lock_fd
         self._idle_s = idle_s
         self._ready_s = ready_s
+        self._watch = watch
         self._room = asyncio.Semaphore(children_max)
         self._idle: list[_Child] = []
         self._all: set[_Child] = set()
@@ -96,6 +99,7 @@ class ChildPool:
         *,
         before_send: Callable[[], None] | None = None,
         left_at: int | None = None,
+        name: str = "",
     ) -> object:
         """Run the tool once in a child and return its value.
 
@@ -114,7 +118,13 @@ class ChildPool:
         """
         call = {name: call_fields[name] for name in CALL_FIELDS}
         call["folder"] = call_fields.get("folder", "")
-        request: Message = {"target": asdict(target), "call": call, "args": dict(args), "left_at": left_at}
+        request: Message = {
+            "target": asdict(target),
+            "call": call,
+            "args": dict(args),
+            "left_at": left_at,
+            "tool": name,
+        }
         attempt = _Attempt(target, frame(request, what="arguments"), before_send, timeout_s)
         async with self._room:
             try:
@@ -164,7 +174,7 @@ class ChildPool:
         if self._closed:
             raise NotSent("the session is ending: it starts no more child processes for tools")
         try:
-            child = await _Child.start(self._lock_fd)
+            child = await _Child.start(self._lock_fd, self._watch)
         except OSError as error:
             raise NotSent(f"cannot start a process for the tool: {error}") from error
         self._all.add(child)
@@ -222,7 +232,7 @@ class _Child:
         self._watch_end()
 
     @classmethod
-    async def start(cls, lock_fd: int | None) -> _Child:
+    async def start(cls, lock_fd: int | None, watch: FileWatch | None) -> _Child:
         ours, theirs = socket.socketpair()
         with theirs:
             reader, writer = await asyncio.open_connection(sock=ours, limit=_READ_AHEAD_BYTES)
@@ -232,7 +242,9 @@ class _Child:
                 writer.transport.abort()
                 raise
         path = [os.getcwd() if entry == "" else entry for entry in sys.path]
-        hello = {"parent": os.getpid(), "path": path, "pythonpath": os.environ.get("PYTHONPATH"), "lock": lock_fd}
+        hello: Message = {"parent": os.getpid(), "path": path, "lock": lock_fd}
+        hello |= {"pythonpath": os.environ.get("PYTHONPATH")}
+        hello |= {"watch": None if watch is None else [str(watch.file), *watch.kept]}
         writer.write(frame(hello, what="hello"))
         return cls(process, reader, writer)
 

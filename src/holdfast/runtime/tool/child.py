@@ -30,6 +30,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec, spec_from_file_location
@@ -75,7 +76,7 @@ def locate(function: Function) -> Target:
             f"module {function.__module__} holds something else under the name {name}",
             hint="keep the tool under the name it was defined with, at the top level of its module",
         )
-    return _place(module, name)
+    return place_in(module, name)
 
 
 def resolve(target: Target) -> Function:
@@ -93,7 +94,8 @@ def resolve(target: Target) -> Function:
     return cast(Function, found)
 
 
-def _place(module: ModuleType, name: str) -> Target:
+def place_in(module: ModuleType, name: str) -> Target:
+    """Where another process finds what this module holds under this name. Raises ToolNotImportable."""
     spec = cast("ModuleSpec | None", getattr(module, "__spec__", None))
     file: str | None = getattr(module, "__file__", None)
     if module.__name__ == "__main__":
@@ -199,6 +201,7 @@ def main() -> None:
     kept = start_kept(hello["parent"], hello["lock"], tell)
     _take_over(hello)
     sys.addaudithook(lambda event, _args: kept.before_start() if event in STARTS_A_PROCESS else None)
+    watch = _watch(hello["watch"])
     while (request := receive(channel)) is not None:
         try:
             function = resolve(Target(**request["target"]))
@@ -209,12 +212,26 @@ def main() -> None:
         if receive(channel) is None:
             return
         kept.at = request["left_at"]
+        if watch is not None:
+            watch(request["tool"])
         outcome, is_word = _outcome(function, request)
         if is_word:
             kept.gave_its_word()
         with suppress(OSError, ValueError):  # its words first: the worker may end this process once it has the outcome
             sys.stdout.flush()
         channel.sendall(outcome)
+
+
+def _watch(given: list[str] | None) -> Callable[[str], None] | None:
+    """What notes the files that a tool writes, where that is asked for."""
+    if given is None:
+        return None
+    from holdfast.runtime.tool.file_watch import FileWatch, watch_alone  # only where it is used
+
+    file, *kept = given
+    with suppress(OSError):  # the tool runs all the same
+        return partial(watch_alone, FileWatch(Path(file), kept=kept))
+    return None
 
 
 def _outcome(function: Function, request: Message) -> tuple[bytes, bool]:

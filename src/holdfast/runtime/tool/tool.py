@@ -12,7 +12,6 @@ made by the orchestrator, after the checkpoint is durable. What it says about it
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +21,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cas
 from holdfast.core.effect import Effect, Keyed, Letter, Queryable, Unrepeatable, check_effect
 from holdfast.core.ids import effect_key_from_bytes
 from holdfast.errors import Misuse, NotDurable
+from holdfast.host.shadowed import in_shadow
 from holdfast.journal.contract import Statement
 from holdfast.runtime.tool.child import Target, locate, scratch_path
+from holdfast.runtime.tool.shape import check_sandbox, is_blocking, shape_of, version_of
 
 if TYPE_CHECKING:
     from holdfast.core.mail import Post
@@ -253,8 +254,12 @@ class Tool(Generic[P, T]):
         secrets: Mapping[str, tuple[str, ...]] = _NOTHING,
         given: Mapping[str, Any] = _NOTHING,
         parameters: Mapping[str, object] | None = None,
+        sandbox: Callable[..., Any] | None = None,
     ) -> None:
-        self.function = function
+        self.sandbox = sandbox
+        # In a shadow of a drill the sandbox answers, wherever the call is made; else the function does.
+        called = function if sandbox is None or not in_shadow() else sandbox
+        self.function = called
         self.name = name
         self.effect = effect
         self.letter: Letter = effect.letter
@@ -269,7 +274,7 @@ class Tool(Generic[P, T]):
         self.needs_approval = needs_approval
         self.delay_ms = int(effect.delay_s(http_only=http_only) * 1000)
         # A plain wrapper around an async function gives a coroutine: that is no blocking tool.
-        self.blocking = not inspect.iscoroutinefunction(inspect.unwrap(function))
+        self.blocking = is_blocking(function)
         # Whether what it starts in this process is watched: it may run on after the attempt (started.py).
         self.watched = not (self.blocking or effect.repeatable or http_only)
         self.finder: Finder | None = None
@@ -282,7 +287,8 @@ class Tool(Generic[P, T]):
         self.__name__ = getattr(function, "__name__", name)
         self.__module__ = function.__module__
         self.__qualname__ = getattr(function, "__qualname__", name)
-        self._takes_call, names, required, self._any = _shape(function)
+        _, names, required, self._any = shape_of(function)
+        self._takes_call = shape_of(called)[0]
         self.given = given
         self._names = names - given.keys()
         self._required = tuple(one for one in required if one not in given)
@@ -290,12 +296,14 @@ class Tool(Generic[P, T]):
         self.result_title = f"result of {name}"
         self._needed = frozenset(self._required)
         self._fitting: set[tuple[str, ...]] = set()  # names of arguments, in their order, that were taken before
-        self.version = _version(function, name, effect)
+        self.version = version_of(function, name, effect)
         self.secrets = secrets
         for what, chosen in (("secrets", secrets), ("given", given)):
             unknown = [] if self._any else [one for one in chosen if one not in names]
             if unknown:
                 raise Misuse(f"{name}: {what}: the tool has no argument {unknown[0]!r}")
+        if sandbox is not None:
+            check_sandbox(name, function, sandbox, effect)
         self._parameters = None if parameters is None else self._checked_parameters(parameters)
         self._schema: ToolSchema | None = None
 
@@ -407,6 +415,7 @@ def tool(
     secrets: Mapping[str, str | Sequence[str]] | None = ...,
     given: Mapping[str, Any] | None = ...,
     parameters: Mapping[str, object] | None = ...,
+    sandbox: Callable[..., Any] | None = ...,
 ) -> Callable[[Callable[P, T]], Tool[P, T]]: ...
 
 
@@ -426,6 +435,7 @@ def tool(
     secrets: Mapping[str, str | Sequence[str]] | None = None,
     given: Mapping[str, Any] | None = None,
     parameters: Mapping[str, object] | None = None,
+    sandbox: Callable[..., Any] | None = None,
 ) -> Tool[P, T] | Callable[[Callable[P, T]], Tool[P, T]]:
     """Register a function as a tool.
 
@@ -444,6 +454,8 @@ def tool(
             with each step; no caller and no model passes them.
         parameters: a JSON schema of the arguments, instead of the one made from the type hints;
             see docs/reference/schemas.md.
+        sandbox: a function with the same arguments that answers in place of the tool in a drill's shadow, and
+            nowhere else; see docs/how-to/write-a-tool.md.
     """
     if timeout_s <= 0 or attempts < 1 or retries < 0 or retry_delay_s < 0:
         raise Misuse("tool: timeout_s and attempts must be positive, retries not negative")
@@ -469,6 +481,7 @@ def tool(
             },
             given=dict(given or {}),
             parameters=parameters,
+            sandbox=sandbox,
         )
 
     return register if function is None else register(function)
@@ -488,27 +501,3 @@ def check_registered(tool: Tool[..., Any]) -> None:
             f"{tool.name} is Queryable but has no lookup",
             hint=f"add `@{tool.__name__}.find` with a function that asks the downstream",
         )
-
-
-def _shape(function: Callable[..., Any]) -> tuple[bool, frozenset[str], tuple[str, ...], bool]:
-    """Whether the first parameter is the Call, which names are taken, which are required."""
-    parameters = list(inspect.signature(function).parameters.values())
-    takes_call = bool(parameters) and parameters[0].name == "call"
-    if takes_call:
-        parameters = parameters[1:]
-    kinds = inspect.Parameter
-    if any(one.kind in (kinds.POSITIONAL_ONLY, kinds.VAR_POSITIONAL) for one in parameters):
-        raise Misuse(f"{function.__name__}: a tool must take its arguments by name")
-    takes_any = any(one.kind is kinds.VAR_KEYWORD for one in parameters)
-    named = [one for one in parameters if one.kind is not kinds.VAR_KEYWORD]
-    required = tuple(one.name for one in named if one.default is kinds.empty)
-    return takes_call, frozenset(one.name for one in named), required, takes_any
-
-
-def _version(function: Callable[..., Any], name: str, effect: Effect) -> str:
-    """A short digest of the tool's code and contract; approvals are bound to it."""
-    code = getattr(function, "__code__", None)
-    # Constants without nested code objects, whose repr holds a memory address.
-    constants = [one.co_code.hex() if hasattr(one, "co_code") else repr(one) for one in getattr(code, "co_consts", ())]
-    raw = b"" if code is None else code.co_code + repr(constants).encode()
-    return hashlib.sha256(f"{name}\0{effect!r}\0".encode() + raw).hexdigest()[:16]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from holdfast.drills.export import html, markdown
+from holdfast.drills.document.export import html, markdown
 from holdfast.errors import BadInput, ReportInvalid
 from holdfast.host.private_files import write_atomically
 from holdfast.surfaces.report import SealedReport, SignOff, file_bytes, parse_report, signoff_message

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from holdfast.surfaces.report import DrillReport, SealedReport
+from holdfast.errors import HoldfastError
+from holdfast.surfaces import page
+from holdfast.surfaces.report import DrillReport, SealedReport, read_report
 
 Rows = Sequence[Sequence[str]]
 WIDTH, LEFT, ROW = 720, 190, 22
@@ -14,15 +17,6 @@ MEANING = (
     "Recovery time: from fault_injected to first_verified_step. Data lost: from the newest recovered commit to the "
     "newest acknowledged one."
 )
-STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; max-width: 760px; margin: 2em auto; padding: 0 1em; color: #111; }
-h1 { font-size: 1.5em; } h2 { font-size: 1.1em; margin-top: 1.8em; border-bottom: 1px solid #999; }
-table { border-collapse: collapse; width: 100%; } th { font-weight: 600; }
-td, th { text-align: left; vertical-align: top; padding: 3px 10px 3px 0; border-bottom: 1px solid #ddd; }
-td { overflow-wrap: anywhere; }
-.verdict { font-size: 1.3em; font-weight: 700; border: 2px solid #111; display: inline-block; padding: 4px 12px; }
-svg { max-width: 100%; height: auto; } @media print { body { margin: 0; max-width: none; } h2 { break-after: avoid; } }
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,33 +34,53 @@ def target(value: float | int | None, unit: str = "") -> str:
     return "none" if value is None else f"{value:g}{unit}"
 
 
-def sections(found: SealedReport) -> list[Section]:
-    """Everything that a reader must see, in order."""
-    report = found.report
+def figures(report: DrillReport) -> list[tuple[str, str, str, str]]:
+    """What was measured, beside its target."""
     rto, rpo, effects = report.results.rto, report.results.rpo, report.results.effects
-    identity, state, backup = report.results.identity, report.results.state, report.results.backup
+    identity = report.results.identity
     lost = ", ".join(f"{count} {name}" for name, count in rpo.lost_items.items())
-    figures = [
+    rows = [
         ("recovery time", target(rto.target_s, " s"), number(rto.actual_s, " s"), rto.verdict),
         ("typed by hand before it", "", number(rto.hand_s, " s"), ""),
         ("data lost", target(rpo.target_s, " s"), number(rpo.actual_s, " s"), rpo.verdict),
         ("items lost", target(report.targets.rpo_items), f"{number(rpo.actual_items)} ({lost or 'none counted'})", ""),
     ]
     if effects is not None:
-        figures.append(
-            ("effects made twice", "0", str(effects.duplicates), "met" if not effects.duplicates else "missed")
-        )
+        rows.append(("effects made twice", "0", str(effects.duplicates), "met" if not effects.duplicates else "missed"))
     if identity is not None:
-        figures.append(("identity", "the same id", identity.agent_id_after, "met" if identity.same else "missed"))
+        rows.append(("identity", "the same id", identity.agent_id_after, "met" if identity.same else "missed"))
+    return rows
+
+
+def _beside_previous(found: SealedReport) -> list[tuple[str, ...]]:
+    """The figures, and those of the report before it of the same drill, if that file is beside it."""
+    before: dict[str, str] = {}
+    if found.report.previous_drill:
+        with contextlib.suppress(HoldfastError):
+            previous = read_report(found.path.with_name(f"{found.report.previous_drill}.json")).report
+            before = {what: actual for what, _, actual, _ in figures(previous) if what != "identity"}
+    rows = figures(found.report)
+    return [(what, target, actual, before.get(what, ""), verdict) for what, target, actual, verdict in rows]
+
+
+def sections(found: SealedReport) -> list[Section]:
+    """Everything that a reader must see, in order."""
+    report = found.report
+    state, backup = report.results.state, report.results.backup
     otherwise = (*report.runbook.steps_changed, *report.deviations)
     timeline = [(f"{one.at_s:.3f}", one.name, one.actor, one.evidence) for one in report.timeline]
     parts = [
-        Section("Figures", ("what", "target", "actual", "verdict"), figures),
+        Section("Figures", ("what", "target", "actual", "previous run", "verdict"), _beside_previous(found)),
         Section("Events", ("second", "event", "who", "evidence"), timeline),
         Section(
             "Checks",
             ("check", "passed", "evidence"),
             [(one.code, "yes" if one.passed else "NO", one.evidence) for one in report.results.invariants],
+        ),
+        Section(
+            "Files that tools leave",
+            ("tool", "ran", "ended", "files that no backup has"),
+            [(one.tool, one.ran, one.ended, ", ".join(one.files) or "none") for one in report.results.files or ()],
         ),
         Section(
             "Findings",
@@ -104,39 +118,28 @@ def headline(report: DrillReport) -> str:
 
 
 def markdown(found: SealedReport) -> str:
-    report = found.report
-    lines = [f"# {headline(report)}", "", *_paragraphs(report)]
-    for part in sections(found):
-        lines += ["", f"## {part.title}", "", f"| {' | '.join(part.head)} |", f"|{'---|' * len(part.head)}"]
-        lines += [f"| {' | '.join(map(_cell, row))} |" for row in part.rows]
-    return "\n".join(lines) + "\n"
-
-
-def _paragraphs(report: DrillReport) -> list[str]:
-    why = [f"Why: {report.reason}", ""] if report.reason else []
-    return [f"{report.id}, {report.started} to {report.ended}", "", report.scenario.narrative, "", *why, MEANING]
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+    return page.markdown(_blocks(found))
 
 
 def html(found: SealedReport) -> str:
+    return page.html(headline(found.report), _blocks(found))
+
+
+def _blocks(found: SealedReport) -> list[page.Block]:
     report = found.report
-    body = [f"<h1>{escape(report.scenario.code)} {escape(report.title)}</h1>"]
-    body.append(f'<p class="verdict">{escape(report.verdict)}</p>')
-    body += [f"<p>{escape(one)}</p>" for one in _paragraphs(report) if one]
+    title = f"{report.scenario.code} {report.title}"
+    blocks: list[page.Block] = [page.Heading(title, 1), page.Text(report.verdict, strong=True)]
+    blocks += [page.Text(one) for one in _paragraphs(report)]
     if report.timeline:
-        body += ["<h2>Timeline</h2>", timeline_svg(report)]
+        blocks.append(page.Picture(timeline_svg(report)))
     for part in sections(found):
-        head = "".join(f"<th>{escape(one)}</th>" for one in part.head)
-        rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in part.rows)
-        body.append(f"<h2>{escape(part.title)}</h2><table><tr>{head}</tr>{rows}</table>")
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(headline(report))}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>'
-        f"{''.join(body)}</body></html>\n"
-    )
+        blocks += [page.Heading(part.title), page.Table(part.head, part.rows)]
+    return blocks
+
+
+def _paragraphs(report: DrillReport) -> list[str]:
+    why = [f"Why: {report.reason}"] if report.reason else []
+    return [f"{report.id}, {report.started} to {report.ended}", report.scenario.narrative, *why, MEANING]
 
 
 def timeline_svg(report: DrillReport) -> str:

@@ -19,8 +19,8 @@ from holdfast.core.clock import SystemClock, SystemEntropy, iso
 from holdfast.core.surfaces import Verdict, day_of
 from holdfast.core.version import find_version
 from holdfast.drills.catalogue import RECOVERY_S, Drill
+from holdfast.drills.document.signoff import write_pages
 from holdfast.drills.run import DrillOrder, DrillRun
-from holdfast.drills.signoff import write_pages
 from holdfast.host.private_files import ensure_private_folder, locked, write_atomically
 from holdfast.identity.lease.lease_holder import InstanceFile, host_digest
 from holdfast.identity.records.encodings import digest_of
@@ -31,6 +31,10 @@ from holdfast.surfaces import report as out
 from holdfast.surfaces.level import judge_level
 from holdfast.surfaces.register import Register, drill_facts
 
+RADIUS = {
+    False: "a shadow: own mounts, processes and network; every write in the drill's folder",
+    True: "one worker process of production, which its supervising parent starts again",
+}
 LOCK = ".lock"
 UNCOVERED = Verdict.UNCOVERED
 FIRST = (("detect_s", "fault_injected", "detected"), ("declare_s", "detected", "declared"))
@@ -71,8 +75,8 @@ def build_report(
         version=1,
         software=_software(),
         type=drill.type,
-        environment="shadow",
-        infrastructure="fresh root" if run.fresh else "this machine",
+        environment="production" if order.production else "shadow",
+        infrastructure=run.on or "fresh root" if run.fresh else "this machine",
         key_used="none" if run.key is None else run.key.kind,
         planned_interval_days=drill.interval_days,
         previous_drill=next(
@@ -115,6 +119,7 @@ def build_report(
             backup=run.backup,
             connectivity=None,
             invariants=tuple(run.checks),
+            files=None if run.files is None else tuple(run.files),
         ),
         deviations=tuple(run.deviations),
         findings=tuple(run.findings),
@@ -124,10 +129,10 @@ def build_report(
             for name, (kind, raw) in sorted(run.evidence.items())
         ),
         safety=out.Safety(
-            blast_radius="a shadow: own mounts, processes and network; every write in the drill's folder",
+            blast_radius=RADIUS[order.production],
             abort_criteria="Ctrl-C, or any change of production",
             aborted=False,
-            production_impact_s=0.0,
+            production_impact_s=(rto.actual_s or 0.0) if order.production else 0.0,
             production_unchanged=not harm,
             cleanup_verified=not order.folder.exists(),
         ),
@@ -236,7 +241,7 @@ def _software() -> out.Software:
 
 def _commit() -> str:
     """Of Holdfast's own source, where it runs from a checkout."""
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     if not (root / "src" / "holdfast").is_dir():
         return ""
     try:
