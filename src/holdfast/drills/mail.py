@@ -168,7 +168,7 @@ def all_relays_lost(run: DrillRun) -> None:
         waits = stage.send(timeout_s=3.0)["sent"] is None
         run.check("waits", waits, "the message waits with its sender" if waits else "the message was lost or sent")
         run.event("recovery_started", "new relays", actor="operator")
-        run.step("for each of them: holdfast relay add ADDRESS")
+        run.step("for each of them: `holdfast relay add ADDRESS`")
         stage.add_relays()
         run.event("state_restored", f"{COUNT} new relays have both profiles")
         run.start_worker(home=Path(PEER))
