@@ -22,7 +22,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import holdfast
@@ -33,18 +33,22 @@ from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.journal_address import JournalAddress
 from holdfast.drills.catalogue import DRILLS, get_drill
 from holdfast.drills.execute import DrillDone, run_drill
+from holdfast.drills.mail import PEER
 from holdfast.drills.run import PYTHON, DrillKey, DrillOrder, DrillRun
 from holdfast.drills.servers import HERE, PORTS, SQL
 from holdfast.drills.tool_files import CONTROL
 from holdfast.host.private_files import ensure_private_folder, write_atomically
 from holdfast.identity.acts.make_agent import AgentPlan, make_agent
 from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.speaker.open_speaker import open_speaker
+from holdfast.identity.statements.statements import Relay
 from holdfast.identity.vault.slots import UnlockKey, file_key, new_unlock_text
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.witness_address import WitnessFolder
 from holdfast.recovery.adopt import prepare, survey_folder
 from holdfast.recovery.copy_journal import copy_journal
+from holdfast.relay.client.profile import publish_profile
 from holdfast.runtime.models.reply import Reply, Route, StopReason, Text
 from holdfast.surfaces.procedures import Parts, get_procedure
 from holdfast.surfaces.report import DrillReport
@@ -54,6 +58,7 @@ from holdfast_proofs.support.postgres import find_oldest, started
 NO_HURRY_S = 3_600.0
 LEASE_S = 2.0  # of the example agent: a drill waits for the lease of a machine that died
 AGENT = "ada"
+MAIL = ("relay-lost", "all-relays-lost", "mail-during-recovery")
 SHARED = ("region-loss", "store-failover")  # drills of a journal in PostgreSQL
 
 
@@ -114,11 +119,27 @@ class Example:
         )
 
     def run(self, slug: str, plant: Plant | None = None) -> DrillDone:
+        if slug in MAIL:
+            self.name_relays()
+
         def observe(run: DrillRun, event: str) -> None:
             if plant is not None and event == plant.at:
                 plant.do(run, self)
 
         return run_drill(get_drill(slug), self.order(slug, observe=observe))
+
+    def name_relays(self) -> None:
+        """A profile with three relays, none of which answers: in a shadow the real ones do not either."""
+        keys = [KeyPair.new(SystemEntropy()).public for _ in range(3)]
+        listed = tuple(
+            Relay(url=f"http://127.0.0.1:{number + 1}", wit=key, prio=number, domain=f"operator-{number}")
+            for number, key in enumerate(keys)
+        )
+        speaker = open_speaker(self.home, SystemClock())
+        now = int(time.time())
+        asyncio.run(
+            publish_profile(self.home, speaker, now=now, port=Sodium(), change=lambda one: replace(one, relays=listed))
+        )
 
 
 def make_example(
@@ -297,6 +318,9 @@ PLANTS: dict[str, Plant] = {
         "a line left out", "fault_injected", sh("sed -i '/(again)/d' \"$HOME_/handoff.md\""), "hand-off: pending"
     ),
     "provider-lost": Plant("another prefix", "baseline_taken", change_messages, ""),
+    "relay-lost": Plant("a repeated effect", "steady_state", repeat_effect, "I1"),
+    "all-relays-lost": Plant("the sender forgets", "recovery_started", sh(f"rm -f {PEER}/journal.db*"), ""),
+    "mail-during-recovery": Plant("a repeated effect", "steady_state", repeat_effect, "I1"),
     "tool-files": Plant("a file that is not seen", "control_written", sh('rm "$CONTROL"'), "scan"),
     "test-restore": Plant("a file left out", "state_restored", sh("rm /srv/holdfast-restored/notes.txt"), "state"),
 }

@@ -10,6 +10,7 @@ from holdfast.drills.backups import backup_tampered, old_backup, place_lost, tes
 from holdfast.drills.disks import disk_full, journal_damage
 from holdfast.drills.host_loss import host_loss
 from holdfast.drills.keys import keys_lost, keys_stolen
+from holdfast.drills.mail import all_relays_lost, mail_during_recovery, relay_lost
 from holdfast.drills.on_production import kill_worker, read_handoff
 from holdfast.drills.production import Production
 from holdfast.drills.provider import provider_lost
@@ -19,6 +20,7 @@ from holdfast.drills.standing import copy as standing_copy
 from holdfast.drills.tool_files import tool_files
 from holdfast.drills.work import hand_off, process_kill, two_alive
 from holdfast.errors import BadInput
+from holdfast.relay.client.profile import find_own_profile
 
 MONTH_DAYS, QUARTER_DAYS, WEEK_DAYS = 30, 90, 7
 RECOVERY_S = 300.0  # of a whole recovery, unless the owner of the agent set a target
@@ -67,6 +69,15 @@ def no_journal(production: Production) -> str:
 def no_model(production: Production) -> str:
     found = production.journal is not None and production.journal.model_steps
     return "" if found else "no newer task in the journal asks a model"
+
+
+def no_relays(production: Production) -> str:
+    held = find_own_profile(production.home)
+    return "" if held is not None and held.record.relays else "the agent has no relays"
+
+
+def no_relays_or_places(production: Production) -> str:
+    return no_relays(production) or no_places(production)
 
 
 def no_app(production: Production) -> str:
@@ -214,6 +225,21 @@ DRILLS: tuple[Drill, ...] = (
         words=True,
     ),
     Drill(
+        slug="relay-lost",
+        code="D11",
+        title="A relay is lost",
+        narrative="One of three relays is killed and its disk is gone, between two messages of another agent.",
+        threat="a broken server, a closed account, an operator that gives up",
+        likelihood="occasional",
+        interval_days=QUARTER_DAYS,
+        run=relay_lost,
+        rto_s=60.0,
+        rpo_s=0.0,
+        rpo_items=0,
+        parked_max=0,
+        find_reason=no_relays,
+    ),
+    Drill(
         slug="two-alive",
         code="D12",
         title="Two copies are alive",
@@ -264,6 +290,35 @@ DRILLS: tuple[Drill, ...] = (
         rto_s=60.0,
         rpo_s=0.0,
         find_reason=no_model,
+    ),
+    Drill(
+        slug="all-relays-lost",
+        code="D16",
+        title="All relays are lost",
+        narrative="All relays are gone with their disks; a message waits with its sender until new ones are named.",
+        threat="one operator or region for all of them",
+        likelihood="rare",
+        interval_days=QUARTER_DAYS,
+        run=all_relays_lost,
+        rto_s=RECOVERY_S,
+        rpo_s=0.0,
+        rpo_items=0,
+        parked_max=0,
+        find_reason=no_relays,
+    ),
+    Drill(
+        slug="mail-during-recovery",
+        code="D17",
+        title="Mail during a recovery",
+        narrative="The folder is lost after a message that the newest snapshot lacks; another message comes while the "
+        "agent is away. It is restored, and handles each of them once.",
+        threat="a lost machine while other agents write",
+        likelihood="occasional",
+        interval_days=QUARTER_DAYS,
+        run=mail_during_recovery,
+        rto_s=RECOVERY_S,
+        rpo_items=0,
+        find_reason=no_relays_or_places,
     ),
     Drill(
         slug="tool-files",

@@ -92,4 +92,10 @@ async def two_turns(run: holdfast.Run, first: str, second: str, pause_s: float) 
     return (await run.ask(model, talk)).text
 
 
-tasks = [drill, errand, two_turns]
+@holdfast.on_mail
+async def on_letter(run: holdfast.Run, letter: holdfast.Letter) -> None:
+    """One step for a message."""
+    await run.call(drill_keyed, number=letter.body["number"])  # pyright: ignore[reportIndexIssue] - the drill wrote it
+
+
+tasks = [drill, errand, two_turns, on_letter]

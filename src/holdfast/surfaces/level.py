@@ -23,6 +23,7 @@ Facts by name (`about` in brackets):
     identity.witnessed                    enough witnesses hold the newest record of the key log
     paper, paper.read-back                a sheet, or enough shares, exist; were read back
     journal.shared, instances.alive       the journal is on a server; so many hosts have a live worker
+    relay [url]                           its operator, if it holds the agent's newest profile; else empty
     drill [slug]                          True: passed, False: failed
     drill.lost [slug]                     items that were lost in it
 """
@@ -51,7 +52,10 @@ RESTORE_DAYS = 90
 TAKEOVER_DAYS = 30
 PLACES_MIN = 2
 INSTANCES_MIN = 2
+RELAYS_MIN, OPERATORS_MIN = 3, 2
+RELAY_DAYS = 90
 ADD = "holdfast place add NAME ADDRESS"
+RELAY = "holdfast relay add ADDRESS"
 SKEW_MS = 10 * 60_000  # of a clock that is set by the network
 
 
@@ -304,6 +308,18 @@ def _instances(facts: Facts) -> Judged:
     return Judged(ok=False, why=f"hosts with a live worker: {alive}", fix="holdfast worker APP --home FOLDER")
 
 
+def _relays(facts: Facts) -> Judged:
+    well = {about: str(one.value) for about, one in facts.newest("relay").items() if one.value}
+    operators = sorted(set(well.values()))
+    if len(well) >= RELAYS_MIN and len(operators) >= OPERATORS_MIN:
+        return Judged(ok=True, evidence=f"{len(well)} relays of {', '.join(operators)}")
+    if len(well) >= RELAYS_MIN:
+        return Judged(ok=False, why=f"all relays depend on {operators[0]}", fix=RELAY)
+    known = len(facts.newest("relay"))
+    why = f"{len(well)} of {known} relays hold the newest profile" if known else "the agent has no relays"
+    return Judged(ok=False, why=why, fix=RELAY if known < RELAYS_MIN else "holdfast relay doctor")
+
+
 _INIT = "holdfast init NAME --home FOLDER"
 GATES: tuple[Gate, ...] = (
     Gate(
@@ -387,5 +403,13 @@ GATES: tuple[Gate, ...] = (
         False,
         "enough witnesses hold the newest record of the key log",
         _yes("identity.witnessed", why="no witness was asked", fix="holdfast identity show --fetch"),
+    ),
+    Gate("relays", None, False, "three relays of two operators hold the newest profile", _relays),
+    Gate(
+        "relay-drill",
+        None,
+        True,
+        f"the loss of a relay was drilled within {RELAY_DAYS} days",
+        _drilled("relay-lost", RELAY_DAYS, "drill of a lost relay"),
     ),
 )

@@ -8,149 +8,51 @@ failures cannot happen to every agent, or nothing can be done about them (`Proce
 
 from __future__ import annotations
 
-import hashlib
-import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.backup.places.address import PlaceKind
 from holdfast.backup.places.places import Place
 from holdfast.layout.agent_home import AgentHome
-
-
-class Rank(StrEnum):
-    """The order in which an agent is brought back."""
-
-    IDENTITY = "identity"
-    STATE = "state"
-    CONNECTIVITY = "connectivity"
-
-
-class Only(StrEnum):
-    """What an agent must have for a step to be its own."""
-
-    FILE = "a journal in a file"
-    SERVER = "a journal in PostgreSQL"
-    JOURNAL = "a journal"
-    OTHER = "a second place"
-
-
-class Need(StrEnum):
-    """What a person needs before the first step. The runbook says where this agent has it."""
-
-    SHELL = "shell"
-    MACHINE = "machine"
-    SHEET = "sheet"
-    PLACE = "place"
-    FAR_PLACE = "place off the machine"
-    OTHER = "other place"
-    VAULT = "vault"
-    SERVER = "server"
-
-
-class By(StrEnum):
-    PERSON = "person"  # who has the paper
-    OPERATOR = "operator"  # who has a shell on the machine
-    HOLDFAST = "holdfast"  # by itself
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
-    title: str
-    command: tuple[str, ...] = ()  # empty: by hand
-    by: By = By.OPERATOR
-    expect: str = ""
-    only: Only | None = None
-    drilled: bool = True  # False: no drill runs this command, and the runbook says so
-
-    def filled(self, values: Mapping[str, str]) -> tuple[str, ...]:
-        """The command with the agent's real names."""
-        return tuple(word.format_map(values) for word in self.command)
-
-    def shown(self, values: Mapping[str, str]) -> str:
-        return shlex.join(self.filled(values))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What an agent has, as far as failures and steps depend on it."""
-
-    agent: bool = True  # there is one in the folder
-    identity: bool = False
-    journal: bool = False
-    server: bool = False  # the journal is in PostgreSQL
-    places: int = 0
-    models: bool | None = None  # whether its tasks ask models; None: the journal could not be read
-    start: tuple[str, ...] = ()  # [drills] start
-    check: tuple[str, ...] = ()
-
-    def has(self, only: Only | None) -> bool:
-        found = {
-            Only.FILE: self.journal and not self.server,
-            Only.SERVER: self.server,
-            Only.JOURNAL: self.journal,
-            Only.OTHER: self.places > 1,
-        }
-        return only is None or found[only]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Procedure:
-    slug: str
-    failure: str
-    seen: str  # what a person notices
-    rank: Rank
-    decides: str  # who may decide to begin
-    needs: tuple[Need, ...] = (Need.SHELL,)
-    actions: tuple[Action, ...]
-    worked: str  # how to tell that it worked
-    find_reason: Callable[[Parts], str] = lambda _parts: ""  # why nothing of it is for this agent
-
-    def steps(self, parts: Parts) -> tuple[Action, ...]:
-        """Those for this agent. One that does not work by a journal is started by a command of its own."""
-        found: list[Action] = []
-        for one in self.actions:
-            if parts.has(one.only):
-                found.append(one)
-            elif one is _WORKER:
-                found += own_steps(parts.start, parts.check)
-        return tuple(found)
-
-    @property
-    def digest(self) -> str:
-        text = "\n".join(f"{one.title}\0{shlex.join(one.command)}\0{one.expect}" for one in self.actions)
-        return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _run(
-    title: str, command: str, expect: str = "", *, by: By = By.OPERATOR, only: Only | None = None, drilled: bool = True
-) -> Action:
-    return Action(title=title, command=tuple(command.split()), expect=expect, by=by, only=only, drilled=drilled)
-
-
-def _hand(title: str, expect: str = "", by: By = By.PERSON) -> Action:
-    return Action(title=title, expect=expect, by=by)
-
-
-def _itself(title: str, expect: str = "", only: Only | None = None) -> Action:
-    return Action(title=title, expect=expect, by=By.HOLDFAST, only=only)
-
-
-_SHEET = _hand("take the recovery sheet, or enough shares, from where it is kept", "24 words, or 33 on each share")
-_SHOW = _run("see who the agent is", "holdfast identity show --home {home}", "standing: active; id: {id}")
-_JOURNAL = Only.JOURNAL
-_CHECK = _run("check the journal", "holdfast journal check --home {home}", "no damage", only=_JOURNAL)
-_WORKER = _run("start the worker", "holdfast worker {app} --home {home}", "a line with `serving`", only=_JOURNAL)
-_TODO = _run("see what waits for a person", "holdfast todo --home {home}", "every parked task", only=_JOURNAL)
-_DOCTOR = _run("see what is left to do", "holdfast doctor --home {home}", "no line with `damage`")
-_KEEP = "holdfast recover --keep-keys --vault {vault} --place {place} --home {home}"
-_OTHER = _run(
-    "test the other one", "holdfast backup verify {other_name} --home {home}", "verified: yes", only=Only.OTHER
+from holdfast.surfaces.mail_procedures import MAIL_PROCEDURES
+from holdfast.surfaces.procedure import (
+    ADD,
+    CHECK,
+    DOCTOR,
+    KEEP,
+    OPERATOR,
+    OTHER_PLACE,
+    OWNER,
+    SHEET,
+    SHOW,
+    TODO,
+    WORKER,
+    Action,
+    By,
+    Need,
+    Only,
+    Parts,
+    Procedure,
+    Rank,
+    by_hand,
+    by_itself,
+    own_steps,
+    typed,
 )
-OWNER, OPERATOR = "the owner of the agent", "the operator on duty"
-ADD = "`holdfast place add NAME ADDRESS`"
+
+__all__ = [
+    "PROCEDURES",
+    "Action",
+    "By",
+    "Need",
+    "Only",
+    "Parts",
+    "Procedure",
+    "Rank",
+    "get_procedure",
+    "own_steps",
+    "procedure_values",
+]
 
 
 def no_identity(parts: Parts) -> str:
@@ -206,15 +108,15 @@ PROCEDURES: tuple[Procedure, ...] = (
         decides=OWNER,
         needs=(Need.SHELL, Need.SHEET, Need.PLACE),
         actions=(
-            _SHEET,
-            _run(
+            SHEET,
+            typed(
                 "recover the identity",
                 "holdfast identity recover --home {home} --vault {vault} --second {second} "
                 "--log {log} --escrow {escrow}",
                 "id: {id}",
             ),
-            _SHOW,
-            _WORKER,
+            SHOW,
+            WORKER,
         ),
         worked="`holdfast identity answer` is accepted under the same id, and a task continues",
         find_reason=no_identity,
@@ -227,10 +129,12 @@ PROCEDURES: tuple[Procedure, ...] = (
         decides=OWNER,
         needs=(Need.SHELL, Need.SHEET, Need.VAULT),
         actions=(
-            _SHEET,
-            _run("evict the thief", "holdfast identity evict --paper --home {home}", "standing: active"),
-            _SHOW,
-            _run("replace the paper", "holdfast paper replace --home {home}", "new words", by=By.PERSON, drilled=False),
+            SHEET,
+            typed("evict the thief", "holdfast identity evict --paper --home {home}", "standing: active"),
+            SHOW,
+            typed(
+                "replace the paper", "holdfast paper replace --home {home}", "new words", by=By.PERSON, drilled=False
+            ),
         ),
         worked="an answer that is signed with the old keys is refused, and a worker with the old keys ends",
         find_reason=no_identity,
@@ -243,24 +147,24 @@ PROCEDURES: tuple[Procedure, ...] = (
         decides=OWNER,
         needs=(Need.MACHINE, Need.SHEET, Need.FAR_PLACE),
         actions=(
-            _SHEET,
-            _run(
+            SHEET,
+            typed(
                 "if the journal's database is there: restore the agent, and continue with that journal",
                 "holdfast recover --place {place} --home {home} --vault {vault} --second {second} --journal {journal}",
                 "state: restored snapshot ...; id: {id}. Then leave the next step out",
                 only=Only.SERVER,
                 drilled=False,
             ),
-            _run(
+            typed(
                 "restore the agent on a new machine",
                 "holdfast recover --place {place} --home {home} --vault {vault} --second {second}",
                 "state: restored snapshot ...; id: {id}",
             ),
-            _SHOW,
-            _CHECK,
-            _WORKER,
-            _TODO,
-            _run("see which secrets to rotate", "holdfast secret list --home {home}", "every name; rotate each"),
+            SHOW,
+            CHECK,
+            WORKER,
+            TODO,
+            typed("see which secrets to rotate", "holdfast secret list --home {home}", "every name; rotate each"),
         ),
         worked="the same id answers a challenge, and a task does its next step once",
         find_reason=no_place,
@@ -273,15 +177,15 @@ PROCEDURES: tuple[Procedure, ...] = (
         decides=OWNER,
         needs=(Need.SHELL, Need.SERVER, Need.VAULT),
         actions=(
-            _hand("promote the standby server in the other region", "it accepts writes", by=By.OPERATOR),
-            _run(
+            by_hand("promote the standby server in the other region", "it accepts writes", by=By.OPERATOR),
+            typed(
                 "only if the standby lacked commits: make it the journal",
                 "holdfast recover --journal {journal} --home {home}",
                 "open tasks in doubt: ...",
                 drilled=False,
             ),
-            _CHECK,
-            _WORKER,
+            CHECK,
+            WORKER,
         ),
         worked="no commit is lost, and the old region is refused after it heals",
         find_reason=no_region,
@@ -293,7 +197,7 @@ PROCEDURES: tuple[Procedure, ...] = (
         rank=Rank.STATE,
         decides=OPERATOR,
         needs=(Need.SHELL, Need.SERVER, Need.VAULT),
-        actions=(_itself("workers reconnect and confirm every commit in doubt"), _CHECK),
+        actions=(by_itself("workers reconnect and confirm every commit in doubt"), CHECK),
         worked="no commit is lost, and no commit is in doubt",
         find_reason=no_server,
     ),
@@ -305,16 +209,16 @@ PROCEDURES: tuple[Procedure, ...] = (
         decides=OPERATOR,
         needs=(Need.SHELL, Need.PLACE, Need.VAULT),
         actions=(
-            _run(
+            typed(
                 "make the older journal in the database the journal",
                 "holdfast recover --journal {journal} --home {home}",
                 "open tasks in doubt: ...",
                 only=Only.SERVER,
                 drilled=False,
             ),
-            _run("restore the snapshot; the keys stay", _KEEP, "open tasks in doubt: ...", only=Only.FILE),
-            _WORKER,
-            _TODO,
+            typed("restore the snapshot; the keys stay", KEEP, "open tasks in doubt: ...", only=Only.FILE),
+            WORKER,
+            TODO,
         ),
         worked="no effect is made twice; what was done after the snapshot is adopted or parked",
         find_reason=lambda parts: no_journal(parts) or no_place(parts),
@@ -327,9 +231,9 @@ PROCEDURES: tuple[Procedure, ...] = (
         decides=OPERATOR,
         needs=(Need.SHELL, Need.PLACE, Need.VAULT),
         actions=(
-            _run("check the journal", "holdfast journal check --home {home}", "what is damaged; without damage, stop"),
-            _run("restore it from a backup; the keys stay", _KEEP, "state: restored snapshot"),
-            _WORKER,
+            typed("check the journal", "holdfast journal check --home {home}", "what is damaged; without damage, stop"),
+            typed("restore it from a backup; the keys stay", KEEP, "state: restored snapshot"),
+            WORKER,
         ),
         worked="`holdfast journal check` finds no damage, and a task continues",
         find_reason=no_file,
@@ -341,10 +245,10 @@ PROCEDURES: tuple[Procedure, ...] = (
         rank=Rank.STATE,
         decides=OPERATOR,
         actions=(
-            _run("see what is full", "df -h {home}"),
-            _hand("free some space", by=By.OPERATOR),
-            _itself("the worker resumes when there is space"),
-            _DOCTOR,
+            typed("see what is full", "df -h {home}"),
+            by_hand("free some space", by=By.OPERATOR),
+            by_itself("the worker resumes when there is space"),
+            DOCTOR,
         ),
         worked="the waiting task continues; nothing was sent while the disk was full",
         find_reason=no_journal,
@@ -357,10 +261,10 @@ PROCEDURES: tuple[Procedure, ...] = (
         decides=OPERATOR,
         needs=(Need.SHELL, Need.OTHER, Need.VAULT),
         actions=(
-            _run("see which place is gone", "holdfast backup list --places --home {home}", "{place_name}: an error"),
-            _OTHER,
-            _run("stop using the lost place", "holdfast place remove {place_name} --home {home}"),
-            _hand("add a new place on another disk or host: `holdfast place add NAME ADDRESS`", by=By.OPERATOR),
+            typed("see which place is gone", "holdfast backup list --places --home {home}", "{place_name}: an error"),
+            OTHER_PLACE,
+            typed("stop using the lost place", "holdfast place remove {place_name} --home {home}"),
+            by_hand("add a new place on another disk or host: `holdfast place add NAME ADDRESS`", by=By.OPERATOR),
         ),
         worked="`holdfast backup verify` restores the newest snapshot from another place",
         find_reason=no_place_to_lose,
@@ -373,9 +277,9 @@ PROCEDURES: tuple[Procedure, ...] = (
         decides=OPERATOR,
         needs=(Need.SHELL, Need.OTHER, Need.VAULT),
         actions=(
-            _run("test the place", "holdfast backup verify {place_name} --home {home}", "verified: no"),
-            _run("look for a rollback", "holdfast backup list --places --home {home}", "a warning about {place_name}"),
-            _OTHER,
+            typed("test the place", "holdfast backup verify {place_name} --home {home}", "verified: no"),
+            typed("look for a rollback", "holdfast backup list --places --home {home}", "a warning about {place_name}"),
+            OTHER_PLACE,
         ),
         worked="the bad place is named, and the other one restores",
         find_reason=no_place_to_lose,
@@ -388,9 +292,9 @@ PROCEDURES: tuple[Procedure, ...] = (
         decides="no decision is needed",
         needs=(Need.SHELL, Need.VAULT),
         actions=(
-            _WORKER,
-            _itself("`holdfast worker` starts its worker process again and resumes every task", only=_JOURNAL),
-            _TODO,
+            WORKER,
+            by_itself("`holdfast worker` starts its worker process again and resumes every task", only=Only.JOURNAL),
+            TODO,
         ),
         worked="the task continues at the step where it was; no effect is made twice",
         find_reason=not_started,
@@ -402,7 +306,7 @@ PROCEDURES: tuple[Procedure, ...] = (
         rank=Rank.STATE,
         decides="no decision is needed",
         actions=(
-            _run("read where the agent was", "holdfast handoff --home {home}", "done, pending, decided, changed"),
+            typed("read where the agent was", "holdfast handoff --home {home}", "done, pending, decided, changed"),
         ),
         worked="the file alone answers: where are we, what is pending, what is decided, what changed",
         find_reason=no_journal,
@@ -415,13 +319,14 @@ PROCEDURES: tuple[Procedure, ...] = (
         decides=OWNER,
         needs=(Need.SHELL, Need.VAULT),
         actions=(
-            _hand("stop the copy that should not run", by=By.OPERATOR),
-            _DOCTOR,
-            _hand("if both must be locked out: `holdfast identity evict --paper`", by=By.PERSON),
+            by_hand("stop the copy that should not run", by=By.OPERATOR),
+            DOCTOR,
+            by_hand("if both must be locked out: `holdfast identity evict --paper`", by=By.PERSON),
         ),
         worked="one copy acts; the other one waits and says why",
         find_reason=no_agent,
     ),
+    *MAIL_PROCEDURES,
     Procedure(
         slug="provider-lost",
         failure="the model endpoint of a region is gone, with its cache and sessions",
@@ -429,22 +334,11 @@ PROCEDURES: tuple[Procedure, ...] = (
         rank=Rank.CONNECTIVITY,
         decides="no decision is needed",
         needs=(Need.SHELL, Need.VAULT),
-        actions=(_itself("the next turn asks another endpoint, with the same messages from the journal"), _TODO),
+        actions=(by_itself("the next turn asks another endpoint, with the same messages from the journal"), TODO),
         worked="the next turn is answered, and its prefix is equal byte for byte",
         find_reason=no_model,
     ),
 )
-
-
-def own_steps(start: Sequence[str], check: Sequence[str]) -> tuple[Action, ...]:
-    """How an agent that Holdfast does not run is started and tested: [drills] in its settings."""
-
-    def plain(words: Sequence[str]) -> tuple[str, ...]:  # they have no words in braces to fill in
-        return tuple(word.replace("{", "{{").replace("}", "}}") for word in words)
-
-    begin = Action(title="start the agent, in its folder", command=plain(start))
-    test = Action(title="see that it works, in its folder", command=plain(check), expect="exit code 0")
-    return tuple(one for one in (begin, test) if one.command)
 
 
 # Not a failure: what is tried every day.
@@ -455,7 +349,7 @@ TEST_RESTORE = Procedure(
     rank=Rank.STATE,
     decides="no decision is needed",
     actions=(
-        _run("restore into a new folder", "holdfast recover --place {place} --home {home} --to {to}", "its path"),
+        typed("restore into a new folder", "holdfast recover --place {place} --home {home} --to {to}", "its path"),
     ),
     worked="every file that has not changed since is equal",
 )
@@ -466,7 +360,7 @@ TOOL_FILES = Procedure(
     seen="nothing",
     rank=Rank.STATE,
     decides="no decision is needed",
-    actions=(_itself("each tool runs alone, with the arguments of its newest call", "how it ended, what it wrote"),),
+    actions=(by_itself("each tool runs alone, with the arguments of its newest call", "how it ended, what it wrote"),),
     worked="whatever a tool leaves is in `run.scratch` or in the agent's folder",
 )
 
@@ -496,4 +390,5 @@ def procedure_values(
         "place": "PLACE" if place is None else place.address,
         "place_name": "PLACE" if place is None else place.name,
         "other_name": "OTHER" if other is None else other.name,
+        "relay": "RELAY",
     }

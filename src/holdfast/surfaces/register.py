@@ -33,6 +33,7 @@ from holdfast.journal.surfaces import found_journal, look_outside
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.settings import OwnSurface, find_settings
 from holdfast.memory.surfaces import found_memory
+from holdfast.relay.surfaces import found_relays
 from holdfast.surfaces.level import LevelReport, judge_level
 from holdfast.surfaces.report import DrillSummary, read_reports
 from holdfast.surfaces.targets import read_targets
@@ -113,6 +114,7 @@ def _look_at_files(home: AgentHome, targets: Targets, now_ms: int, deep: bool) -
     parts.append(Found(facts=(*outside, *_of_the_folder(home, outside, now_ms))))
     parts.append(_guarded("identity", lambda: asyncio.run(found_identity(home, now_ms=now_ms))))
     parts.append(_guarded("places", places))
+    parts.append(_guarded("relays", lambda: asyncio.run(found_relays(home, cover, now_ms=now_ms))))
     parts.append(_guarded("memory", lambda: found_memory(home, cover, now_ms=now_ms)))
     if deep and home.name:
         parts.append(_guarded("folder", lambda: found_folder(home, cover)))

@@ -72,6 +72,7 @@ class RunbookFacts:
             identity=bool(self.id),
             journal="journal" in rows,
             server=bool(self.home.journal_url),
+            relays="profile" in rows,
             places=len(self.places),
             models="model endpoint" in rows if opened else None,
             start=own.start,
