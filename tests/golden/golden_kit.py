@@ -23,7 +23,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import holdfast
+
 HERE = Path(__file__).parent
+PROGRAM = str(Path(holdfast.__file__).with_name("__main__.py"))  # `run_module` cannot run what pytest has loaded
 APP = HERE / "golden_app.py"
 ROOT = b"/golden-root"  # stands in the packed files for the folder they were made in
 WAIT_S = 60.0
@@ -110,7 +113,7 @@ class Commands:
             contextlib.redirect_stdout(out),
         ):
             try:
-                runpy.run_module("holdfast", run_name="__main__")
+                runpy.run_path(PROGRAM, run_name="__main__")
             except SystemExit as ended:
                 code = ended.code
         assert not code, (words, code)

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from correspondents import make_correspondent
 
-from holdfast.app import mail_job
+from holdfast.app.mail import mail_job
 from holdfast.app.mail.mail_job import REWIND_FOR_S, find_covered, is_rewind_due
 from holdfast.backup.chain.heads import HeadFile, Held
 from holdfast.backup.places.backup_places import states_of

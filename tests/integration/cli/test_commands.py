@@ -258,6 +258,7 @@ def test_settling_a_step_of_a_poisoned_task_says_what_follows(hf: Commands) -> N
                 await opened.journal.end_session(session, orderly=False)
 
     asyncio.run(poison())
+    time.sleep(1)  # until no request can be under way
     said = hf("effect", "settle", f"{task_id}/1", "--skip", "--yes").err
     assert (
         f"recorded: {task_id}/1 is decided as skip by {user_at_host()}; the task is parked because 3 runs of it killed"

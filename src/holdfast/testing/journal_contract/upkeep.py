@@ -287,8 +287,8 @@ class Upkeep:
 
     async def test_another_processs_change_is_noticed(self, world: World) -> None:
         journal, other = await world.connect(), await world.connect()
-        await journal.wait_change(timeout_s=0)
-        waiting = asyncio.create_task(journal.wait_change(timeout_s=60))
+        seen = await journal.wait_change(timeout_s=0)
+        waiting = asyncio.create_task(journal.wait_change(timeout_s=60, seen=seen))
         await asyncio.sleep(0)
         await world.submit(other)
         async with asyncio.timeout(10):
