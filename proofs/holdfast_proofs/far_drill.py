@@ -31,7 +31,7 @@ from holdfast_proofs.runner import Proof, ProofFailed, Result
 NETWORK = "10.79.1"
 NAME = f"hf-{os.getpid()}-far"
 SSHD = Path(sys.prefix) / "ssh/usr/sbin/sshd"
-LEFT = "ls -A /root/.cache 2>/dev/null; ls -A /srv; pgrep -f [h]oldfast-far-drills"
+LEFT = "ls -A ~/.cache 2>/dev/null; ls -A /srv; pgrep -f [h]oldfast-far-drills"
 PROJECT = Path(__file__).parents[2]
 
 
@@ -171,7 +171,7 @@ def _refusals(
     findings: list[str] = []
     with _started(example, "--quarterly", *on) as process:
         end = time.monotonic() + 60
-        while "holdfast-far-drills" not in machine.look("ls -A /root/.cache") and time.monotonic() < end:
+        while "holdfast-far-drills" not in machine.look("ls -A ~/.cache") and time.monotonic() < end:
             time.sleep(0.05)
         time.sleep(3)
         running = process.poll() is None

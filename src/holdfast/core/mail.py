@@ -117,8 +117,8 @@ class Mailbox(Protocol):
         ...
 
     async def received(self, deliveries: Sequence[Delivery], *, mark: int) -> None:
-        """They are committed, and the journal's newest record then had the number `mark`. Every relay that delivered
-        one is told; one that does not answer delivers it again."""
+        """They are committed, and the journal's newest record then had the number `mark`. Says so to
+        every relay that delivered one; a relay that does not answer delivers it again."""
         ...
 
     async def secured(self, *, up_to: int) -> None:

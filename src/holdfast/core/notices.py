@@ -215,7 +215,7 @@ def second_instance_notice(instance: str, *, now_ms: int) -> Notice:
 
 
 def two_profiles_notice(relay: str, digest: str, *, now_ms: int) -> Notice:
-    """`digest` is of what the relay holds, so that further evidence is told again."""
+    """`digest` is of what the relay holds, so that further evidence is another notice."""
     text = f"the relay {relay} holds two different profiles or backup heads of one version, both signed by this agent"
     hint = "another copy of the agent runs: stop it. If there is none, its keys are stolen: `holdfast identity evict`"
     return _notice(NoticeKind.SECOND_INSTANCE, f"two-profiles/{relay}/{digest}", text, hint, now_ms=now_ms)

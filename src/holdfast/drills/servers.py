@@ -156,7 +156,7 @@ class Servers:
         raise NotProven("the drill's servers do not reach each other", hint="run the drill again")
 
     def slow(self) -> None:
-        """From now on nothing passes, and no one is told."""
+        """From now on nothing passes, and no connection is closed."""
         for one in self.links:
             os.kill(self._child(one.pid), signal.SIGSTOP)
 

@@ -53,7 +53,7 @@ class ShadowPlan:
 
 
 class Written(NamedTuple):
-    """By what a later write is told from an earlier one."""
+    """What differs between two writes of one file."""
 
     inode: int
     size: int

@@ -7,8 +7,8 @@
     secured     by the rule of app/mail/held_mail.py; a kill before it: the relays keep held mail longer
 
 What the journal does not take (a full disk) is not acknowledged, and waits at the relays. What cannot be read, or be
-kept as JSON, is a dead letter: a person is told, and the relays are told that it was received, else it would come for
-ever. After a restore all held mail is asked for again: a copy that the journal has is only acknowledged again.
+kept as JSON, is a dead letter: a person gets a notice, and the relays hear that it was received, else it comes again
+for ever. After a restore all held mail is asked for again: a copy that the journal has is only acknowledged again.
 """
 
 from __future__ import annotations

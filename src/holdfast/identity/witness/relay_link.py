@@ -192,12 +192,15 @@ class RelayLink:
             writer.write(connection.send(h11.EndOfMessage()) or b"")
             with contextlib.suppress(ConnectionError):  # it may have answered, and closed, before it had read all
                 await writer.drain()
-            return await _received(connection, reader)
+            return await receive_answer(connection, reader, bytes_max=ANSWER_BYTES_MAX)
         finally:
             writer.transport.abort()  # nothing more is read or written; a close handshake could take for ever
 
 
-async def _received(connection: h11.Connection, reader: asyncio.StreamReader) -> tuple[int, bytes]:
+async def receive_answer(
+    connection: h11.Connection, reader: asyncio.StreamReader, *, bytes_max: int
+) -> tuple[int, bytes]:
+    """Status and body. Raises OSError, h11.ProtocolError."""
     status, parts, size = 0, list[bytes](), 0
     while True:
         event = connection.next_event()
@@ -206,13 +209,16 @@ async def _received(connection: h11.Connection, reader: asyncio.StreamReader) ->
                 status = event.status_code
             case h11.Data():
                 size += len(event.data)
-                if size > ANSWER_BYTES_MAX:
-                    raise OSError(f"the answer has more than {ANSWER_BYTES_MAX:,} bytes")
+                if size > bytes_max:
+                    raise OSError(f"the answer has more than {bytes_max:,} bytes")
                 parts.append(bytes(event.data))
             case h11.EndOfMessage():
                 return status, b"".join(parts)
             case h11.NEED_DATA:
-                connection.receive_data(await reader.read(_CHUNK))
+                raw = await reader.read(_CHUNK)
+                if not raw and not connection.trailing_data[0] and not status:
+                    raise OSError("the connection was closed before an answer came")
+                connection.receive_data(raw)
             case h11.InformationalResponse():
                 continue
             case _:

@@ -29,7 +29,7 @@ from holdfast.journal.postgres.place import STATELESS, Known, PostgresPlace, Row
 
 SHARES = {Use.COMMIT: 20, Use.LOOK: 8, Use.LEASE: 4}
 AGENT_MAX = 3  # of one share: two lanes, and one for all else
-WAIT_S = 5.0  # for a connection; whoever asked tries again
+WAIT_S = 5.0  # for a connection; the caller tries again
 IDLE_S = 5.0  # after so long a connection that was not needed is closed: each keeps what it knows of every journal
 GATHER_S = 0.02  # engines renew at the same ticks of the clock
 TOGETHER_WAIT_MS = 200  # a journal whose session is locked keeps the others waiting no longer
@@ -58,7 +58,7 @@ class Pool:
             open=False,
             timeout=WAIT_S,
             max_idle=IDLE_S,
-            reconnect_timeout=WAIT_S,  # whoever needs one asks again: no attempt waits for minutes
+            reconnect_timeout=WAIT_S,  # the caller asks again: no attempt waits for minutes
         )
 
     @asynccontextmanager

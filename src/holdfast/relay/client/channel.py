@@ -26,7 +26,7 @@ from holdfast.identity.records.encodings import AgentId, PublicKey, parse_key
 from holdfast.identity.records.signed import Family, Signed, sealed
 from holdfast.identity.statements.certificate import Certificate
 from holdfast.identity.statements.relay_answer import NONCE_HEADER, digest_of_request, read_answer
-from holdfast.identity.witness.relay_link import RefusalContent
+from holdfast.identity.witness.relay_link import RefusalContent, receive_answer
 from holdfast.identity.witness.witness_relay import join_lines
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.protocol.calls import (
@@ -45,7 +45,6 @@ CONNECT_S = 1.5
 ANSWER_S = 2.0
 IDLE_MAX = 4
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
-_CHUNK = 65_536
 _WAITS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.INSUFFICIENT_STORAGE)
 
 T = TypeVar("T")
@@ -221,7 +220,7 @@ class RelayChannel:
             first_byte()
             kept.writer.write(raw)
             await kept.writer.drain()
-            found = await _received(kept)
+            found = await receive_answer(kept.state, kept.reader, bytes_max=ANSWER_BYTES_MAX)
             whole = True
         finally:
             if not whole:
@@ -232,28 +231,3 @@ class RelayChannel:
         else:
             kept.writer.transport.abort()
         return found
-
-
-async def _received(kept: _Kept) -> tuple[int, bytes]:
-    status, parts, size = 0, list[bytes](), 0
-    while True:
-        event = kept.state.next_event()
-        match event:
-            case h11.Response():
-                status = event.status_code
-            case h11.Data():
-                size += len(event.data)
-                if size > ANSWER_BYTES_MAX:
-                    raise OSError(f"the answer has more than {ANSWER_BYTES_MAX:,} bytes")
-                parts.append(bytes(event.data))
-            case h11.EndOfMessage():
-                return status, b"".join(parts)
-            case h11.NEED_DATA:
-                raw = await kept.reader.read(_CHUNK)
-                if not raw and not kept.state.trailing_data[0] and not status:
-                    raise OSError("the connection was closed before an answer came")
-                kept.state.receive_data(raw)
-            case h11.InformationalResponse():
-                continue
-            case _:
-                raise OSError("the connection was closed before the answer was whole")

@@ -48,7 +48,7 @@ class Store:
         self._lock = _locked(folder / LOCK)
         try:
             self._db = open_store(folder)
-        except BaseException:
+        except BaseException:  # a cancel too: the next opener needs the lock
             os.close(self._lock)
             raise
         self._reader = open_to_read(self.path)
