@@ -11,7 +11,9 @@ import random
 import re
 import shutil
 import subprocess
+import time
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -202,8 +204,18 @@ async def test_two_heads_with_one_number_are_named_and_damaged_lines_hide_no_oth
     assert [one.code for one in report.warnings] == ["two-heads"]
 
 
-async def test_heads_by_keys_of_a_second_recovery_are_named(world: World) -> None:
-    """Each of two machines recovered the agent and backed it up at a place that the other did not reach."""
+@pytest.mark.parametrize("step_s", [0, 1], ids=["same-second", "later"])
+async def test_heads_by_keys_of_a_second_recovery_are_named(
+    world: World, step_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of two machines recovered the agent and backed it up at a place that the other did not reach. In the same
+    second both give their snapshot the same name, and that of the other machine is still not taken for ours."""
+    seconds = count(int(time.time()), step_s)
+
+    def named(agent: str, incarnation: int, seq: int, at: int) -> str:
+        return archive_name(agent, incarnation, seq, next(seconds))
+
+    monkeypatch.setattr("holdfast.backup.backups.archive_name", named)
     root, port = world.root, Sodium()
     key = [file_key(root / "unlock", (root / "unlock").read_bytes())]
     backups = await world.backups()

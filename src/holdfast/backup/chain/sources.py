@@ -116,13 +116,19 @@ def overview(listed: Sequence[Listed], others: Mapping[str, Held], log: KeyLog, 
     findings += _rival_texts((head for held in every for head in held.heads), chain, log)
     return Overview(
         chain=chain,
-        places=tuple(_judged(one, chain, faults[f"place {one.place.name}"]) for one in listed),
+        places=tuple(_judged(one, chain, faults[f"place {one.place.name}"], log) for one in listed),
         findings=tuple(findings),
     )
 
 
-def _judged(one: Listed, chain: Chain, faults: tuple[str, ...]) -> Standing:
-    held = tuple(head for head in chain.heads if head.record.archive in one.archives)
+def _judged(one: Listed, chain: Chain, faults: tuple[str, ...], log: KeyLog) -> Standing:
+    # Two machines that recovered the agent in the same second gave their snapshots the same name.
+    ours = {head.digest for head in chain.heads}
+    theirs = {
+        head.record.archive for head in one.known.heads if head.digest not in ours and is_rival_head(head.record, log)
+    }
+    theirs -= {head.record.archive for head in one.known.heads if head.digest in ours}
+    held = tuple(head for head in chain.heads if head.record.archive in one.archives - theirs)
     named = {head.record.archive for head in held}
     lag = behind(chain.heads[-1].record, held[-1].record) if held else None
     unnamed = len(one.archives - named)
