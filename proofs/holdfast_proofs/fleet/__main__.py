@@ -35,7 +35,8 @@ from holdfast_proofs.runner import Proof, ProofFailed, Result, at_least_one
 from holdfast_proofs.support.command_line import Worker
 from holdfast_proofs.support.postgres import SUPPORTED, Server, started
 
-AGENTS, SETTLE_S, IDLE_S, FLOOD, SAMPLES, ROUNDS = 200, 45.0, 60.0, 5_000, 150, 3
+AGENTS, SETTLE_S, FLOOD, SAMPLES, ROUNDS = 200, 45.0, 5_000, 150, 3
+IDLE_S = 310.0  # the looks that no change asks for are 300 s apart
 CONNECTIONS_MAX, MEMORY_MIB_MAX, IDLE_SHARE_MAX, RATIO_MAX = 100, 4_096, 0.10, 2.0
 BATCH = 500  # submissions that share a commit
 PAUSE_S = 0.04  # between two measured tasks, on average

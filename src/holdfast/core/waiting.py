@@ -88,8 +88,8 @@ class Turn:
         self.taken = False
 
 
-LOOK_SHARE_S = 0.025
-IDLE_S = 120.0
+LOOK_SHARE_S = 0.05
+IDLE_S = 300.0  # a renewal of the lease sees what was committed; this is for what it missed
 SELDOM_S = 50.0  # within a minute, a person hears that a standby is gone
 TICKS_PER_RENEWAL = 6
 
