@@ -224,4 +224,4 @@ def test_renewals_of_a_process_meet_at_ticks() -> None:
         wait_s = beside.renew_in_s(3.0, now_s=now_s)
         assert 3.0 - 1e-6 <= wait_s <= 3.5
         assert abs((now_s + wait_s) * 2 - round((now_s + wait_s) * 2)) < 1e-6
-    assert (alone.look_s(0.25), beside.look_s(0.25), beside.look_s(60.0)) == (0.25, 5.0, 60.0)
+    assert (alone.look_s(0.25), beside.look_s(0.25), beside.look_s(60.0)) == (0.25, 10.0, 60.0)
