@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from holdfast.errors import JournalDamaged, RowsPutBack, TaskParked
 from holdfast.host.sqlite import Db, open_db
 from holdfast.journal.bind import journal_at
 from holdfast.recovery.recover_journal import recover_journal
+from holdfast_proofs.support.warm_start import run_command
 
 Rows = list[tuple[Any, ...]]
 sent: list[str] = []
@@ -218,3 +221,16 @@ async def test_a_copy_has_the_total_of_its_moment(tmp_path: Path) -> None:
             (tmp_path / "copy.db").touch(mode=0o600)
             journal_at(file_at(path)).copy(tmp_path / "copy.db")
             (tmp_path / "copy.db").unlink()
+
+
+async def test_the_check_finds_a_changed_definition(tmp_path: Path) -> None:
+    """One letter of a table's definition: no command opens the journal, and `journal check` says so too."""
+    path = tmp_path / "journal.db"
+    await run(path, "ada")
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("UPDATE sqlite_schema SET sql = replace(sql, 'NOT NULL', '') WHERE name = 'session'")
+    with pytest.raises(JournalDamaged, match="session was changed"):
+        await submit(path, "bob")
+    done = run_command(["journal", "check", "--journal", str(path)])
+    assert (done.returncode, "session was changed" in done.stdout + done.stderr) == (6, True), done

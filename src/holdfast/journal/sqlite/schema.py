@@ -11,7 +11,9 @@ import re
 from contextlib import closing
 from importlib import resources
 
+from holdfast.errors import JournalDamaged
 from holdfast.host.sqlite import Db, open_in_memory
+from holdfast.journal.sqlite.sql_errors import unreadable
 
 SCHEMA = 4
 _COMMENT = re.compile(r"--[^\n]*")
@@ -57,3 +59,16 @@ def _new() -> Db:
     db = open_in_memory()
     db.execute(whole_schema()).fetchall()
     return db
+
+
+def check_schema(db: Db) -> None:
+    """Refuse a journal whose tables, indexes or triggers are not as they were made.
+    They lie in the file as text: one changed letter, and a rule that guards the records is
+    another one. Spaces and comments do not count; what users have added is theirs."""
+    try:
+        found = definitions(db)
+    except UnicodeDecodeError as error:
+        raise unreadable(error) from error
+    for name, definition in shipped().items():
+        if found.get(name) != definition:
+            raise JournalDamaged(f"the journal's table or index {name} was changed: its definition is not Holdfast's")

@@ -58,7 +58,7 @@ from holdfast.journal.sqlite.host.high_water import HighWater, check_file, high_
 from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.host.use_lock import JournalUse
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.journal.sqlite.schema import SCHEMA, definitions, schema_step, shipped, whole_schema
+from holdfast.journal.sqlite.schema import SCHEMA, check_schema, schema_step, whole_schema
 from holdfast.journal.sqlite.sql_errors import translated, unreadable
 from holdfast.journal.sqlite.writer import BUSY_WAIT_MS, WAL_PAGES
 
@@ -392,19 +392,6 @@ def _version(db: Db) -> int:
 
 def _run_all(db: Db, sql: str) -> None:
     db.execute(sql).fetchall()
-
-
-def check_schema(db: Db) -> None:
-    """Refuse a journal whose tables, indexes or triggers are not as they were made.
-    They lie in the file as text: one changed letter, and a rule that guards the records is
-    another one. Spaces and comments do not count; what users have added is theirs."""
-    try:
-        found = definitions(db)
-    except UnicodeDecodeError as error:
-        raise unreadable(error) from error
-    for name, definition in shipped().items():
-        if found.get(name) != definition:
-            raise JournalDamaged(f"the journal's table or index {name} was changed: its definition is not Holdfast's")
 
 
 def check_keys(db: Db, keys: KeyRing, *, reading: bool = False) -> None:
