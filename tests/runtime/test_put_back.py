@@ -226,7 +226,7 @@ async def test_the_check_finds_a_changed_definition(tmp_path: Path) -> None:
     """One letter of a table's definition: no command opens the journal, and `journal check` says so too."""
     path = tmp_path / "journal.db"
     await run(path, "ada")
-    with closing(apsw.Connection(str(path))) as db:
+    with closing(raw(path)) as db:
         db.execute("PRAGMA writable_schema = ON")
         db.execute("UPDATE sqlite_schema SET sql = replace(sql, 'NOT NULL', '') WHERE name = 'session'")
     with pytest.raises(JournalDamaged, match="session was changed"):

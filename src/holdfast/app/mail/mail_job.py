@@ -104,23 +104,8 @@ async def _take_in(home: AgentHome, context: JobContext, post: AgentPost) -> Non
     )
     rewind = is_rewind_due(home.instance, context.journal.incarnation, now=int(time.time()))
     context.log.event("mail-open", rewind=rewind)
-    async with (
-        running_beside(_publish_new_keys(home, context)),
-        running_beside(Resender(journal=context.journal, post=post, log=context.log).run()),
-    ):
+    async with running_beside(Resender(journal=context.journal, post=post, log=context.log).run()):
         await intake.run(rewind=rewind)
-
-
-async def _publish_new_keys(home: AgentHome, context: JobContext) -> None:
-    """A recovery voids the profile: until its keys sign another, an agent that does not know this one cannot write to
-    it. The job that renews profiles begins later than this one, and tries again where this fails."""
-    from holdfast.app.profile_job import is_profile_due, renew_profile
-
-    try:
-        if await asyncio.to_thread(is_profile_due, home):
-            await asyncio.to_thread(renew_profile, home)
-    except (HoldfastError, OSError) as error:
-        context.log.event("profile-failed", error=str(error))
 
 
 async def find_secured(home: AgentHome, journal: Journal, received: Sequence[Received], *, now_s: float) -> int:

@@ -31,6 +31,7 @@ from holdfast.journal.rules import CRASHES_MAX, NEVER_MS, RESTING
 from holdfast.journal.seal import DataKeySealer, KeyWraps
 from holdfast.journal.sqlite import totals
 from holdfast.journal.sqlite.rows import COLUMNS, open_record, verify_link
+from holdfast.journal.sqlite.schema import SCHEMA, check_schema
 from holdfast.journal.sqlite.verbs import remarks
 from holdfast.journal.sqlite.verbs.inbox import ITEM_COLUMNS, open_item
 
@@ -54,11 +55,15 @@ def find_damage(path: Path, wraps: KeyWraps, *, put_back: bool = True) -> list[s
         _check_rows(db, chains, findings)
         _check_sealed_rows(db, wraps, findings)
         version = cast(int, db.pragma("user_version"))
+        if version == SCHEMA:
+            check_schema(db)
         if version >= remarks.SINCE:
             findings.extend(remarks.find_damage(db, wraps))
         put_back = put_back and not wraps.reads_only
         if put_back and version >= totals.SINCE and totals.is_put_back(db, totals.running_total(db, wraps)):
             findings.append(totals.PUT_BACK)
+    except JournalDamaged as error:
+        findings.append(error.message)
     except apsw.Error as error:
         findings.append(f"reading stopped: {error}")
     except (ValueError, TypeError) as error:
