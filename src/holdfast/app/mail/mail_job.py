@@ -112,6 +112,7 @@ async def _take_in(home: AgentHome, context: JobContext, post: AgentPost) -> Non
         secured_now=secured_now,
         log=context.log,
         secrets=open_secrets(home.journal, keys=context.keys, clock=clock, entropy=entropy),
+        thread_wait_s=home.settings.mail.thread_wait_s,
     )
     rewind = is_rewind_due(home.instance, context.journal.incarnation, now=int(time.time()))
     context.log.event("mail-open", rewind=rewind)

@@ -23,6 +23,7 @@ from holdfast.core.ids import effect_key_from_bytes
 from holdfast.errors import Misuse, NotDurable
 from holdfast.host.shadowed import in_shadow
 from holdfast.journal.contract import Statement
+from holdfast.journal.records import Body, TaskView
 from holdfast.runtime.tool.child import Target, locate, scratch_path
 from holdfast.runtime.tool.shape import check_sandbox, is_blocking, shape_of, version_of
 
@@ -60,6 +61,7 @@ class Call:
         "attempt",
         "fence",
         "ordinal",
+        "planned",
         "sent_ago_s",
         "task_id",
     )
@@ -89,6 +91,7 @@ class Call:
         self._effect = effect
         self._lookup = lookup
         self._http: HttpClient | None = None
+        self.planned: Body = _NOTHING  # what the plan of the step says; for tools that add to it
 
     @property
     def effect_key(self) -> str:
@@ -232,6 +235,7 @@ def _sql(text: object) -> str:
 class Tool(Generic[P, T]):
     """A registered tool."""
 
+    plans_more: Callable[[TaskView, Mapping[str, Any]], Body] | None = None  # what its plan says besides; pure
     spared_max = 20  # attempts that were not sent or met a busy far end, beyond its own limit
 
     def __init__(
