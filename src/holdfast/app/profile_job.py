@@ -17,6 +17,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from holdfast.app.mail.replace_relay import ASK_EVERY_S, replace_gone_relays
+from holdfast.app.mail.shared_keys import with_shared_keys
 from holdfast.app.worker import JobContext
 from holdfast.core.clock import SystemClock
 from holdfast.core.notices import two_profiles_notice
@@ -71,7 +72,7 @@ def is_profile_due(home: AgentHome) -> bool:
 def renew_profile(home: AgentHome) -> PublishedProfile:
     """Blocks while another host that shares the journal does it, at most for its turn."""
     with act_lock(home.folder), _turn_of_hosts(home):
-        speaker = open_speaker(home, SystemClock())
+        speaker = with_shared_keys(home, open_speaker(home, SystemClock()))
         return asyncio.run(publish_profile(home, speaker, now=int(time.time()), port=Sodium()))
 
 

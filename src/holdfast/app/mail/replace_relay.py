@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.app.mail.shared_keys import with_shared_keys
 from holdfast.core.clock import SystemClock
 from holdfast.errors import BadInput, HoldfastError, RelayUnreachable, RelayUntrusted
 from holdfast.host.private_files import ensure_private_folder, read_private, write_atomically
@@ -76,7 +77,7 @@ async def _answers(relay: WitnessRelay, port: Signatures) -> bool:
 def _replace(home: AgentHome, gone: Relay, port: Signatures) -> Replaced:
     trouble = "no spare relay is left"
     with act_lock(home.folder):
-        speaker = open_speaker(home, SystemClock())
+        speaker = with_shared_keys(home, open_speaker(home, SystemClock()))
         for spare in _spares(home):
             try:
                 asyncio.run(register(home, speaker, [spare], now=int(time.time()), port=port, instead_of=gone))

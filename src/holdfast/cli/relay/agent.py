@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from holdfast.app.mail.shared_keys import with_shared_keys
 from holdfast.cli.command import acting_home, home_of
 from holdfast.cli.doctor import EXIT_CLEAN, EXIT_PROBLEMS, print_finding
 from holdfast.cli.input.agent_places import witnesses_of
@@ -62,7 +63,7 @@ def registered(
 ) -> PublishedProfile:
     """The agent is registered at these relays, and its profile names them."""
     with act_lock(home.folder):
-        speaker = open_speaker(home, SystemClock())
+        speaker = with_shared_keys(home, open_speaker(home, SystemClock()))
         found = register(
             home,
             speaker,
@@ -101,7 +102,7 @@ def _listed(home: AgentHome, name: str) -> Relay:
 async def _changed(home: AgentHome, change: Change, *more: WitnessRelay) -> PublishedProfile:
     def act() -> PublishedProfile:
         with act_lock(home.folder):
-            speaker = open_speaker(home, SystemClock())
+            speaker = with_shared_keys(home, open_speaker(home, SystemClock()))
             return asyncio.run(
                 publish_profile(home, speaker, now=int(time.time()), port=Sodium(), change=change, more=more)
             )
