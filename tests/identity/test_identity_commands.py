@@ -181,6 +181,7 @@ def test_a_person_at_the_terminal_is_led_through(tmp_path: Path) -> None:
     seen, words = "", dict[int, str]()
     replies: list[tuple[str, Callable[[re.Match[str]], str]]] = [
         (r"second place \[[^\]]*\]: $", lambda _: ""),
+        (r"address of a relay \[none\]: $", lambda _: ""),
         (r"passphrase for the vault[^\n]*: $", lambda _: "correct horse battery"),
         (
             r"once more: $",

@@ -20,13 +20,14 @@ from holdfast.cli.main import main
 from holdfast.demo import story
 from holdfast.demo.machine import Return
 from holdfast.demo.region import Continued
+from holdfast.demo.relays import Answered
 from holdfast.demo.story import Doubts, Report, Verdict, Wanted
 from holdfast.downstream.ledger import Page
 from holdfast_proofs.support.transcript import find_missing, shape
 
 PROJECT = Path(__file__).parents[2]
 DEMO = (sys.executable, "-m", "holdfast", "demo")
-DEMO_S_MAX = 120
+DEMO_S_MAX = 400
 
 
 def run_demo(*options: str, temp: Path) -> subprocess.CompletedProcess[str]:
@@ -48,19 +49,21 @@ def effects_in(file: Path) -> list[dict[str, object]]:
 def test_it_tells_the_story_and_the_far_ends_have_it_in_their_files(
     tmp_path: Path, measured: Callable[[str], None]
 ) -> None:
-    """Three trips paid and mailed once, one letter, by the log each far end wrote; and what it prints is
-    what the README shows: every line there, other numbers, this order."""
+    """Three trips paid and mailed once, three more asked for by mail, one letter, by the log each far end
+    wrote; and what it prints is what the README shows: every line there, other numbers, this order."""
     folder = tmp_path / "trip"
     began = time.monotonic()
     done = run_demo("--folder", str(folder), temp=tmp_path)
     measured(f"demo: {time.monotonic() - began:.1f} s in all")
     assert (done.returncode, done.stderr) == (0, "")
-    for name, count in (("payment", 3), ("mail", 3), ("letter", 1)):
+    for name, count in (("payment", 6), ("mail", 3), ("letter", 1)):
         assert len(effects_in(folder / f"{name}.jsonl")) == count
     assert "is killed inside the payment" in done.stdout
     assert "sent again, same effect key" in done.stdout
     assert "arrives and changes nothing" in done.stdout
-    assert "charges 3   mails 3   letters 1   duplicates 0   lost 0" in done.stdout
+    assert "charges 6   mails 3   letters 1   duplicates 0   lost 0" in done.stdout
+    assert "answers to each request: LIS to OSL 1, OSL to ROM 1, ROM to BER 1" in done.stdout
+    assert "relays lost 1   messages lost 0   messages handled twice 0" in done.stdout
     assert "same id yes   memory kept yes" in done.stdout
     assert "Every promise held.\n" in done.stdout
     report = next((folder / "ada" / "drills").glob("*.json"))
@@ -76,7 +79,7 @@ def test_it_tells_the_story_and_the_far_ends_have_it_in_their_files(
     assert [path.name for path in tmp_path.iterdir()] == ["trip"]
     readme = (PROJECT / "README.md").read_text()
     blocks = re.findall(r"^```text\n\$ make demo\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     for block in blocks:
         assert find_missing(shape(block), shape(done.stdout)) is None, done.stdout
 
@@ -101,6 +104,8 @@ def test_without_borg_and_postgresql_it_says_so_in_one_line_and_shows_the_rest(t
     assert [seen[name] for name in ("level", "rto_s", "rpo_items", "drill")] == [None] * 4
     assert "borg" in seen["left_out"]["3"].lower()
     assert "no PostgreSQL on this machine" in seen["left_out"]["4"]
+    assert "borg" in seen["left_out"]["5"].lower()
+    assert [seen[name] for name in ("mail_lost", "mail_twice", "relays_lost")] == [None] * 3
     assert list(tmp_path.iterdir()) == []
 
 
@@ -179,6 +184,39 @@ def test_killed_while_a_host_is_cut_off_it_leaves_no_process(tmp_path: Path) -> 
     wait_gone(children)
 
 
+RELAYS = """
+import asyncio, sys
+from pathlib import Path
+from holdfast.cli.demo import _Printed
+from holdfast.demo.relays import lose_relay
+from holdfast.demo.stage import setting
+
+async def main():
+    async with setting(Path(sys.argv[1]), _Printed(False)) as stage:
+        print(await lose_relay(stage))
+
+asyncio.run(main())
+"""
+
+
+def test_killed_while_relays_run_it_leaves_no_process(tmp_path: Path) -> None:
+    demo = subprocess.Popen([sys.executable, "-c", RELAYS, tmp_path], stdout=subprocess.PIPE, text=True)
+    assert demo.stdout is not None
+    assert any("each with a key and a disk of its own" in line for line in demo.stdout)
+    children = descendants(demo.pid)
+    demo.kill()
+    demo.communicate(timeout=DEMO_S_MAX)
+    assert len(children) >= 6  # three far ends, three relays
+    wait_gone(children)
+
+
+def test_without_the_server_of_relays_the_scene_is_left_out(tmp_path: Path) -> None:
+    program = "import holdfast.demo.relays as relays\nrelays.find_spec = lambda name: None\n" + RELAYS
+    done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, timeout=DEMO_S_MAX)
+    assert "missing=\"the package uvicorn is missing (pip install 'holdfast[relay]')\"" in done.stdout
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_where_the_kernel_gives_no_network_the_scene_is_left_out(tmp_path: Path) -> None:
     """The hosts' program finds, first of all, a module that refuses as such a kernel does."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -203,6 +241,8 @@ def test_a_broken_promise_is_an_exit_code(monkeypatch: pytest.MonkeyPatch, capsy
     left_out = AsyncMock(return_value=Return(missing="not for this test"))
     monkeypatch.setattr(story, "lose_machine", left_out)
     monkeypatch.setattr(story, "cut_off_host", AsyncMock(return_value=Continued(missing="not for this test")))
+    unread = Answered(mail_lost=1, mail_twice=2, relays_lost=1)
+    monkeypatch.setattr(story, "lose_relay", AsyncMock(return_value=unread))
 
     def doctored(wanted: tuple[Wanted, ...], ledgers: dict[str, Page], doubts: Doubts, *, back: story.Back) -> Verdict:
         payment = ledgers["payment"]
@@ -221,7 +261,9 @@ def test_a_broken_promise_is_an_exit_code(monkeypatch: pytest.MonkeyPatch, capsy
     assert main(["demo", "--json"]) == 1
     seen = json.loads(capsys.readouterr().out)
     assert (seen["held"], seen["charges"], seen["duplicates"]) == (False, 2, 1)
-    assert any("the same agent" in one for one in seen["broken"])
+    for promise in ("the same agent", "1 messages got no answer", "2 messages were handled or answered twice"):
+        assert any(promise in one for one in seen["broken"])
+    assert [seen[name] for name in ("mail_lost", "mail_twice", "relays_lost")] == [1, 2, 1]
 
 
 def test_people_are_told_which_promise_broke() -> None:
@@ -240,6 +282,9 @@ def test_people_are_told_which_promise_broke() -> None:
         memory_kept=True,
         restore_s=2.0,
         region_resume_s=2.1,
+        mail_lost=0,
+        mail_twice=0,
+        relays_lost=1,
         report=None,
         left_out={},
         seconds=3.0,
@@ -251,7 +296,7 @@ def test_people_are_told_which_promise_broke() -> None:
     left_out = {"3": "no Borg", "4": "no PostgreSQL"}
     without = summary(replace(report, verdict=replace(report.verdict, broken=()), left_out=left_out, restore_s=None))
     assert without[-1].splitlines() == [
-        "2 of 4 scenes held.",
+        "3 of 5 scenes held.",
         "Scene 3 was left out: run `holdfast doctor --install-borg`, then the demo again.",
         "Scene 4 was left out: no PostgreSQL.",
     ]

@@ -30,6 +30,7 @@ from holdfast.relay.protocol.envelope import (
     CT_BYTES,
     ENVELOPE_BYTES_MAX,
     Inner,
+    body_digest,
     mail_key,
     open_envelope,
     parse_envelope,
@@ -101,6 +102,27 @@ def test_a_ciphertext_opens_in_no_other_envelope(two: list[Sender]) -> None:
         assert not again.is_signed(PORT)
         with pytest.raises(BadRecord, match="cannot be opened"):
             open_envelope(again, mk.private)
+
+
+def test_only_the_same_words_under_the_same_key_have_the_same_digest(two: list[Sender]) -> None:
+    ada, bob = two
+    (mk, *_) = bob.agent.speaker().mail_keys()
+    digests = [
+        parse_envelope(sealed(ada, bob.agent.log.id, mk, body, kind)).outer.bd
+        for body, kind in (
+            (b'"yes"', MailKind.MESSAGE),
+            (b'"yes"', MailKind.MESSAGE),
+            (b'"no"', MailKind.MESSAGE),
+            (b"{}", MailKind.NOTE),
+        )
+    ]
+    assert digests[0] == digests[1] != digests[2]
+    assert digests[3] == bytes(32)
+    inner = Inner(key=effect_key_bytes(KEY), body=b'"yes"', thread="t")
+    other_key = msgspec.structs.replace(inner, key=bytes(16))
+    other_thread = msgspec.structs.replace(inner, thread="u")
+    assert body_digest(inner, MailKind.MESSAGE) == digests[0]
+    assert len({body_digest(one, MailKind.MESSAGE) for one in (inner, other_key, other_thread)}) == 3
 
 
 def test_an_envelope_whose_inner_key_is_another_one_is_refused(

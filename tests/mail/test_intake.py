@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import deque
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -23,13 +25,13 @@ from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Filter, Submission, Submitted
 from holdfast.journal.records import TaskState
 from holdfast.layout.journal_location import journal_address
-from holdfast.runtime.task.mail_task import MAIL_NAME, note_of
+from holdfast.runtime.task.mail_task import DEAD_NAME, MAIL_NAME, note_of
 from holdfast.testing.lab import Lab, wait_state, wait_step
 from holdfast.testing.mail import MemoryRelay, ScriptedPost
 
 
-def letter(number: int = 0, body: Any = "hello") -> Letter:
-    return Letter(sender=ADA, key=KEYS[number], thread="t", body=body)
+def letter(number: int = 0, body: Any = "hello", after: tuple[int, ...] = ()) -> Letter:
+    return Letter(sender=ADA, key=KEYS[number], thread="t", body=body, after=tuple(KEYS[one] for one in after))
 
 
 class Handled:
@@ -129,6 +131,49 @@ async def test_what_cannot_be_read_is_told_to_a_person_and_does_not_come_again(l
         told = [one for one in await hf.journal.pending_notices(limit=10) if one.kind == "dead-letter"]
         await until(lambda: len(handled.seen) == 1)
     assert sorted("no key opens it" in one.text for one in told) == [False, True]
+
+
+async def test_a_message_waits_for_those_before_it_in_its_thread(lab: Lab) -> None:
+    """They come in the wrong order, one of them later, and another agent's mail does not wait for them."""
+    handled, relay = Handled(), MemoryRelay()
+    other = Letter(sender="hf1eve", key=KEYS[1], thread="t", body="other")
+    async with lab.open(handled.task) as hf, taking(lab, hf, relay):
+        for one in (letter(3, 3, after=(2, 1)), letter(2, 2, after=(1,)), other):
+            relay.put(one)
+        await until(lambda: relay.count("held") == 1)
+        assert relay.count("stored") == 2
+        relay.put(letter(1, 1))
+        await until(lambda: relay.count("held") == 4)
+        relay.put(letter(4, 4, after=(3,)))
+        await until(lambda: len(handled.seen) == 5)
+    assert [one.body for one in handled.seen] == ["other", 1, 2, 3, 4]
+    assert not any(one.missing for one in handled.seen)
+
+
+async def test_a_message_that_has_waited_long_enough_is_handled_with_a_mark(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.app.mail.intake.GAP_LOOK_S", 0.01)
+    handled, relay = Handled(), MemoryRelay()
+    async with lab.open(handled.task) as hf, taking(lab, hf, relay) as intake:
+        intake.thread_wait_s = 0.05
+        relay.put(letter(3, 3, after=(2,)))
+        relay.put(msgspec.structs.replace(letter(4, 4, after=(3,)), missing=(KEYS[9],)))
+        await until(lambda: len(handled.seen) == 2)
+        relay.put(letter(2, 2))
+        await until(lambda: len(handled.seen) == 3)
+    assert [(one.body, one.missing) for one in handled.seen] == [(3, (KEYS[2],)), (4, ()), (2, ())]
+
+
+async def test_dead_letters_of_strangers_do_not_fill_the_journal(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.app.mail.intake.DEAD_MAX", 2)
+    relay = MemoryRelay()
+    async with lab.open() as hf, taking(lab, hf, relay) as intake:
+        intake._dead = deque(maxlen=2)
+        for number in range(5):
+            relay.put(f"broken {number}")
+        await until(lambda: relay.count("held") == 5)
+        assert len(await hf.journal.list_tasks(Filter(name=DEAD_NAME))) == 2
 
 
 async def test_secured_follows_the_rule_and_ends_held_mail(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

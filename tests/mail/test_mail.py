@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from correspondents import Correspondent, key, make_correspondent, take
 
 from holdfast.core.mail import Delivery
-from holdfast.errors import AgentElsewhere, KeysReplaced, MailRefused, MailUnconfirmed, RelayRefused
+from holdfast.errors import AgentElsewhere, KeysReplaced, MailKeyReused, MailRefused, MailUnconfirmed, RelayRefused
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.records import RotationReason
@@ -169,13 +169,29 @@ def test_a_repeat_after_a_lost_answer_is_the_same_message(tmp_path: Path) -> Non
                     one.stop()
                     one.program = HONEST
                     one.start()
-                sent = await hers.post.send(to=bob.id, body="in other words", key=key(1))
+                sent = await hers.post.send(to=bob.id, body="once", key=key(1))
                 assert [item["seq"] for raw in sent.stored for item in stored_items(raw)] == [1, 1]
             async with bob.open() as his:
                 (letter,) = await take(his, 1)
                 assert letter.body == "once"
 
     asyncio.run(story())
+
+
+def test_other_words_under_one_key_are_refused_by_the_relays(tmp_path: Path, three: list[RelayProcess]) -> None:
+    async def main() -> None:
+        ada, bob = await a_pair(tmp_path, three)
+        async with ada.open() as hers, bob.open() as his:
+            await hers.post.send(to=bob.id, body={"a": 1, "b": 2}, key=key(1), thread="t")
+            await hers.post.send(to=bob.id, body={"b": 2, "a": 1}, key=key(1), thread="t")
+            with pytest.raises(MailKeyReused, match="other words"):
+                await hers.post.send(to=bob.id, body={"a": 2}, key=key(1), thread="t")
+            await hers.post.send(to=bob.id, body=3, key=key(2), thread="t", number=2, after=[key(1)])
+            one, two = sorted(await take(his, 2), key=lambda one: one.number)
+        assert one.body in ({"a": 1, "b": 2}, {"a": 2})  # the third relay took other words, and one of both counts
+        assert (two.body, two.after) == (3, (key(1),))
+
+    asyncio.run(main())
 
 
 def test_a_restored_agent_gets_its_held_mail_again_and_the_old_one_is_fenced(

@@ -19,6 +19,7 @@ from holdfast.cli.main import main
 from holdfast.core.ids import EffectKey
 from holdfast.core.mail import DeliveryNote, Letter
 from holdfast.errors import MailRefused
+from holdfast.journal.records import TaskState
 from holdfast.testing.lab import Lab, wait_until
 from holdfast.testing.mail import MemoryRelay, ScriptedPost
 
@@ -56,7 +57,9 @@ async def test_sent_and_received_mail_is_listed_with_what_became_of_it(
         await (await hf.submit(greet, to="hf1none", body="x")).result(10)
         relay.put(Letter(sender=ADA, key=KEYS[1], thread="t1", body="an \x1b[31manswer"))
         relay.put(Letter(sender=ADA, key=KEYS[2], body="bad"))
-        await until(lambda: relay.count("held") == 3)
+        relay.put("no mail key here opens it")
+        relay.put("no mail key here opens it")
+        await until(lambda: relay.count("held") == 5)
 
         async def ended() -> bool:
             return len(await hf.journal.count_waiting()) == 0
@@ -71,6 +74,12 @@ async def test_sent_and_received_mail_is_listed_with_what_became_of_it(
     assert [one["to"] for one in dead["sent"]] == ["hf1none"]
     assert "no such agent" in dead["sent"][0]["reason"]
     assert [one["body"] for one in dead["received"]] == ["bad"]
+    assert [one["reason"] for one in dead["unreadable"]] == ["no mail key here opens it"] * 2
+    assert {one["envelope"] for one in dead["unreadable"]} == {"env-4", "env-5"}
+    async with lab.open(serve=False) as hf:
+        row = await hf.journal.find_task(dead["unreadable"][0]["task_id"])
+        assert row is not None
+        assert row.state is TaskState.FAILED
 
 
 async def test_words_of_strangers_cannot_write_to_the_terminal(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:

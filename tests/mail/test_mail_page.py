@@ -11,10 +11,19 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from holdfast.core.ids import EffectKey, effect_key_from_bytes
+from holdfast.core.mail import MailKind
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.encodings import AgentId, digest_of
 from holdfast.identity.records.signed import Family, find_bad_signature, read_line
-from holdfast.relay.protocol.envelope import first_head, letter_of, mail_key, next_head, open_envelope, parse_envelope
+from holdfast.relay.protocol.envelope import (
+    body_digest,
+    first_head,
+    letter_of,
+    mail_key,
+    next_head,
+    open_envelope,
+    parse_envelope,
+)
 from holdfast.relay.protocol.note import Note
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "mail.md"
@@ -33,6 +42,7 @@ def test_the_vectors_of_the_page() -> None:
     assert envelope.is_signed(Sodium())
     assert envelope.outer.mk == mail_key(sender, to, key) == bytes.fromhex(found["mk"])
     inner = open_envelope(envelope, private)
+    assert envelope.outer.bd == body_digest(inner, MailKind.MESSAGE) == bytes.fromhex(found["bd"])
     assert msgspec.msgpack.encode(inner).hex() == found["inner"]
     assert effect_key_from_bytes(inner.key) == key
     assert letter_of(sender, inner).body == {"hello": "bob"}

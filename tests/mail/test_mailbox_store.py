@@ -42,13 +42,13 @@ class Box:
     to: AgentId
     quota: Quota = field(default_factory=Quota)
 
-    def envelope(self, n: int, ttl_s: int = 3_600) -> Envelope:
+    def envelope(self, n: int, ttl_s: int = 3_600, body: bytes = b"1") -> Envelope:
         speaker, instance = self.sender.speaker(), KeyPair.new(SystemEntropy())
         crt = speaker.certify(
             inst=instance.public, role=Role.PRIMARY, incarnation=1, host=digest_of(b"here"), life_s=900
         )
         (mk, *_) = speaker.mail_keys()
-        inner = Inner(key=effect_key_bytes(key(n)), body=b"1")
+        inner = Inner(key=effect_key_bytes(key(n)), body=body)
         raw = seal_envelope(
             inner, kind=MailKind.MESSAGE, to=self.to, ttl_s=ttl_s, key=mk.public(), crt=crt, signer=instance
         )
@@ -95,6 +95,17 @@ def test_numbers_and_heads_are_a_chain_and_a_repeat_gets_what_the_first_got(box:
     assert head.hex() == again[1].head
     assert box.page(3).items == ()
     assert box.page(2).head.hex() == first[1].head
+
+
+def test_other_words_under_the_key_of_a_message_are_refused(box: Box) -> None:
+    """While it waits, while it is held, and when it is gone; the message itself may come again."""
+    first = box.put(1)
+    for ack in (lambda: box.ack(), lambda: box.ack(received=(1,), mark=1), lambda: box.ack(secured=1)):
+        ack()
+        offered = [Offered(box.envelope(1, body=b"2"), False), Offered(box.envelope(1), False)]
+        other, same = box.store.write(lambda db, o=offered: mail.put_mail(db, box.to, o, now=NOW, quota=box.quota))
+        assert (other.code, other.seq, same) == ("key-reused", 0, first[0])
+    assert box.page().last == 1
 
 
 def test_mail_of_replaced_keys_makes_room_for_the_same_message_under_newer_keys(box: Box, tmp_path: Path) -> None:

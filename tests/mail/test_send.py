@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import holdfast
 from holdfast.core.mail import BODY_BYTES_MAX
 from holdfast.core.step import StepState
-from holdfast.errors import MailRefused, MailUnconfirmed, MailUnsent, Refused, TaskFailed, ToolFailed
+from holdfast.errors import MailKeyReused, MailRefused, MailUnconfirmed, MailUnsent, Refused, TaskFailed, ToolFailed
 from holdfast.journal.records import TaskState
 from holdfast.runtime.tool import mail_tool
 from holdfast.testing.lab import Lab, wait_state, wait_step
@@ -55,6 +56,49 @@ async def test_a_message_waits_while_no_relay_answers_and_is_not_parked(
     async with lab.open(greet, post=post, pace=0.001) as hf:
         await (await hf.submit(greet)).result(20)
     assert len(post.tries) == 31
+
+
+async def test_messages_of_a_thread_name_those_before_them_in_their_plan(lab: Lab) -> None:
+    """Also where the process ends between two of them, and where a refused one is between: it never arrives."""
+    away = asyncio.Event()
+
+    async def hang() -> None:
+        away.set()
+        await asyncio.Event().wait()
+
+    @holdfast.task
+    async def writes(run: holdfast.Run) -> None:
+        await run.send(BOB, 1, thread="a")
+        await run.send(BOB, 2, thread="b")
+        with suppress(Refused):
+            await run.send(BOB, "refused", thread="a")
+        await run.send(BOB, 3, thread="a")
+        await run.send("hf1eve", 4, thread="a")
+        await run.send(BOB, 5, thread="a")
+        await run.send(BOB, 6)
+
+    async def nothing() -> None: ...
+
+    post = ScriptedPost(nothing, nothing, MailRefused("no"), hang)
+    async with lab.open(writes, post=post, grace_s=0) as hf:
+        handle = await hf.submit(writes)
+        await away.wait()
+    async with lab.open(writes, post=post) as hf:
+        await hf.task(handle.id).result(10)
+    found = {one.body: one for one in post.sent.values()}
+    assert {body: one.number for body, one in found.items()} == {1: 1, 2: 1, 3: 2, 4: 1, 5: 3, 6: 0}
+    assert (found[3].after, found[5].after) == ((found[1].key,), (found[3].key, found[1].key))
+    assert not any(found[body].after for body in (1, 2, 4, 6))
+    assert {one.after for one in post.tries if one.body == 3} == {(found[1].key,)}, "every try says the same"
+
+
+async def test_other_words_under_the_key_park_the_step(lab: Lab) -> None:
+    post = ScriptedPost(MailKeyReused("relay a: it has other words"))
+    async with lab.open(greet, post=post) as hf:
+        handle = await hf.submit(greet)
+        await wait_step(handle, "1", StepState.PARKED)
+        assert "with another body" in (await handle.view()).steps["1"].question
+    assert len(post.tries) == 1
 
 
 async def test_a_refusal_by_every_relay_fails_the_step_with_the_reasons(lab: Lab) -> None:

@@ -200,7 +200,7 @@ async def acting(
     from holdfast.app.agent_lease import AgentLease  # the rooms of keys: only where they are used
 
     lease = AgentLease(
-        load_home(address.folder), address, clock=clock, entropy=entropy, keys=lambda: _keys(address, entropy)
+        load_home(address.folder), address, clock=clock, entropy=entropy, keys=lambda: keys_of(address, entropy)
     )
     lease.start()
     try:
@@ -302,5 +302,5 @@ async def _told(lease: AgentLease, notices: Notices | None) -> bool:
     return True
 
 
-def _keys(address: JournalAddress, entropy: Entropy) -> KeyRing:
+def keys_of(address: JournalAddress, entropy: Entropy) -> KeyRing:
     return load_or_create(address.folder / KEYS, journal_exists=True, entropy=entropy)

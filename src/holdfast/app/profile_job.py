@@ -1,32 +1,44 @@
 """The worker's job that keeps the agent's profile published: on a change of keys, and every day.
 
 One process of a folder does it at a time (the lock of every act on identity). A relay that does not answer gets it with
-the next round. An agent without relays has no profile.
+the next round. An agent without relays has no profile. A relay that is gone for long is replaced by a spare one
+(app/mail/replace_relay.py).
+
+Hosts that share a journal take turns: of two that signed at the same time, each with its own newest mail key, both
+would have one version, and that is the proof of a theft.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 
+from holdfast.app.mail.replace_relay import ASK_EVERY_S, replace_gone_relays
+from holdfast.app.mail.shared_keys import with_shared_keys
 from holdfast.app.worker import JobContext
 from holdfast.core.clock import SystemClock
 from holdfast.core.notices import two_profiles_notice
 from holdfast.errors import HoldfastError
+from holdfast.host.machine import host_id
 from holdfast.identity.acts.log_act import act_lock
 from holdfast.identity.files.own_log import find_own_log
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.speaker.open_speaker import open_speaker
+from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome, find_home
 from holdfast.relay.client.profile import PublishedProfile, find_own_profile, is_due, own_relays, publish_profile
 
 LOOK_EVERY_S = 60.0
+TURN, TURN_S, TURN_LOOK_S = "profile", 60.0, 0.2
 AGAIN_S = 900.0  # after a relay did not take it
 
 
 async def keep_published(context: JobContext) -> None:
     """Looks every minute whether the profile is due, which reads two files."""
-    again_at = 0.0
+    again_at = asked_at = 0.0
     while True:
         try:
             home = find_home(context.address.folder)
@@ -40,6 +52,10 @@ async def keep_published(context: JobContext) -> None:
                 for url, digest in done.forks.items():
                     notice = two_profiles_notice(url, digest, now_ms=context.journal.now_ms())
                     await context.journal.add_notice(notice)
+            if time.monotonic() - asked_at >= ASK_EVERY_S:
+                asked_at = time.monotonic()
+                for one in await replace_gone_relays(home):
+                    context.log.event("relay-gone", relay=one.gone, spare=one.spare, trouble=one.trouble)
         except (HoldfastError, OSError) as error:
             context.log.event("profile-failed", error=str(error))
         await asyncio.sleep(LOOK_EVERY_S)
@@ -54,6 +70,23 @@ def is_profile_due(home: AgentHome) -> bool:
 
 
 def renew_profile(home: AgentHome) -> PublishedProfile:
-    with act_lock(home.folder):
-        speaker = open_speaker(home, SystemClock())
+    """Blocks while another host that shares the journal does it, at most for its turn."""
+    with act_lock(home.folder), _turn_of_hosts(home):
+        speaker = with_shared_keys(home, open_speaker(home, SystemClock()))
         return asyncio.run(publish_profile(home, speaker, now=int(time.time()), port=Sodium()))
+
+
+@contextmanager
+def _turn_of_hosts(home: AgentHome) -> Generator[None]:
+    shared = journal_at(home.journal).find_shared()
+    if shared is None:
+        yield
+        return
+    holder, who = host_id(home.instance), f"{socket.gethostname()}:{home.folder}"
+    until = time.monotonic() + TURN_S
+    while shared.take_turn(TURN, holder=holder, who=who, for_s=TURN_S) and time.monotonic() < until:
+        time.sleep(TURN_LOOK_S)
+    try:
+        yield
+    finally:
+        shared.give_turn(TURN, holder=holder)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.demo.story import Report
 
 EXIT_BROKEN = 1
+SCENES = 5
 _WHO_CHARS = 13
 _INDENT = 10 + _WHO_CHARS + 1
 
@@ -27,8 +28,10 @@ def add_parser(commands: Commands) -> None:
         An agent books a trip through local payment and mail services, which keep their own counts. The demo kills
         its worker with SIGKILL inside the payment; another worker resumes. Then the same with a letter that cannot
         be looked up: Holdfast asks a person. Then the machine is lost, and the agent returns from 24 words and one of
-        two backups. Finally two hosts share a journal in PostgreSQL, and one is cut off inside the payment: the other
-        continues. Uses only private folders and the loopback network. Exit code 1 if a promise broke.
+        two backups. Then two hosts share a journal in PostgreSQL, and one is cut off inside the payment: the other
+        continues. Finally mail comes for an agent whose machine is lost, and one of its three relays is lost too: it
+        returns, reads each message once, and answers. Uses only private folders and the loopback network. Exit code 1
+        if a promise broke.
         examples:
           holdfast demo
           holdfast demo --json
@@ -95,6 +98,11 @@ def summary(report: Report) -> list[str]:
         )
     if report.region_resume_s is not None:
         lines.append(f"  from the cut of one host to the next step on the other {report.region_resume_s:.1f} s")
+    if report.mail_lost is not None:
+        lines.append(
+            f"  relays lost {report.relays_lost}   messages lost {report.mail_lost}   "
+            f"messages handled twice {report.mail_twice}"
+        )
     if report.report is not None:
         lines += _proven(report.report)
     lines.append("")
@@ -124,11 +132,11 @@ def _proven(found: LostMachine) -> list[str]:
 def _held(report: Report) -> str:
     if not report.left_out:
         return "Every promise held."
-    scenes = 4 - len(report.left_out)
-    lines = [f"{scenes} of 4 scenes held."]
+    lines = [f"{SCENES - len(report.left_out)} of {SCENES} scenes held."]
     for number, why in report.left_out.items():
-        cure = ": run `holdfast doctor --install-borg`, then the demo again" if number == "3" else f": {why}"
-        lines.append(f"Scene {number} was left out{cure}.")
+        borg = number == "3" or why == report.left_out.get("3")
+        cure = "run `holdfast doctor --install-borg`, then the demo again" if borg else why
+        lines.append(f"Scene {number} was left out: {cure}.")
     return "\n".join(lines)
 
 

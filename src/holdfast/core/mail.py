@@ -24,6 +24,7 @@ from holdfast.core.values import Json
 
 BODY_BYTES_MAX = 60_000  # of the JSON of a body: an envelope has at most 64 KiB in all
 THREAD_CHARS_MAX = 200
+AFTER_MAX = 4  # messages that one message names as those before it
 TTL_S = 7 * 86_400
 TTL_S_MIN, TTL_S_MAX = 60, 30 * 86_400
 
@@ -41,8 +42,10 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     thread: str = ""
     body: Json = None
     at_ms: int = 0  # when it was sent, on the sender's clock
-    number: int = 0  # in its thread, 1, 2, 3; 0: not numbered
+    number: int = 0  # of those that its task sent in this thread, 1, 2, 3; 0: not numbered
     handles: tuple[str, ...] = ()  # names of the sender, as it gives them: not checked
+    after: tuple[EffectKey, ...] = ()  # keys of messages that were sent before it in its thread: those next to it
+    missing: tuple[EffectKey, ...] = ()  # those of them that had not come when it was handled
 
 
 class DeliveryNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +64,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     letter: Letter | None = None
     note: DeliveryNote | None = None
     fault: str = ""  # why it cannot be read: a dead letter. `received` takes it from the relays too.
+    sender: str = ""  # of a dead letter, as it claims: not checked
     # This mailbox has given the message out before. It must be committed all the same, which changes nothing if it was.
     repeated: bool = False
 
@@ -85,15 +89,18 @@ class Post(Protocol):
         key: EffectKey,
         thread: str = "",
         number: int = 0,
+        after: Sequence[EffectKey] = (),
         first_byte: Callable[[], None] = lambda: None,
     ) -> SentMail:
         """On return two relays of the recipient have signed that they hold the message, or all of them if it has fewer.
-        `to` is an id, a handle (`ada@relay.example`) or an address with hints. `first_byte` is called before
-        the first byte of the message leaves. Safe to repeat with the same key.
+        `to` is an id, a handle (`ada@relay.example`) or an address with hints. `after` names messages of the same
+        thread that the recipient is to handle first. `first_byte` is called before the first byte of the message
+        leaves. Safe to repeat with the same key.
 
         Raises:
             MailUnsent: no byte of the message left this process.
             MailRefused: every relay that could hold it has refused it for good, so none holds it.
+            MailKeyReused: a relay holds other words under this key, and keeps those.
             MailUnconfirmed: fewer relays than needed have confirmed it. It may be delivered; send it again.
             BadInput, TooLarge: the values cannot be sent.
         """

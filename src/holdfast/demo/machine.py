@@ -55,7 +55,7 @@ from holdfast.identity.vault.vault import open_vault
 from holdfast.journal.contract import Filter
 from holdfast.journal.records import TaskView
 from holdfast.layout.agent_home import AgentHome
-from holdfast.layout.witness_address import WitnessFolder
+from holdfast.layout.witness_address import WitnessAddress, WitnessFolder
 from holdfast.recovery.recover_agent import RecoveredAgent, RecoveryTarget, recover_agent
 from holdfast.recovery.survey import Evidence, survey_evidence
 
@@ -83,15 +83,17 @@ class Machine:
         return [file_key(path, path.read_bytes())]
 
 
-async def give_identity(home: Path, machine: Machine) -> tuple[AgentHome, str]:
-    """What `holdfast init` does for an agent that has a journal: its home, and the words."""
+async def give_identity(
+    home: Path, machine: Machine, *, name: str = AGENT, witnesses: tuple[WitnessAddress, ...] = ()
+) -> tuple[AgentHome, str]:
+    """What `holdfast init` does, also for an agent that has a journal: its home, and the words."""
     words: list[str] = []
     plan = AgentPlan(
-        name=AGENT,
+        name=name,
         folder=home,
         vault=machine / "vault",
         second=machine / "second",
-        witnesses=(WitnessFolder(machine / "witness"),),
+        witnesses=witnesses or (WitnessFolder(machine / "witness"),),
         arbiter=str(machine / "arbiter"),
         keys=machine.unlocking("vault"),
         second_keys=machine.unlocking("second"),

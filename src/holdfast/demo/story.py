@@ -15,9 +15,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from holdfast.demo.correspondence import PAID
 from holdfast.demo.machine import lose_machine
 from holdfast.demo.measured import LostMachine
 from holdfast.demo.region import cut_off_host
+from holdfast.demo.relays import lose_relay
 from holdfast.demo.scenes import CHARGE, LETTER, MAIL, kill_inside_letter, kill_inside_payment
 from holdfast.demo.stage import Teller, journal_in, setting
 from holdfast.downstream.ledger import Page
@@ -74,6 +76,9 @@ class Report:
     memory_kept: bool | None
     restore_s: float | None
     region_resume_s: float | None  # from the cut of the first host to the next step on the second
+    mail_lost: int | None  # these three: None where the scene was left out
+    mail_twice: int | None
+    relays_lost: int | None
     report: LostMachine | None  # the drill report of the lost machine
     left_out: dict[str, str]  # scenes that were skipped, by their number, and why
     seconds: float
@@ -131,6 +136,13 @@ def _broken(duplicates: int, lost: int, strays: int, doubts: Doubts) -> Iterable
         yield f"a decision settles: {doubts.open} steps are still parked"
 
 
+def _misdelivered(lost: int, twice: int) -> Iterable[str]:
+    if lost:
+        yield f"reachable: {lost} messages got no answer"
+    if twice:
+        yield f"reachable: {twice} messages were handled or answered twice"
+
+
 def _changed(identity_same: bool | None, memory_kept: bool | None, old_host_wrote: bool | None) -> Iterable[str]:
     if identity_same is False:
         yield "the same agent: the restored agent does not answer under its id"
@@ -148,6 +160,7 @@ async def play(folder: Path, teller: Teller, *, kept: bool) -> Report:
         letter = await kill_inside_letter(stage)
         back = await lose_machine(stage)
         region = await cut_off_host(stage)
+        mail = await lose_relay(stage)
         tasks = await stage.hf.journal.count_tasks()
         doubts = Doubts(
             trip_parked=trip.parked + back.parked + region.parked,
@@ -159,11 +172,14 @@ async def play(folder: Path, teller: Teller, *, kept: bool) -> Report:
         for task_id in filter(None, (trip.task_id, back.task_id, region.task_id)):
             wanted.append(Wanted(far_end="payment", task_id=task_id, ordinal=CHARGE))
             wanted.append(Wanted(far_end="mail", task_id=task_id, ordinal=MAIL))
+        wanted += [Wanted(far_end="payment", task_id=one, ordinal=PAID) for one in mail.task_ids]
         if stage.worker is not None:
             await stage.worker.stop()
         # Read last: nothing runs any more that could act.
         ledgers = {name: await far_end.ledger() for name, far_end in stage.far_ends.items()}
     verdict = judge(wanted, ledgers, doubts, back=(back.identity_same, back.memory_kept, region.old_host_wrote))
+    unread = tuple(_misdelivered(mail.mail_lost or 0, mail.mail_twice or 0))
+    verdict = replace(verdict, broken=(*verdict.broken, *unread))
     if back.report is not None and back.report.verdict == "fail":
         verdict = replace(verdict, broken=(*verdict.broken, f"proven: the drill failed: {back.report.reason}"))
     return Report(
@@ -178,8 +194,13 @@ async def play(folder: Path, teller: Teller, *, kept: bool) -> Report:
         memory_kept=back.memory_kept,
         restore_s=back.restore_s,
         region_resume_s=region.resume_s,
+        mail_lost=mail.mail_lost,
+        mail_twice=mail.mail_twice,
+        relays_lost=mail.relays_lost,
         report=back.report,
-        left_out={number: why for number, why in (("3", back.missing), ("4", region.missing)) if why},
+        left_out={
+            number: why for number, why in (("3", back.missing), ("4", region.missing), ("5", mail.missing)) if why
+        },
         seconds=round(time.monotonic() - began, 3),
         journal=str(journal_in(folder)) if kept else None,
     )

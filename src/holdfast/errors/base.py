@@ -30,13 +30,13 @@
          |   |                       SecretInUse, AgentExists, VaultExists, MovedAway, MoveRefused, KeysReplaced,
          |   |                       SignerRefused, AgentQuarantined, RescuedCopy, PlaceTaken, RepositoryMoved,
          |   |                       SnapshotExists, SnapshotsMissing, PruneRefused, RelayRefused (RelayNotAdmitted),
-         |   |                       MailRefused
+         |   |                       MailRefused, MailKeyReused
          |   +- StateUnusable        JournalDamaged, JournalNewer, JournalOlderCopy, RowsPutBack, JournalStopped,
          |   |                       JournalGone, NotAJournal, KeysMissing, KeysWrong, HighWaterDamaged, SecretsDamaged,
          |   |                       WitnessDamaged, LogDamaged, InstanceDamaged, ArbiterDamaged, VaultMissing,
          |   |                       VaultLocked, VaultDamaged, PassphraseRefused, RepositoryRolledBack,
          |   |                       RepositoryReplaced, RepositoryKeyMissing, RepositoryDamaged, SnapshotIncomplete,
-         |   |                       BackupDamaged, ArchiveRefused, RelayUntrusted
+         |   |                       BackupDamaged, ArchiveRefused, RelayUntrusted, MailUnreadable
          |   +- HostUnfit            ReadOnly, ModeTooWide, WrongOwner, WrongKind, SymlinkRefused, OpenParent,
          |   |                       NetworkFileSystem, LocksMissing, BootIdMissing, DiskFailed, JournalRefused,
          |   |                       EngineMissing, EngineTooOld, PlaceRefused, SnapshotFailed, BackupFailed,

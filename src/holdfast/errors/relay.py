@@ -68,6 +68,23 @@ class MailUnconfirmed(Unresolved):
     default_hint = "send it again under the same key; the recipient handles it once"
 
 
+class MailUnreadable(StateUnusable):
+    """A message for this agent cannot be read: no mail key here opens it, its sender did not sign it, or the sender's
+    keys were replaced because they were stolen or lost. The relays no longer hold it."""
+
+    code = "mail-unreadable"
+    default_hint = "ask the sender to send it again; `holdfast mail dead` lists such messages"
+
+
+class MailKeyReused(Conflict):
+    """A relay already has a message of this agent under this effect key, with other words. A relay that did not have it
+    may have taken the new words; the recipient handles one of both. This happens after a restore, if the lost timeline
+    sent other words from the same step."""
+
+    code = "mail-key-reused"
+    default_hint = "`holdfast effect show` shows the step; decide whether the first message will do"
+
+
 class MailRefused(Conflict):
     """Every relay of the recipient has refused the message for good, so none holds it. The message gives the reasons:
     the relay does not know the recipient, its mailbox takes no mail from strangers, or the message is too large."""

@@ -8,6 +8,7 @@ user could change is rejected; every user may read it, because it holds no secre
     [identity]   where the vault, its second place, the witnesses and the arbiter are
     [memory]     how much of its files an agent is given when it starts
     [backup]     how often, how long kept, and what counts as too old
+    [mail]       how long messages wait for those before them; which relays take over from one that is gone
     [surfaces]   state of the agent that is kept where Holdfast cannot look
     [watch]      who notices that scheduled runs have stopped
     [drills]     how an adopted agent is started and tested in a drill
@@ -200,7 +201,7 @@ def _check(path: Path, found: os.stat_result) -> None:
         raise BadSettings(f"{path} has more than {FILE_BYTES_MAX:,} bytes")
 
 
-AGENT_SECTIONS = ("adopted", "identity", "memory", "backup", "surfaces", "watch", "drills")
+AGENT_SECTIONS = ("adopted", "identity", "memory", "backup", "mail", "surfaces", "watch", "drills")
 
 
 class AdoptedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -230,6 +231,12 @@ class BackupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     stale_after_h: float = 26.0  # a verified backup older than this is a notice
     accept_old_borg: bool = False  # versions before 1.4, with a known hole
     borg: str = ""  # the program; empty: the one beside this Python, else that of the PATH
+
+
+class MailSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    thread_wait_s: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 30.0  # for a message that was sent before
+    spare_relays: tuple[str, ...] = ()  # addresses; they take the place of relays that are gone
+    replace_after_s: Annotated[float, msgspec.Meta(ge=60, le=30 * 86_400)] = 3_600.0  # without an answer
 
 
 class OwnSurface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -265,6 +272,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     identity: IdentitySettings = msgspec.field(default_factory=IdentitySettings)
     memory: MemorySettings = msgspec.field(default_factory=MemorySettings)
     backup: BackupSettings = msgspec.field(default_factory=BackupSettings)
+    mail: MailSettings = msgspec.field(default_factory=MailSettings)
     surfaces: SurfacesSettings = msgspec.field(default_factory=SurfacesSettings)
     watch: WatchSettings = msgspec.field(default_factory=WatchSettings)
     drills: DrillSettings = msgspec.field(default_factory=DrillSettings)

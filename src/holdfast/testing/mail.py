@@ -30,6 +30,7 @@ class Posted(msgspec.Struct, frozen=True, kw_only=True):
     body: Json
     thread: str
     number: int = 0
+    after: tuple[EffectKey, ...] = ()
 
 
 class ScriptedPost:
@@ -50,9 +51,10 @@ class ScriptedPost:
         key: EffectKey,
         thread: str = "",
         number: int = 0,
+        after: Sequence[EffectKey] = (),
         first_byte: Callable[[], None] = lambda: None,
     ) -> SentMail:
-        posted = Posted(to=to, key=key, body=body, thread=thread, number=number)
+        posted = Posted(to=to, key=key, body=body, thread=thread, number=number, after=tuple(after))
         self.tries.append(posted)
         act = self.acts.pop(0) if self.acts else None
         if isinstance(act, MailUnsent):

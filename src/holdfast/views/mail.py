@@ -34,7 +34,20 @@ def received_line(row: TaskRow, view: TaskView) -> Shape:
         "state": row.state.value,
         "sent_at": iso(letter.at_ms) if letter.at_ms else "",
         "received_at": iso(row.created_ms),
+        "missing": list(letter.missing),
         "body": letter.body,
+    }
+
+
+def dead_line(row: TaskRow, view: TaskView) -> Shape:
+    """One message to the agent that cannot be read."""
+    args = _shape(view.args)
+    return {
+        "task_id": row.task_id,
+        "envelope": args.get("envelope", ""),
+        "sender": args.get("sender", ""),  # as it claims
+        "received_at": iso(row.created_ms),
+        "reason": args.get("fault", ""),
     }
 
 

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.core.ids import EffectKey
-from holdfast.core.mail import Mailbox, Post, SentMail
+from holdfast.core.mail import AFTER_MAX, Mailbox, Post, SentMail
 from holdfast.core.values import Json
 from holdfast.errors import HoldfastError, MailUnsent
 from holdfast.layout.agent_home import AgentHome, find_home
-from holdfast.runtime.task.mail_task import SEND_TASK
+from holdfast.runtime.task.mail_task import DEAD_TASK, SEND_TASK
 from holdfast.runtime.task.task import TaskType
 
 if TYPE_CHECKING:
     from holdfast.relay.client.open_mail import AgentMail
+
+
+THREADS_MAX = 1_024  # whose newest message this process remembers
 
 
 @asynccontextmanager
@@ -43,8 +47,8 @@ async def posting(folder: Path) -> AsyncGenerator[AgentPost | None]:
 
 
 def built_in_tasks(post: Post | None) -> list[TaskType]:
-    """`holdfast mail send` submits one of them; every worker of the agent finishes it."""
-    return [] if post is None else [SEND_TASK]
+    """`holdfast mail send` and the intake submit them; every worker of the agent finishes them."""
+    return [] if post is None else [SEND_TASK, DEAD_TASK]
 
 
 class AgentPost:
@@ -53,6 +57,7 @@ class AgentPost:
     def __init__(self, home: AgentHome) -> None:
         self._home = home
         self._opened: AgentMail | None = None
+        self._newest = OrderedDict[tuple[str, str], EffectKey]()  # by recipient and thread
         self._turn = asyncio.Lock()
 
     async def send(
@@ -63,10 +68,25 @@ class AgentPost:
         key: EffectKey,
         thread: str = "",
         number: int = 0,
+        after: Sequence[EffectKey] = (),
         first_byte: Callable[[], None] = lambda: None,
     ) -> SentMail:
+        """Of the messages of a thread that other tasks of this process have sent, the newest one is named as one before
+        this, too."""
         post = (await self._mail()).post
-        return await post.send(to=to, body=body, key=key, thread=thread, number=number, first_byte=first_byte)
+        before = self._newest.get((to, thread)) if thread else None
+        named = list(after)
+        if before is not None and before not in (key, *named):
+            named.append(before)
+        sent = await post.send(
+            to=to, body=body, key=key, thread=thread, number=number, after=named[:AFTER_MAX], first_byte=first_byte
+        )
+        if thread:
+            self._newest[to, thread] = key
+            self._newest.move_to_end((to, thread))
+            if len(self._newest) > THREADS_MAX:
+                self._newest.popitem(last=False)
+        return sent
 
     async def note(self, *, to: str, keys: Sequence[EffectKey]) -> None:
         await (await self._mail()).post.note(to=to, keys=keys)

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from holdfast.app.doctor import Finding, damage, ok, warning
-from holdfast.errors import HoldfastError
+from holdfast.app.doctor import Finding, damage, note, ok, warning
+from holdfast.errors import BadInput, HoldfastError
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.layout.agent_home import AgentHome
-from holdfast.relay.client.status import find_stale_profile, look_at_relays, one_operator
+from holdfast.layout.witness_address import parse_relay_address
+from holdfast.relay.client.status import find_stale_profile, look_at_relays, shared_fates
+
+ADD = "`holdfast relay add ADDRESS`"
 
 
 async def examine_relays(home: AgentHome) -> AsyncIterator[Finding]:
-    """Findings about the agent's relays; none where it has no relay."""
+    """Findings about the agent's relays."""
     try:
         found = await look_at_relays(home, port=Sodium())
         stale = find_stale_profile(home, port=Sodium())
     except HoldfastError as error:
         yield damage("relay", error.message, error.hint)
         return
+    for text in home.settings.mail.spare_relays:
+        try:
+            parse_relay_address(text)
+        except BadInput as error:
+            yield warning("relay", f"[mail] spare_relays: {error.message}", error.hint)
+    if not found:
+        yield note("relay", "the agent has no relays: others cannot reach it, and no mail waits for it", ADD)
     for one in found:
         url = one.address.url
         again = f"`holdfast relay add {one.address}` publishes it again; a worker does so by itself"
         if one.error:
-            yield warning("relay", one.error, f"start it; if it is gone for good: `holdfast relay remove {url}`")
+            yield warning("relay", one.error, f"start it; if it is gone for good: {ADD[:-1]} --instead-of {url}`")
             continue
         if one.evidence:
             text = f"{url} holds two profiles or backup heads of one version: this agent runs twice, or keys are stolen"
@@ -37,10 +47,9 @@ async def examine_relays(home: AgentHome) -> AsyncIterator[Finding]:
     if stale:
         fix = "a worker renews it; without one: `holdfast relay add ADDRESS` with the address of any of its relays"
         yield warning("relay", stale, fix)
-    operator = one_operator(found)
-    if operator:
+    for fate in shared_fates(found):
         yield warning(
             "relay",
-            f"all {len(found)} relays are run by {operator}: they may fail together",
-            "add a relay of another operator: `holdfast relay add ADDRESS`",
+            f"all {len(found)} relays {fate}: they may fail together",
+            f"add a relay of another operator, elsewhere: {ADD}",
         )

@@ -7,8 +7,13 @@
     secured     by the rule of app/mail/held_mail.py; a kill before it: the relays keep held mail longer
 
 What the journal does not take (a full disk) is not acknowledged, and waits at the relays. What cannot be read, or be
-kept as JSON, is a dead letter: a person gets a notice, and the relays hear that it was received, else it comes again
-for ever. After a restore all held mail is asked for again: a copy that the journal has is only acknowledged again.
+kept as JSON, is a dead letter: it becomes a task that fails with the reason, a person gets a notice, and the relays
+hear that it was received, else it comes again for ever. After a restore all held mail is asked for again: a copy that
+the journal has is only acknowledged again.
+
+A message names those that were sent before it in its thread. One whose predecessor is not in the journal waits here,
+and at the relays, until that one is committed, at most `thread_wait_s`; then it is committed with a mark of what is
+missing. Nothing of this is kept: what waits here when the process ends comes again.
 """
 
 from __future__ import annotations
@@ -21,6 +26,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
+
 from holdfast.app.mail.held_mail import Received
 from holdfast.core.ids import EffectKey, effect_key_bytes
 from holdfast.core.mail import Delivery, DeliveryNote, Letter, Mailbox, Post
@@ -31,7 +38,7 @@ from holdfast.journal.bodies import EvidenceGiven
 from holdfast.journal.contract import InboxItem, InboxKind, Journal
 from holdfast.journal.records import Body, TaskView
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
-from holdfast.runtime.task.mail_task import NOTE_SOURCE, mail_submission, note_of
+from holdfast.runtime.task.mail_task import NOTE_SOURCE, dead_submission, mail_submission, mail_task_id, note_of
 from holdfast.runtime.tool.mail_tool import NAME as SEND_MAIL
 
 NOTE_KEYS_MAX = 32  # in one note: the signed text is kept as evidence of each
@@ -40,6 +47,9 @@ NOTED_S = 60.0  # within this time a further copy of a message gets no second no
 NOTED_MAX = 20_000
 NOTES_WAITING_MAX = 10_000  # keys; beyond that a sender gets its note when it sends again
 JOURNAL_AGAIN_S = 0.5
+GAP_LOOK_S = 0.5  # between two looks whether a message has waited long enough
+THREAD_WAIT_S = 30.0
+DEAD_MAX, DEAD_S = 200, 3_600.0  # dead letters in the journal in this time: a stranger must not fill it
 LOOK_S = 10.0  # between two looks whether mail can be secured
 MARKS_MAX = 10_000
 
@@ -58,6 +68,10 @@ class Intake:
     log: Log
     secrets: Secrets = NO_SECRETS
     look_s: float = LOOK_S
+    thread_wait_s: float = THREAD_WAIT_S
+    _waiting: list[tuple[float, Delivery]] = field(default_factory=list[tuple[float, Delivery]])
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _dead: deque[float] = field(default_factory=lambda: deque(maxlen=DEAD_MAX))
     _received: deque[Received] = field(default_factory=lambda: deque(maxlen=MARKS_MAX))
     _owed: dict[str, list[EffectKey]] = field(default_factory=dict[str, list[EffectKey]])
     _noted: OrderedDict[tuple[str, EffectKey], float] = field(default_factory=OrderedDict[tuple[str, EffectKey], float])
@@ -72,6 +86,7 @@ class Intake:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._send_notes())
             group.create_task(self._keep_securing())
+            group.create_task(self._end_gaps())
             await self._take_all()
 
     async def _take_all(self) -> None:
@@ -81,14 +96,59 @@ class Intake:
                 await self.take(deliveries)
 
     async def take(self, deliveries: Sequence[Delivery]) -> None:
-        """Commit them, acknowledge them, owe their senders a note."""
-        await asyncio.gather(*(self._commit(one) for one in deliveries))
-        mark = await self.newest_record()
-        await self.mailbox.received(deliveries, mark=mark)
-        self._received.append(Received(time.monotonic(), mark))
-        for one in deliveries:
-            if one.letter is not None:
-                self._owe(one.letter)
+        """Commit them, acknowledge them, owe their senders a note; but not those that must wait for others."""
+        async with self._turn:
+            due = time.monotonic() + self.thread_wait_s
+            self._waiting += [(due, one) for one in deliveries]
+            ready = await self._take_ready()
+            if not ready:
+                return
+            await asyncio.gather(*(self._commit(one) for one in ready))
+            mark = await self.newest_record()
+            await self.mailbox.received(ready, mark=mark)
+            self._received.append(Received(time.monotonic(), mark))
+            for one in ready:
+                if one.letter is not None:
+                    self._owe(one.letter)
+
+    # the order in a thread
+
+    async def _take_ready(self) -> list[Delivery]:
+        """Those that wait for nothing, each after those that it names; they are committed in this order."""
+        ready, names = list[Delivery](), set[tuple[str, str]]()
+        now_s, found = time.monotonic(), True
+        while found:
+            found = False
+            waiting, self._waiting = self._waiting, []
+            for due, one in waiting:
+                missing = await self._missing(one.letter, names)
+                if missing and now_s < due:
+                    self._waiting.append((due, one))
+                    continue
+                found = True
+                if one.letter is not None:
+                    names.add((one.letter.sender, one.letter.key))
+                ready.append(_marked(one, missing))
+        return ready
+
+    async def _missing(self, letter: Letter | None, names: set[tuple[str, str]]) -> tuple[EffectKey, ...]:
+        """Keys of messages before this one that have not come."""
+        if letter is None:
+            return ()
+        unknown = [key for key in letter.after if (letter.sender, key) not in names]
+        return tuple([key for key in unknown if not await self._has(letter.sender, key)])
+
+    async def _has(self, sender: str, key: EffectKey) -> bool:
+        if (sender, key) in self._noted:
+            return True
+        task_id = mail_task_id(sender, key, k_effect=self.k_effect, salt=self.salt)
+        return await self.journal.find_task(task_id) is not None
+
+    async def _end_gaps(self) -> None:
+        while True:
+            await asyncio.sleep(GAP_LOOK_S)
+            if self._waiting:
+                await self.take(())
 
     # what is committed
 
@@ -100,7 +160,7 @@ class Intake:
                 elif delivery.note is not None:
                     await self._commit_note(delivery.note)
                 else:
-                    await self._tell_dead(delivery.id, delivery.fault)
+                    await self._tell_dead(delivery.id, delivery.sender, delivery.fault)
                 return
             except (JournalFull, JournalBusy) as error:
                 self.log.event("mail-waits", error=error.message)
@@ -110,7 +170,7 @@ class Intake:
         try:
             submission = mail_submission(letter, k_effect=self.k_effect, salt=self.salt, hide=self.secrets.value)
         except (BadValue, TooLarge) as error:
-            await self._tell_dead(delivery.id, f"from {letter.sender}: {error.message}")
+            await self._tell_dead(delivery.id, letter.sender, error.message)
             return
         done = await self.journal.submit(submission)
         if done.created:
@@ -129,10 +189,19 @@ class Intake:
             with contextlib.suppress(TaskNotFound, _NotTaken):  # erased meanwhile; known, or no message of ours
                 await self.journal.drop(item, check=partial(_check_note, ordinal))
 
-    async def _tell_dead(self, envelope: str, fault: str) -> None:
-        self.log.event("mail-dead", envelope=envelope, fault=fault)
+    async def _tell_dead(self, envelope: str, sender: str, fault: str) -> None:
+        self.log.event("mail-dead", envelope=envelope, sender=sender, fault=fault)
+        now_s = time.monotonic()
+        if len(self._dead) == DEAD_MAX and now_s - self._dead[0] < DEAD_S:
+            return  # the log has it
+        self._dead.append(now_s)
+        submission = dead_submission(
+            envelope, sender, fault, k_effect=self.k_effect, salt=self.salt, hide=self.secrets.value
+        )
+        await self.journal.submit(submission)
+        said = f"from {sender}: {fault}" if sender else fault
         await self.journal.add_notice(
-            self.secrets.notice(dead_letter_notice(envelope, fault, now_ms=self.journal.now_ms()))
+            self.secrets.notice(dead_letter_notice(envelope, said, now_ms=self.journal.now_ms()))
         )
 
     # delivery notes
@@ -189,6 +258,14 @@ class Intake:
             while self._received and self._received[0].mark <= up_to:
                 self._received.popleft()
         return up_to
+
+
+def _marked(delivery: Delivery, missing: tuple[EffectKey, ...]) -> Delivery:
+    """The delivery, with a mark of what has not come."""
+    letter = delivery.letter
+    if letter is None or letter.missing == missing:
+        return delivery
+    return msgspec.structs.replace(delivery, letter=msgspec.structs.replace(letter, missing=missing))
 
 
 class _NotTaken(Exception):

@@ -29,6 +29,7 @@ from holdfast.app.mail.held_mail import Received, secured_up_to
 from holdfast.app.mail.intake import Intake
 from holdfast.app.mail.mail_link import has_relays
 from holdfast.app.mail.resend import Resender
+from holdfast.app.profile_job import is_profile_due, renew_profile
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.places.backup_places import states_of
 from holdfast.backup.places.places import read_places
@@ -67,6 +68,7 @@ async def keep_mail(context: JobContext) -> None:
             if home is None or not isinstance(context.post, AgentPost):
                 return
             if await asyncio.to_thread(has_relays, home):
+                await _publish_when_due(home, context)
                 async with _my_turn(home) as mine:
                     if mine:
                         await _take_in(home, context, context.post)
@@ -74,6 +76,15 @@ async def keep_mail(context: JobContext) -> None:
             context.log.event("mail-failed", error=_told(error))
             pause_s, again_s = again_s, min(again_s * 2, AGAIN_S_MAX)
         await asyncio.sleep(pause_s)
+
+
+async def _publish_when_due(home: AgentHome, context: JobContext) -> None:
+    """After a recovery relays do not let the new keys log in before they have seen them; this brings them the log."""
+    try:
+        if await asyncio.to_thread(is_profile_due, home):
+            await asyncio.to_thread(renew_profile, home)
+    except (HoldfastError, OSError) as error:  # the job of the profile tries again, and the relays may know the keys
+        context.log.event("profile-failed", error=str(error))
 
 
 def _told(error: BaseException) -> str:
@@ -101,6 +112,7 @@ async def _take_in(home: AgentHome, context: JobContext, post: AgentPost) -> Non
         secured_now=secured_now,
         log=context.log,
         secrets=open_secrets(home.journal, keys=context.keys, clock=clock, entropy=entropy),
+        thread_wait_s=home.settings.mail.thread_wait_s,
     )
     rewind = is_rewind_due(home.instance, context.journal.incarnation, now=int(time.time()))
     context.log.event("mail-open", rewind=rewind)

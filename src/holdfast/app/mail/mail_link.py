@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.app.mail.shared_keys import with_shared_keys
 from holdfast.core.clock import SystemClock
 from holdfast.identity.speaker.open_speaker import open_speaker
 from holdfast.journal.bind import journal_at
@@ -12,7 +13,8 @@ from holdfast.relay.client.profile import find_own_profile
 
 def open_agent_mail(home: AgentHome) -> AgentMail:
     """The agent's post and mailbox. Blocks. Raises what a locked vault or a signer that is away raises."""
-    return open_mail(home, open_speaker(home, SystemClock()), incarnation=journal_at(home.journal).incarnation)
+    speaker = with_shared_keys(home, open_speaker(home, SystemClock()))
+    return open_mail(home, speaker, incarnation=journal_at(home.journal).incarnation)
 
 
 def has_relays(home: AgentHome) -> bool:

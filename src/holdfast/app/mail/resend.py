@@ -22,6 +22,7 @@ from holdfast.journal.contract import Filter, Journal
 from holdfast.journal.records import StepView
 from holdfast.runtime.task.mail_task import note_of
 from holdfast.runtime.tool.mail_tool import NAME as SEND_MAIL
+from holdfast.runtime.tool.mail_tool import order_in
 
 FIRST_S, MOST_S = 900.0, 6 * 3_600.0
 LOOK_S = 60.0
@@ -92,7 +93,9 @@ class Resender:
         again.due_s = now_s + again.pause_s
         args, key = cast("dict[str, Any]", step.args), effect_key_from_bytes(step.effect_key)
         try:
-            await self.post.send(to=args["to"], body=args["body"], thread=args.get("thread", ""), key=key)
+            await self.post.send(
+                to=args["to"], body=args["body"], thread=args.get("thread", ""), key=key, **order_in(step.body)
+            )
         except HoldfastError as error:
             self.log.event("resend-failed", key=key, error=error.message)
             return 0

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Commands, add_options, add_witnesses, new_command
+from holdfast.cli.command import Commands, add_list, add_options, add_witnesses, new_command
 from holdfast.cli.input.input_slots import add_slot_options
 from holdfast.cli.screen.screen import print_fields, print_json, talk
+from holdfast.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.layout.witness_address import WitnessRelay
+
+RELAYS_ASKED = 3
 
 
 def add_parser(commands: Commands) -> None:
@@ -23,6 +31,7 @@ def add_parser(commands: Commands) -> None:
         examples:
           holdfast init ada
           holdfast init ada --second /media/stick/ada
+          holdfast init ada --relay https://relay.example#z6Mk... --invite invite.txt
           holdfast init ada --second /srv/second/ada --unlock-file /run/secrets/ada \\
             --second-passphrase-fd 3 --words-fd 4 3< passphrase 4>> /dev/shm/words
         """)
@@ -47,6 +56,12 @@ def add_identity_options(parser: argparse.ArgumentParser) -> None:
         "--witness",
         "a witness; repeatable: 3 tolerate one offline, 4 tolerate one that lies "
         "(default: one, the folder ~/.config/holdfast/witness/NAME)",
+    )
+    add_list(
+        parser,
+        "--relay",
+        "ADDRESS",
+        "a relay where others reach the agent: https://HOST#z6Mk...; repeatable, three of three operators are best",
     )
     add_options(parser, "--invite")
     parser.add_argument(
@@ -78,7 +93,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(fields)
     else:
-        print_fields([(key, value if isinstance(value, str) else "\n".join(value)) for key, value in fields.items()])
+        shown = [(key, value if isinstance(value, str) else "\n".join(value)) for key, value in fields.items()]
+        print_fields([(key, text) for key, text in shown if text])
         talk("next: `holdfast paper print | lp`, then `holdfast paper verify`")
     return 0
 
@@ -90,31 +106,39 @@ def make(args: argparse.Namespace, *, name: str, home: Path) -> dict[str, str | 
 
     from holdfast.cli.input.agent_places import default_place, default_witness, path_of, second_place, witnesses_of
     from holdfast.cli.input.input_slots import new_slots
+    from holdfast.cli.relay.agent import registered
     from holdfast.cli.screen.output_words import words_out
     from holdfast.core.clock import SystemEntropy
     from holdfast.identity.acts.make_agent import AgentPlan, check_plan, make_agent
     from holdfast.identity.acts.paper_sheets import today
     from holdfast.identity.records.ed25519 import Sodium
+    from holdfast.identity.witness.open_witnesses import check_new_relays
     from holdfast.journal.bind import journal_at
-    from holdfast.layout.agent_home import BY_JOURNAL
+    from holdfast.layout.agent_home import BY_JOURNAL, load_home
     from holdfast.layout.journal_location import journal_in
+    from holdfast.layout.witness_address import relays_of
 
     show = words_out(args.words_fd, name)
     vault = path_of(args.vault) if args.vault else default_place("vault", name)
     shared = journal_at(journal_in(home)).hosts
     arbiter = args.arbiter or (BY_JOURNAL if shared else str(default_place("arbiter", name)))
+    second = second_place(args.second, vault, name)
+    relays = _relays(args)
+    invites = args.invite if relays_of(witnesses_of(args.witness)) else ()
     plan = AgentPlan(
         name=name,
         folder=home,
         vault=vault,
-        second=second_place(args.second, vault, name),
-        witnesses=witnesses_of(args.witness, args.invite) or (default_witness(name),),
+        second=second,
+        witnesses=witnesses_of(args.witness, invites) or (default_witness(name),),
         arbiter=arbiter if arbiter == BY_JOURNAL else str(path_of(arbiter)),
         keys=(),
         second_keys=(),
         today=today(),
     )
     check_plan(plan)
+    if relays:
+        asyncio.run(check_new_relays(relays, port=Sodium()))  # before the words: nobody copies them for nothing
     imported = _imported(args.import_key)
     keys, second_keys = new_slots(args)
     plan = dataclasses.replace(plan, keys=keys, second_keys=second_keys, imported=imported)
@@ -127,6 +151,8 @@ def make(args: argparse.Namespace, *, name: str, home: Path) -> dict[str, str | 
             "note: there is only one witness; if you lose it, you cannot change keys. With three witnesses "
             "(give --witness three times), you may lose one"
         )
+    if relays:
+        registered(load_home(plan.folder), relays)
     return {
         "name": name,
         "id": log.id,
@@ -134,7 +160,28 @@ def make(args: argparse.Namespace, *, name: str, home: Path) -> dict[str, str | 
         "vault": str(plan.vault),
         "second": str(plan.second),
         "witnesses": [str(one) for one in plan.witnesses],
+        "relays": [str(replace(one, invite="")) for one in relays],
     }
+
+
+def _relays(args: argparse.Namespace) -> tuple[WitnessRelay, ...]:
+    """As given, or as a person answers."""
+    from holdfast.cli.input.agent_places import witnesses_of
+    from holdfast.layout.witness_address import relays_of
+
+    given = list(args.relay)
+    if not given and args.second is None and sys.stdin.isatty():
+        talk("Other agents reach this one through relays. Three of three operators are best; you can add them later.")
+        while len(given) < RELAYS_ASKED:
+            print("address of a relay [none]: ", end="", file=sys.stderr, flush=True)
+            answer = sys.stdin.readline().strip()
+            if not answer:
+                break
+            given.append(answer)
+    found = relays_of(witnesses_of(given, args.invite)) if given else ()
+    if len(found) != len(set(given)):
+        raise BadInput("--relay: one of them is not the address of a relay", hint="https://relay.example#z6Mk...")
+    return found
 
 
 def _imported(given: str | None):

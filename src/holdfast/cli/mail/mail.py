@@ -80,13 +80,14 @@ def add_parser(commands: Commands) -> None:
     _add_limit(parser)
     parser = new_verb(verbs, "dead", over_journal(_dead)).help("""list messages that did not arrive
 
-        List messages that need a person: sent ones that every relay refused or that found no relay in time, and
-        received ones whose handler failed or is parked. Send one again with `holdfast mail send`; run a handler again
-        with `holdfast task retry TASK`.
+        List messages that need a person: sent ones that every relay refused or that found no relay in time, received
+        ones whose handler failed or is parked, and received ones that cannot be read: no mail key opens them, or their
+        sender's keys did not sign them. Send one again with `holdfast mail send`; run a handler again with
+        `holdfast task retry TASK`.
         columns:
           mail     TASK/ORDINAL of a sent one; TASK of a received one
           with     recipient or sender
-          state    refused, parked, skipped; failed, cancelled
+          state    refused, parked, skipped; failed, cancelled; unreadable
           reason   what is known
         examples:
           holdfast mail dead
@@ -154,8 +155,9 @@ async def _dead(hf: Holdfast, args: argparse.Namespace) -> int:
 
     sent = await _sent(hf, args.limit, states=DEAD_SENT)
     received = await _received(hf, args.limit, dead=True)
+    unreadable = await _unreadable(hf, args.limit)
     if args.json:
-        print_json({"sent": sent, "received": received})
+        print_json({"sent": sent, "received": received, "unreadable": unreadable})
         return 0
     rows = [
         (one["effect"], _short(one["to"]), one["state"], one_line(one["reason"], chars_max=2 * SHOWN_CHARS))
@@ -164,6 +166,10 @@ async def _dead(hf: Holdfast, args: argparse.Namespace) -> int:
     rows += [
         (one["task_id"], _short(one["sender"]), one["state"], f"`holdfast task show {one['task_id']}`")
         for one in received
+    ]
+    rows += [
+        (one["task_id"], _short(one["sender"]), "unreadable", one_line(one["reason"], chars_max=2 * SHOWN_CHARS))
+        for one in unreadable
     ]
     print_table(("mail", "with", "state", "reason"), rows, empty="every message has arrived, or is on its way")
     if sent:
@@ -179,6 +185,15 @@ async def _received(hf: Holdfast, limit: int, *, dead: bool = False) -> list[dic
     states = DEAD_RECEIVED if dead else None
     rows = await hf.journal.list_tasks(Filter(name=MAIL_NAME, states=states, limit=limit))
     return [received_line(row, await hf.journal.read_task(row.task_id)) for row in rows if not row.erased]
+
+
+async def _unreadable(hf: Holdfast, limit: int) -> list[dict[str, Any]]:  # Any: JSON
+    from holdfast.journal.contract import Filter
+    from holdfast.runtime.task.mail_task import DEAD_NAME
+    from holdfast.views.mail import dead_line
+
+    rows = await hf.journal.list_tasks(Filter(name=DEAD_NAME, limit=limit))
+    return [dead_line(row, await hf.journal.read_task(row.task_id)) for row in rows if not row.erased]
 
 
 async def _sent(hf: Holdfast, limit: int, *, states: frozenset[str] | None = None) -> list[dict[str, Any]]:  # Any: JSON

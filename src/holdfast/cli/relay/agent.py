@@ -6,9 +6,11 @@ import argparse
 import asyncio
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from holdfast.app.mail.shared_keys import with_shared_keys
 from holdfast.cli.command import acting_home, home_of
 from holdfast.cli.doctor import EXIT_CLEAN, EXIT_PROBLEMS, print_finding
 from holdfast.cli.input.agent_places import witnesses_of
@@ -19,7 +21,6 @@ from holdfast.identity.acts.log_act import act_lock
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.speaker.open_speaker import open_speaker
 from holdfast.identity.statements.statements import Relay
-from holdfast.identity.witness.relay_link import open_link
 from holdfast.layout.agent_home import AgentHome, home_folder, load_home
 from holdfast.layout.moved import check_not_moved
 from holdfast.layout.witness_address import WitnessRelay, relays_of
@@ -28,14 +29,12 @@ from holdfast.relay.client.profile import (
     Change,
     PublishedProfile,
     address_of,
-    bring_log,
     find_own_profile,
-    operator_of,
     own_relays,
     publish_profile,
-    with_relay,
     without_relay,
 )
+from holdfast.relay.client.register import register
 from holdfast.relay.client.status import RelayStatus, look_at_relays
 
 NO_RELAYS = "the agent has no relays: `holdfast relay add ADDRESS` adds one"
@@ -45,48 +44,65 @@ def run_add(args: argparse.Namespace) -> int:
     home = acting_home(args)
     check_not_moved(home.instance)
     relay = _relay(args.address, args.invite)
-    done = asyncio.run(_added(home, relay, args))
+    gone = _listed(home, args.instead_of) if args.instead_of else None
+    done = registered(home, [relay], handle=args.handle, operator=args.operator, instead_of=gone)
     why = done.said.get(relay.url, "")
     if why:
         raise RelayRefused(f"{relay.url}: {why}", hint=f"`holdfast relay remove {relay.host}` takes it out again")
-    return _published(args, home, done, f"added: {relay.url}")
+    left = "" if gone is None else f"; left: {gone.url}, which answers with the new profile for 90 days"
+    return _published(args, home, done, f"added: {relay.url}{left}")
 
 
-async def _added(home: AgentHome, relay: WitnessRelay, args: argparse.Namespace) -> PublishedProfile:
-    link = open_link(relay)
-    about = await link.describe()
-    speaker = open_speaker(home, SystemClock())
-    log = speaker.log()
-    await bring_log(link, log)  # an invite that does not count, or a relay that is full, before anything is signed
-    handle = f"{args.handle}@{about.name}" if args.handle else ""
-    taken = await link.find_handle(args.handle) if args.handle else None
-    if taken is not None and f'"id":"{log.id}"'.encode() not in taken:
-        raise RelayRefused(f"{relay.url}: another agent has the handle {handle}", hint="choose another --handle")
-    entry = Relay(url=relay.url, wit=link.key, prio=0, domain=args.operator or operator_of(relay.host))
-    return await _changed(home, lambda content: with_relay(content, entry, handle), relay)
+def registered(
+    home: AgentHome,
+    relays: Sequence[WitnessRelay],
+    *,
+    handle: str = "",
+    operator: str = "",
+    instead_of: Relay | None = None,
+) -> PublishedProfile:
+    """The agent is registered at these relays, and its profile names them."""
+    with act_lock(home.folder):
+        speaker = with_shared_keys(home, open_speaker(home, SystemClock()))
+        found = register(
+            home,
+            speaker,
+            relays,
+            now=int(time.time()),
+            port=Sodium(),
+            handle=handle,
+            operator=operator,
+            instead_of=instead_of,
+        )
+        return asyncio.run(found)
 
 
 def run_remove(args: argparse.Namespace) -> int:
     home = acting_home(args)
     check_not_moved(home.instance)
-    held = find_own_profile(home)
-    listed = () if held is None else held.record.relays
-    named = [one for one in listed if args.relay in (str(address_of(one)), one.url, address_of(one).host)]
-    if len(named) != 1:
-        raise BadInput(
-            f"{args.relay!r} is not one of the agent's relays", hint="`holdfast relay list` shows them; give the host"
-        )
-    (gone,) = named
+    gone = _listed(home, args.relay)
     done = asyncio.run(_changed(home, lambda content: without_relay(content, gone)))
     if any(one.key == gone.wit for one in relays_of(home.witnesses)):
         talk("it is still a witness of the key log: `holdfast identity rotate --witness ...` names others")
     return _published(args, home, done, f"removed: {gone.url}; it answers with the new profile for 90 days")
 
 
+def _listed(home: AgentHome, name: str) -> Relay:
+    """The relay of the agent's profile with this host, url or address. Raises BadInput."""
+    held = find_own_profile(home)
+    listed = () if held is None else held.record.relays
+    named = [one for one in listed if name in (str(address_of(one)), one.url, address_of(one).host)]
+    if len(named) != 1:
+        raise BadInput(
+            f"{name!r} is not one of the agent's relays", hint="`holdfast relay list` shows them; give the url"
+        )
+    return named[0]
+
+
 async def _changed(home: AgentHome, change: Change, *more: WitnessRelay) -> PublishedProfile:
     def act() -> PublishedProfile:
         with act_lock(home.folder):
-            speaker = open_speaker(home, SystemClock())
+            speaker = with_shared_keys(home, open_speaker(home, SystemClock()))
             return asyncio.run(
                 publish_profile(home, speaker, now=int(time.time()), port=Sodium(), change=change, more=more)
             )

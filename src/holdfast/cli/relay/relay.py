@@ -31,9 +31,16 @@ def _add_agents_verbs(verbs: Commands) -> None:
         examples:
           holdfast relay add https://relay.example#z6Mk...
           holdfast relay add https://relay.example#z6Mk... --handle ada --invite invite.txt
+          holdfast relay add https://relay.example#z6Mk... --instead-of old.example
         """)
     parser.add_argument("address", metavar="ADDRESS", help="https://HOST#z6Mk..., as the relay prints it")
     parser.add_argument("--handle", metavar="NAME", default="", help="the agent's name at this relay; first come")
+    parser.add_argument(
+        "--instead-of",
+        metavar="RELAY",
+        default="",
+        help="leave this relay of the agent in the same step: its host, url or address; it forwards for 90 days",
+    )
     parser.add_argument("--operator", metavar="NAME", default="", help="who runs it (default: from the host's name)")
     add_options(parser, "--invite", "--home", "--json")
     parser = new_verb(verbs, "remove", imported("relay.agent", "run_remove")).help("""

@@ -62,6 +62,7 @@ class RelayDescription(msgspec.Struct, frozen=True, kw_only=True):
     protocol: int
     record_bytes_max: int
     heads: bool = True
+    region: str = ""  # where it runs, as its operator says
 
 
 @dataclass(frozen=True, slots=True)

@@ -338,8 +338,10 @@ class RelayMailbox:
     async def _opened(self, arrival: _Arrival) -> Delivery | None:
         """None where it must wait for the sender's log."""
         at = ((arrival.relay, arrival.seq),)
+        sender = ""
         try:
             envelope = parse_envelope(arrival.raw)
+            sender = envelope.sender
             if envelope.to != self.instance.id:
                 raise BadRecord("it is for another agent")
             inner = open_envelope(envelope, await self._private(envelope.outer.ekid))
@@ -350,7 +352,7 @@ class RelayMailbox:
             self._stuck.append((time.monotonic() + STUCK_S, arrival))
             return None
         except BadRecord as error:
-            return Delivery(id=digest_of(arrival.raw), at=at, fault=error.message)
+            return Delivery(id=digest_of(arrival.raw), at=at, fault=error.message, sender=sender)
 
     async def _delivery(self, envelope: Envelope, inner: Inner, at: tuple[tuple[str, int], ...]) -> Delivery:
         id_ = envelope.id.hex()

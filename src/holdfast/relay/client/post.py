@@ -22,9 +22,18 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from holdfast.core.ids import EffectKey, effect_key_bytes
-from holdfast.core.mail import BODY_BYTES_MAX, THREAD_CHARS_MAX, TTL_S, MailKind, SentMail
+from holdfast.core.mail import AFTER_MAX, BODY_BYTES_MAX, THREAD_CHARS_MAX, TTL_S, MailKind, SentMail
 from holdfast.core.values import Json
-from holdfast.errors import BadInput, BadValue, HoldfastError, MailRefused, MailUnconfirmed, MailUnsent, TooLarge
+from holdfast.errors import (
+    BadInput,
+    BadValue,
+    HoldfastError,
+    MailKeyReused,
+    MailRefused,
+    MailUnconfirmed,
+    MailUnsent,
+    TooLarge,
+)
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.witness.witness import copy_of
 from holdfast.layout.witness_address import WitnessRelay
@@ -59,6 +68,7 @@ class _Sending:
     trouble: dict[str, str] = field(default_factory=dict[str, str])  # by url; for people
     stale: bool = False  # the certificate must be made again
     moved: bool = False
+    reused: str = ""  # a relay has other words under the key
 
     def mark(self) -> None:
         if not self.begun:
@@ -99,6 +109,7 @@ class RelayPost:
         key: EffectKey,
         thread: str = "",
         number: int = 0,
+        after: Sequence[EffectKey] = (),
         first_byte: Callable[[], None] = lambda: None,
     ) -> SentMail:
         raw = _encoded(body)
@@ -115,6 +126,7 @@ class RelayPost:
             handles=tuple(self.handles())[:8],
             hints=self._hints(),
             seen=self._to_show(peer.id),
+            after=tuple(map(effect_key_bytes, after))[:AFTER_MAX],
         )
         sending = _Sending(peer, MailKind.MESSAGE, inner, NEEDED, first_byte)
         return await self._deliver(sending, key)
@@ -144,6 +156,8 @@ class RelayPost:
             envelope = await self._sealed(sending)
             sending.moved = False
             await self._round(sending, envelope)
+            if sending.reused:  # also where two others hold the new words: the recipient has, or gets, the first
+                raise MailKeyReused(f"{sending.peer.id}: {sending.reused}")
             if sending.missing <= 0 and sending.stored:
                 return self._sent(sending, key)
             if not sending.stored and not sending.open_relays() and not sending.moved:
@@ -209,6 +223,8 @@ class RelayPost:
         sending.trouble[relay.url] = item.message or item.code or "its answer says nothing"
         if item.code in calls.FOR_GOOD:
             sending.refused[relay.key] = f"{relay.url}: {item.message}"
+        if item.code == calls.KEY_REUSED:
+            sending.reused = f"{relay.url}: {item.message}"
         if item.code == calls.BAD_CERTIFICATE:
             sending.stale = True
         if item.code == calls.MOVED:
@@ -281,7 +297,7 @@ def _keys(peer: Peer) -> set[str]:
 
 def _encoded(body: Json) -> bytes:
     try:
-        raw = msgspec.json.encode(body)
+        raw = msgspec.json.encode(body, order="deterministic")  # relays compare a digest of it
     except (TypeError, ValueError, RecursionError) as error:
         raise BadValue(f"the body of a message must be a JSON value: {error}") from None
     if len(raw) > BODY_BYTES_MAX:

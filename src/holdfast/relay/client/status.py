@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from dataclasses import dataclass
 
 from holdfast.errors import HoldfastError
@@ -33,6 +32,7 @@ class RelayStatus:
     newest: bool = False  # that profile is the newest one here
     evidence: int = 0  # lines that contradict each other
     head: int = 0  # the number of the newest backup head that it holds
+    region: str = ""  # where it runs, as it says
 
 
 async def look_at_relays(home: AgentHome, *, port: Signatures) -> list[RelayStatus]:
@@ -52,11 +52,23 @@ def find_stale_profile(home: AgentHome, *, port: Signatures) -> str:
     return "the profile ends within a week" if own.record.exp < time.time() + 7 * DAY_S else ""
 
 
-def one_operator(found: list[RelayStatus]) -> str:
-    """The operator on whom all of several relays depend; empty where there is none."""
-    counted = Counter(one.operator for one in found)
-    name, count = counted.most_common(1)[0] if counted else ("", 0)
-    return name if count == len(found) > 1 else ""
+def shared_fates(found: list[RelayStatus]) -> list[str]:
+    """What all of several relays depend on: one operator, one domain of their hosts, one region."""
+    if len(found) < 2:
+        return []
+    named = [
+        ("are run by", {one.operator for one in found}),
+        ("are in the domain", {_domain(one.address.host) for one in found}),
+        ("are in the region", {one.region for one in found}),
+    ]
+    alone = [(what, *names) for what, names in named if len(names) == 1 and any(names)]
+    return [f"{what} {name}" for n, (what, name) in enumerate(alone) if name not in [one for _, one in alone[:n]]]
+
+
+def _domain(host: str) -> str:
+    """Empty for a network address, which is in none."""
+    found = operator_of(host)
+    return "" if found == host and not host[-1].isalpha() else found
 
 
 async def _look(relay: WitnessRelay, log: KeyLog, own: Signed[Profile] | None, port: Signatures) -> RelayStatus:
@@ -71,8 +83,12 @@ async def _look(relay: WitnessRelay, log: KeyLog, own: Signed[Profile] | None, p
     }
     link = open_link(relay, port=port)
     try:
-        raw, profile, lines, head = await asyncio.gather(
-            link.find_log(log.id), link.find_profile(log.id), link.find_evidence(log.id), link.find_head(log.id)
+        raw, profile, lines, head, about = await asyncio.gather(
+            link.find_log(log.id),
+            link.find_profile(log.id),
+            link.find_evidence(log.id),
+            link.find_head(log.id),
+            link.describe(),
         )
         held = None if profile is None else parse_profile(profile)
         seq = 0 if head is None else parse_head(head).record.seq
@@ -87,4 +103,5 @@ async def _look(relay: WitnessRelay, log: KeyLog, own: Signed[Profile] | None, p
         newest=own is not None and held is not None and held.digest == own.digest,
         evidence=len(lines),
         head=seq,
+        region=about.region,
     )

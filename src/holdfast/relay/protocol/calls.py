@@ -35,6 +35,7 @@ UNKNOWN_RECIPIENT = "unknown-recipient"
 NOT_A_CONTACT = "not-a-contact"
 MALFORMED = "malformed"
 REFUSED = "refused"  # by the recipient, who has read it
+KEY_REUSED = "key-reused"  # it has another message of this sender with this key
 FOR_GOOD = (UNKNOWN_RECIPIENT, NOT_A_CONTACT, MALFORMED, REFUSED)
 # these may pass later, or elsewhere
 UNKNOWN_SENDER = "unknown-sender"  # bring the log: POST /v1/senders/{id}

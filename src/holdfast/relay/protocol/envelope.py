@@ -1,10 +1,12 @@
 """An envelope: what a relay must see of a message outside, all else sealed for the recipient, and one signature.
 
     envelope   MessagePack array: outer (bytes), signature (bytes)
-    outer      MessagePack array: version, kind, to, mk, ttl, crt, ekid, ct
+    outer      MessagePack array: version, kind, to, mk, bd, ttl, crt, ekid, ct
     signature  of the sender's instance key, over "holdfast/1/env" NUL outer
     id         SHA-256 of outer
     mk         SHA-256 of "holdfast/1/mail-key" NUL sender NUL recipient NUL effect key: the same for every repeat
+    bd         HMAC-SHA256 of thread and body, under a key from the effect key: the same for every repeat of the same
+               words. A relay does not know the effect key, and learns only whether two messages with one mk are equal
     ct         HPKE (X25519, HKDF-SHA256, ChaCha20-Poly1305; base mode) of the padded inner part, for the key `ekid` of
                the recipient's profile, with info "holdfast/1/mail" NUL sender NUL recipient NUL kind NUL mk
     inner      MessagePack array, after its length in 4 bytes, filled with zeros up to 1, 4, 16 or 64 KiB of ct
@@ -20,6 +22,7 @@ Everything is stored and forwarded as it came, never encoded again.
 from __future__ import annotations
 
 import hashlib
+import hmac
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated
@@ -30,7 +33,7 @@ from cryptography.hazmat.primitives import hpke
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from holdfast.core.ids import EffectKey, effect_key_bytes, effect_key_from_bytes
-from holdfast.core.mail import THREAD_CHARS_MAX, TTL_S_MAX, TTL_S_MIN, Letter, MailKind
+from holdfast.core.mail import AFTER_MAX, THREAD_CHARS_MAX, TTL_S_MAX, TTL_S_MIN, Letter, MailKind
 from holdfast.core.values import Json
 from holdfast.errors import BadInput, BadRecord, TooLarge
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
@@ -53,11 +56,15 @@ _SUITE = hpke.Suite(hpke.KEM.X25519, hpke.KDF.HKDF_SHA256, hpke.AEAD.CHACHA20_PO
 Hash = Annotated[bytes, msgspec.Meta(min_length=HASH_BYTES, max_length=HASH_BYTES)]
 
 
+Key = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+
+
 class Outer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     v: int
     kind: MailKind
     to: Annotated[str, msgspec.Meta(max_length=128)]
     mk: Hash
+    bd: Hash
     ttl: Annotated[int, msgspec.Meta(ge=TTL_S_MIN, le=TTL_S_MAX)]
     crt: Annotated[bytes, msgspec.Meta(max_length=LINE_BYTES_MAX)]
     ekid: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
@@ -65,7 +72,7 @@ class Outer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class Inner(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    key: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+    key: Key
     body: bytes  # JSON; of a note: the signed line
     at_ms: int = 0
     thread: Annotated[str, msgspec.Meta(max_length=THREAD_CHARS_MAX)] = ""
@@ -73,6 +80,7 @@ class Inner(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     handles: Annotated[tuple[str, ...], msgspec.Meta(max_length=8)] = ()
     hints: Annotated[tuple[str, ...], msgspec.Meta(max_length=HINTS_MAX)] = ()  # addresses of the sender's relays
     seen: Annotated[tuple[bytes, ...], msgspec.Meta(max_length=SEEN_MAX)] = ()  # `stored` answers about mail to you
+    after: Annotated[tuple[Key, ...], msgspec.Meta(max_length=AFTER_MAX)] = ()  # messages to be handled before this one
 
 
 class _Wire(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -108,6 +116,14 @@ class Envelope:
 def mail_key(sender: str, to: str, key: EffectKey) -> bytes:
     parts = (b"holdfast/1/mail-key", sender.encode(), to.encode(), effect_key_bytes(key))
     return hashlib.sha256(b"\0".join(parts)).digest()
+
+
+def body_digest(inner: Inner, kind: MailKind) -> bytes:
+    """Zeros for a note: its words are new each time."""
+    if kind is MailKind.NOTE:
+        return bytes(HASH_BYTES)
+    key = hashlib.sha256(b"holdfast/1/mail-body\0" + inner.key).digest()
+    return hmac.digest(key, inner.thread.encode() + b"\0" + inner.body, "sha256")
 
 
 def parse_envelope(raw: bytes) -> Envelope:
@@ -154,7 +170,7 @@ def seal_envelope(
         ct = _SUITE.encrypt(padded, public, info=_info(sender, to, kind, mk))
     except ValueError:
         raise BadInput(f"the mail key {key.kid} of {to} is none") from None
-    outer = _ENCODER.encode(Outer(VERSION, kind, to, mk, ttl_s, crt.line(), key.kid, ct))
+    outer = _ENCODER.encode(Outer(VERSION, kind, to, mk, body_digest(inner, kind), ttl_s, crt.line(), key.kid, ct))
     return _ENCODER.encode(_Wire(outer, signer.sign(message(Family.ENV, outer))))
 
 
@@ -190,6 +206,7 @@ def letter_of(sender: str, inner: Inner) -> Letter:
         at_ms=inner.at_ms,
         number=inner.number,
         handles=inner.handles,
+        after=tuple(map(effect_key_from_bytes, inner.after)),
     )
 
 

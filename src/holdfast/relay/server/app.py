@@ -155,6 +155,7 @@ class Relay:
             version=find_version(),
             protocol=PROTOCOL,
             record_bytes_max=RECORD_BYTES_MAX,
+            region=settings.region,
         )
         return HTTPStatus.OK, msgspec.json.encode(found)
 

@@ -4,7 +4,8 @@ True at all times: an envelope for which `stored` was signed is in its mailbox u
 where it went (secured, expired, refused by the recipient, replaced by the same message under newer keys). Entries are
 only ever added, so the chain's heads that were signed stay true. A full mailbox refuses; nothing is dropped in silence.
 
-One message of one sender has one entry, however often it comes: a repeat gets the number that the first one got. If the
+One message of one sender has one entry, however often it comes: a repeat gets the number that the first one got, and
+other words under its key are refused (`bd` is a digest of them, under a key that no relay has). If the
 sender was recovered meanwhile, the recipient refuses what the old keys signed; so a repeat under newer keys gets a new
 entry, if the old one still waits or was refused.
 
@@ -22,6 +23,7 @@ from holdfast.host.sqlite import Db
 from holdfast.identity.records.encodings import AgentId
 from holdfast.relay.protocol.calls import (
     CONTACTS_MAX,
+    KEY_REUSED,
     PAGE_BYTES_MAX,
     PAGE_MAX,
     QUOTA,
@@ -89,14 +91,17 @@ def _put(db: Db, box: _Box, one: Offered, *, now: int, quota: Quota) -> StoredIt
     dk = hashlib.sha256(envelope.sender.encode() + b"\0" + envelope.outer.mk).digest()[:16]
     position = envelope.certificate.record.position
     row = db.execute(
-        "SELECT seq, id, head, at, state, g, s, bytes, strange, why FROM mail WHERE agent = ? AND dk = ?",
+        "SELECT seq, id, head, at, state, g, s, bytes, strange, why, bd FROM mail WHERE agent = ? AND dk = ?",
         (box.agent, dk),
     ).fetchone()
-    seq, id_, head, at, state, g, s, old_size, strange, why = row or (0, b"", b"", 0, GONE, 0, 0, 0, 0, "")
+    seq, id_, head, at, state, g, s, old_size, strange, why, bd = row or (0, b"", b"", 0, GONE, 0, 0, 0, 0, "", b"")
     refused = why.startswith(REFUSED)
     if row is not None and ((g, s) >= (position.g, position.s) or not (state == WAITING or refused)):
         if refused:
             return StoredItem(id=bytes(id_).hex(), code=REFUSED, message=why.removeprefix(f"{REFUSED}: "))
+        if bytes(bd) != envelope.outer.bd:
+            text = "the mailbox has a message of this sender with this key, and other words"
+            return StoredItem(id=envelope.id.hex(), code=KEY_REUSED, message=text)
         return StoredItem(id=bytes(id_).hex(), seq=seq, head=bytes(head).hex(), at=at)
     fault = _find_full(box, size, one.strange, quota)
     if fault:
@@ -112,10 +117,10 @@ def _put(db: Db, box: _Box, one: Offered, *, now: int, quota: Quota) -> StoredIt
     box.head = next_head(box.head, box.seq, envelope.id)
     _count(box, 1, size, one.strange)
     db.execute(
-        "INSERT INTO mail (agent, seq, id, head, dk, g, s, envelope, bytes, at, exp, strange) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO mail (agent, seq, id, head, dk, bd, g, s, envelope, bytes, at, exp, strange) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            *(box.agent, box.seq, envelope.id, box.head, dk, position.g, position.s),
+            *(box.agent, box.seq, envelope.id, box.head, dk, envelope.outer.bd, position.g, position.s),
             *(envelope.raw, size, now, now + envelope.outer.ttl, int(one.strange)),
         ),
     )

@@ -81,6 +81,7 @@ CREATE TABLE IF NOT EXISTS mail (
   id BLOB NOT NULL,
   head BLOB NOT NULL,                 -- of the chain after this entry
   dk BLOB,                            -- sender and key of the message; NULL where a newer entry took its place
+  bd BLOB NOT NULL,                   -- digest of its words, under a key that no relay has
   g INTEGER NOT NULL,                 -- position of the keys behind the sender's certificate
   s INTEGER NOT NULL,
   envelope BLOB,

@@ -22,6 +22,7 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     listen: str = "127.0.0.1:7411"
     url: str = ""  # what agents use; empty: http:// and `listen`
     name: str = ""  # of handles, ada@NAME; empty: the host of `url`
+    region: Annotated[str, msgspec.Meta(max_length=100)] = ""  # where it runs, for people: agents spread over regions
     registration: Literal["invite", "open"] = "invite"
     registrations_an_hour: Count = 10  # of one address, where registration is open
     agents_max: Count = 100_000

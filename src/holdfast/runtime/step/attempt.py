@@ -130,6 +130,8 @@ class Caller:
             call.give_memory(self.memory, tool=tool.name)
         if self.post is not None:
             call.give_post(self.post)
+        if tool.plans_more is not None:
+            call.planned = step.body
         started = Started(send.mark_left) if tool.watched else None
         try:
             own = args

@@ -150,8 +150,8 @@ class Steps:
         view = self.writer.view
         if step.ending is not Event.SUCCEED or self.memory is not None or self.guard is not None or view.restored_ms:
             return False
-        if step.ordinal != ordinal:
-            return False  # a retry slot: few, and kept
+        if step.ordinal != ordinal or "after" in step.body:
+            return False  # a retry slot: few, and kept; or a message of a thread, which the next one's plan names
         kind = (step.tool, step.body.get("window_ms"))
         same = self._left_out.get(kind)
         if same is None:
@@ -272,6 +272,8 @@ class Steps:
             body["window_ms"] = tool.window_ms
         if extra:
             body.update(extra)
+        if tool.plans_more is not None:
+            body.update(tool.plans_more(writer.view, cast(Args, args)))
         if self.guard is not None and (events := self.guard.judge(tool, ordinal, body)):
             return self._open_slot(tool, ordinal, body, mark, *events)
         if writer.view.restored_ms and not tool.effect.changes_nothing:

@@ -4,8 +4,12 @@
 each relay, and the recipient's journal, keep one message for each (sender, recipient, key). So a crash, a repeat and a
 restore are those of every Keyed step, and the recipient handles the message once.
 
-Relays cannot read a message, so they cannot compare two of them: the first under a key counts. After a restore the step
-is sent again under its key (docs/decisions/0089).
+Relays cannot read a message; they compare a digest of its words under a key that they do not have. So the fingerprint
+is checked: after a restore the step is sent again under its key, and if the lost timeline sent other words from it, the
+step is parked, and a person decides (docs/decisions/0094).
+
+Messages of one thread name those before them, so that the recipient handles them in this order (0093). Which ones those
+are is part of the step's plan, from the task's own records: a repeat, on whatever host, says the same.
 
 While too few relays answer, the step waits in the journal and tries again for as long as a message may wait at a relay
 (`TTL_S`); then it is parked, and a person decides (`holdfast mail dead`).
@@ -14,20 +18,37 @@ While too few relays answer, the step waits in the journal and tries again for a
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, cast
 
 import msgspec
 
 from holdfast.core.effect import WINDOW_MAX_S, Keyed
-from holdfast.core.ids import EffectKey
-from holdfast.core.mail import BODY_BYTES_MAX, THREAD_CHARS_MAX, TTL_S
+from holdfast.core.ids import EffectKey, effect_key_from_bytes
+from holdfast.core.mail import AFTER_MAX, BODY_BYTES_MAX, THREAD_CHARS_MAX, TTL_S
+from holdfast.core.step import StepState
 from holdfast.core.values import Json, encode
-from holdfast.errors import BadInput, Busy, MailRefused, MailUnconfirmed, MailUnsent, NotSent, Refused
+from holdfast.errors import (
+    BadInput,
+    Busy,
+    KeyReused,
+    MailKeyReused,
+    MailRefused,
+    MailUnconfirmed,
+    MailUnsent,
+    NotSent,
+    Refused,
+)
+from holdfast.journal.records import Body, StepView, TaskView
 from holdfast.runtime.tool.tool import Call, tool
 
 TO_CHARS_MAX = 2_000  # an address with hints
 AGAIN_S, AGAIN_S_MAX = 0.5, 300.0
 TRIES_MAX = TTL_S // int(AGAIN_S_MAX) + 100  # the first ones are closer together
 NAME = "send_mail"
+AFTER, NUMBER = "after", "number"  # in a plan
+AFTER_STEPS = AFTER_MAX - 1  # one more may be of another task
+LOOK_BACK_MAX = 1_000  # steps of the task
 
 _SCHEMA = {
     "type": "object",
@@ -57,7 +78,11 @@ async def send_mail(call: Call, to: str, body: Json, thread: str = "") -> Json:
     check_mail(to=to, body=body, thread=thread)
     post, key = call.post, EffectKey(call.effect_key)
     try:
-        sent = await post.send(to=to, body=body, thread=thread, key=key, first_byte=call.sending)
+        sent = await post.send(
+            to=to, body=body, thread=thread, key=key, first_byte=call.sending, **order_in(call.planned)
+        )
+    except MailKeyReused as error:
+        raise KeyReused({"reason": error.code, "text": error.message}) from None
     except MailRefused as error:
         raise Refused({"reason": error.code, "text": error.message}) from None
     except MailUnsent as error:
@@ -65,6 +90,39 @@ async def send_mail(call: Call, to: str, body: Json, thread: str = "") -> Json:
     except MailUnconfirmed as error:
         raise Busy(_again_s(call.attempt), kind=type(error).__name__, text=error.message) from None
     return msgspec.to_builtins(sent)
+
+
+def planned_order(view: TaskView, args: Mapping[str, Any]) -> Body:
+    """What the plan of a message in a thread says of those before it: their effect keys, the newest first, and its
+    number. Of branches that send at the same time, each names what was sent by then."""
+    thread, found = args.get("thread"), list[StepView]()
+    if not thread:
+        return {}
+    for number, one in enumerate(reversed(view.steps.values())):
+        if len(found) == AFTER_STEPS or number == LOOK_BACK_MAX:
+            break
+        if one.tool == NAME and one.state is StepState.SUCCEEDED and _is_to(one, args):
+            found.append(one)
+    before = max((int(one.body.get(NUMBER, 0)) for one in found), default=0)
+    return {AFTER: [effect_key_from_bytes(one.effect_key) for one in found], NUMBER: before + 1}
+
+
+def _is_to(step: StepView, args: Mapping[str, Any]) -> bool:
+    its = cast("Mapping[str, Any]", step.args)
+    return (its.get("to"), its.get("thread")) == (args.get("to"), args.get("thread"))
+
+
+class MailOrder(TypedDict):
+    after: Sequence[EffectKey]
+    number: int
+
+
+def order_in(plan: Body) -> MailOrder:
+    """What the plan of a message says, as `Post.send` takes it."""
+    return MailOrder(after=plan.get(AFTER, ()), number=plan.get(NUMBER, 0))
+
+
+send_mail.plans_more = planned_order
 
 
 def check_mail(*, to: object, body: Json, thread: object) -> None:

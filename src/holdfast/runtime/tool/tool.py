@@ -23,6 +23,7 @@ from holdfast.core.ids import effect_key_from_bytes
 from holdfast.errors import Misuse, NotDurable
 from holdfast.host.shadowed import in_shadow
 from holdfast.journal.contract import Statement
+from holdfast.journal.records import Body, TaskView
 from holdfast.runtime.tool.child import Target, locate, scratch_path
 from holdfast.runtime.tool.shape import check_sandbox, is_blocking, shape_of, version_of
 
@@ -45,6 +46,7 @@ _NOTHING: dict[str, Any] = {}  # Any: never filled
 class Call:
     """One attempt of one step, as the tool sees it. Only Holdfast makes it."""
 
+    planned: Body  # what the plan of the step says; given to tools with `plans_more` alone
     __slots__ = (
         "_effect",
         "_effect_key",
@@ -60,6 +62,7 @@ class Call:
         "attempt",
         "fence",
         "ordinal",
+        "planned",
         "sent_ago_s",
         "task_id",
     )
@@ -81,8 +84,7 @@ class Call:
         self.ordinal = ordinal
         self.fence = fence
         self.attempt = attempt
-        # In a lookup: the effect cannot be older than this. None where no bound is certain.
-        self.sent_ago_s = sent_ago_s
+        self.sent_ago_s = sent_ago_s  # in a lookup: the effect cannot be older; None where no bound is certain
         self._effect_key = effect_key
         self._ends = ends  # on the clock of the event loop
         self._mark = mark
@@ -232,6 +234,7 @@ def _sql(text: object) -> str:
 class Tool(Generic[P, T]):
     """A registered tool."""
 
+    plans_more: Callable[[TaskView, Mapping[str, Any]], Body] | None = None  # what its plan says besides; pure
     spared_max = 20  # attempts that were not sent or met a busy far end, beyond its own limit
 
     def __init__(
@@ -269,14 +272,12 @@ class Tool(Generic[P, T]):
         self.marks_itself = http_only or marks_sending
         self.needs_approval = needs_approval
         self.delay_ms = int(effect.delay_s(http_only=http_only) * 1000)
-        # A plain wrapper around an async function gives a coroutine: that is no blocking tool.
-        self.blocking = is_blocking(function)
+        self.blocking = is_blocking(function)  # not a plain wrapper around an async one: that gives a coroutine
         # Whether what it starts in this process is watched: it may run on after the attempt (started.py).
         self.watched = not (self.blocking or effect.repeatable or http_only)
         self.finder: Finder | None = None
         self.has_contract = not isinstance(effect, Queryable)  # that one needs its lookup too
-        # Whether it runs in a process of its own, because it must be possible to end it.
-        self.needs_child = self.blocking and not effect.repeatable
+        self.needs_child = self.blocking and not effect.repeatable  # a process of its own, which can be ended
         self.window_ms = int(effect.window_s * 1000) if isinstance(effect, Keyed) else 0
         self._target: Target | None = None
         self.__doc__ = function.__doc__

@@ -1,0 +1,110 @@
+"""A relay that is gone for long is replaced by a spare one, if the settings name any.
+
+Relays are asked every few minutes. Since when one gives no answer is kept in the instance folder, so that a worker that
+restarts often counts on. A spare relay must answer, and let the agent register, before anything is signed: so nothing
+changes while it is this machine that has no network. The relay that is left stays in the profile as one that was left:
+mail that waits there is still asked for, and once it is back it forwards. The witnesses of the key log do not change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from holdfast.app.mail.shared_keys import with_shared_keys
+from holdfast.core.clock import SystemClock
+from holdfast.errors import BadInput, HoldfastError, RelayUnreachable, RelayUntrusted
+from holdfast.host.private_files import ensure_private_folder, read_private, write_atomically
+from holdfast.identity.acts.log_act import act_lock
+from holdfast.identity.records.ed25519 import Signatures, Sodium
+from holdfast.identity.speaker.open_speaker import open_speaker
+from holdfast.identity.statements.statements import Relay
+from holdfast.identity.witness.relay_link import open_link
+from holdfast.layout.agent_home import AgentHome
+from holdfast.layout.witness_address import WitnessRelay, parse_relay_address
+from holdfast.relay.client.profile import address_of, find_own_profile
+from holdfast.relay.client.register import register
+
+FILE = "relays.json"
+ASK_EVERY_S = 300.0
+_BYTES_MAX = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced:
+    gone: str  # urls
+    spare: str = ""  # empty: none could be had
+    trouble: str = ""
+
+
+async def replace_gone_relays(home: AgentHome) -> list[Replaced]:
+    """What was done; nothing where the settings name no spare relays."""
+    if not home.settings.mail.spare_relays:
+        return []
+    port = Sodium()
+    gone = await find_gone(home, now=int(time.time()), port=port)
+    return [await asyncio.to_thread(_replace, home, one, port) for one in gone]
+
+
+async def find_gone(home: AgentHome, *, now: int, port: Signatures) -> list[Relay]:
+    """The relays of the profile that have given no answer for `replace_after_s`; remembers what it sees."""
+    held = find_own_profile(home)
+    relays = () if held is None else held.record.relays
+    answers = await asyncio.gather(*(_answers(address_of(one), port) for one in relays))
+    known = _read(home.instance / FILE)
+    since = {one.wit: known.get(one.wit, now) for one, there in zip(relays, answers, strict=True) if not there}
+    if since != known:
+        ensure_private_folder(home.instance)
+        write_atomically(home.instance / FILE, msgspec.json.encode(since))
+    return [one for one in relays if now - since.get(one.wit, now) >= home.settings.mail.replace_after_s]
+
+
+async def _answers(relay: WitnessRelay, port: Signatures) -> bool:
+    """A refusal is an answer; one under another key is none."""
+    try:
+        await open_link(relay, port=port).describe()
+    except (RelayUnreachable, RelayUntrusted, OSError):
+        return False
+    except HoldfastError:
+        pass
+    return True
+
+
+def _replace(home: AgentHome, gone: Relay, port: Signatures) -> Replaced:
+    trouble = "no spare relay is left"
+    with act_lock(home.folder):
+        speaker = with_shared_keys(home, open_speaker(home, SystemClock()))
+        for spare in _spares(home):
+            try:
+                asyncio.run(register(home, speaker, [spare], now=int(time.time()), port=port, instead_of=gone))
+            except (HoldfastError, OSError) as error:
+                trouble = str(error)
+                continue
+            return Replaced(gone=gone.url, spare=spare.url)
+    return Replaced(gone=gone.url, trouble=trouble)
+
+
+def _spares(home: AgentHome) -> list[WitnessRelay]:
+    """Those that the agent neither uses nor has left."""
+    held = find_own_profile(home)
+    used = () if held is None else (*(one.wit for one in held.record.relays), *held.record.left)
+    found: list[WitnessRelay] = []
+    for text in home.settings.mail.spare_relays:
+        try:
+            one = parse_relay_address(text)
+        except BadInput:
+            continue  # doctor says so
+        if not any(str(other).endswith(one.key) for other in used):
+            found.append(one)
+    return found
+
+
+def _read(path: Path) -> dict[str, int]:
+    try:
+        return msgspec.json.decode(read_private(path, _BYTES_MAX), type=dict[str, int])
+    except (FileNotFoundError, msgspec.DecodeError, HoldfastError):
+        return {}
