@@ -422,7 +422,7 @@ class RelayMailbox:
     def _read_memory(self) -> dict[str, str]:
         try:
             return msgspec.json.decode(read_private(self.memory, MEMORY_BYTES_MAX), type=dict[str, str])
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
             return {}  # only older answers are lost by it
 
 

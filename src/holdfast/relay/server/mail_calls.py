@@ -343,7 +343,7 @@ class MailDesk:
         session = self._session(asked)
         try:
             ack = msgspec.json.decode(asked.body, type=Ack)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, str(error)) from None
         now, quota, e = self.now(), self.quota, session.certificate.record.e
 
