@@ -194,7 +194,8 @@ async def stall(relay: RelayProcess, reader: RelayAgent, report: Report, *, conn
             await asyncio.sleep(0.1)
             most = max(most, resident(relay))
         report.stalled_mib = round((most - before) / MIB, 1)
-        answered, _ = await channel.take(reader.id, login.token, after=page.last - 1, wait_s=0)
+        again, _ = await channel.login(reader.certificate(), reader.key)
+        answered, _ = await channel.take(reader.id, again.token, after=page.last - 1, wait_s=0)
         if not answered.items:
             report.findings.append("an honest reader of the same mailbox gets nothing")
     finally:

@@ -10,12 +10,16 @@ import pytest
 from holdfast_proofs import relay_idle
 
 
+def _soon(_tries: int) -> float:
+    return 0.1
+
+
 def test_waiting_agents_come_back_and_a_stalled_reader_costs_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_idle, "QUIET_S", 0.2)
     monkeypatch.setattr(relay_idle, "STALLED_S", 0.2)
-    monkeypatch.setattr(relay_idle, "backoff_s", lambda _: 0.1)
+    monkeypatch.setattr(relay_idle, "backoff_s", _soon)
     report = relay_idle.run(agents=7, mails=300, folder=tmp_path, connections=3)
     assert report.findings == []
     assert report.mails == 300

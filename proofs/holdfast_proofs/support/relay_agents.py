@@ -58,15 +58,10 @@ class RelayAgent:
     def id(self) -> AgentId:
         return self.log.id
 
-    def rotate(self) -> Signed[Record]:
+    def rotate(self, why: RotationReason = RotationReason.PLANNED) -> Signed[Record]:
         by, self.op, self.next = self.next, _new(), _new()
         record = drafts.rotation(
-            self.log,
-            by=(by,),
-            op=(self.op,),
-            nxt=drafts.committed((self.next.public,)),
-            why=RotationReason.PLANNED,
-            wit=None,
+            self.log, by=(by,), op=(self.op,), nxt=drafts.committed((self.next.public,)), why=why, wit=None
         )
         return self._take(record, self.log)
 
