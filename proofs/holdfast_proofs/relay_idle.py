@@ -24,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, RelayBusy
 from holdfast.identity.witness.witness_folder import WitnessService
 from holdfast.relay.client.channel import RelayChannel, SessionOver
 from holdfast.relay.client.health import backoff_s
@@ -103,6 +103,9 @@ class Crowd:
             except SessionOver:
                 token = ""
                 self.waiting.discard(number)
+            except RelayBusy:
+                tries += 1
+                await asyncio.sleep(backoff_s(tries))
             except (HoldfastError, OSError):
                 token = ""
                 self.waiting.discard(number)

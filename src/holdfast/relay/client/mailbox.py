@@ -24,7 +24,15 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.mail import Delivery, MailKind
-from holdfast.errors import AgentElsewhere, BadRecord, HoldfastError, KeysReplaced, MailUnsent, RelayUntrusted
+from holdfast.errors import (
+    AgentElsewhere,
+    BadRecord,
+    HoldfastError,
+    KeysReplaced,
+    MailUnsent,
+    RelayBusy,
+    RelayUntrusted,
+)
 from holdfast.host.private_files import read_private, write_atomically
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
@@ -195,6 +203,10 @@ class RelayMailbox:
                     self._arrived.put_nowait(verdict)
                     return
                 box.token = ""
+                tries += 1
+                await asyncio.sleep(backoff_s(tries))
+            except RelayBusy as error:  # it has asked too often, and its session is still good
+                box.trouble = str(error)
                 tries += 1
                 await asyncio.sleep(backoff_s(tries))
             except (HoldfastError, OSError) as error:
