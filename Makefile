@@ -16,7 +16,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 4
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions failovers region-loss breaks drills escapes drill-kills drill-reports drill-load far-drill level-walk fleet
+.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions failovers region-loss breaks drills escapes drill-kills drill-reports drill-load far-drill level-walk fleet relay-kills relay-evictions relay-idle
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -104,6 +104,15 @@ identities: setup ## the identity log under random schedules of owner, thieves a
 
 identity-kills: setup ## kill and fail every act of an identity's life at every call (POINTS=n)
 	$(BIN)/python -m holdfast_proofs.identity_kills $(if $(POINTS),--points $(POINTS)) --report build/identity-kills.json
+
+relay-kills: setup ## kill a relay's store, an agent's send and its intake at every call (POINTS=n for a sample)
+	$(BIN)/python -m holdfast_proofs.relay_kills $(if $(POINTS),--points $(POINTS)) --report build/relay-kills.json
+
+relay-evictions: setup ## a recovery elsewhere stops the old machine, with relays as its only witnesses (ROUNDS=100)
+	$(BIN)/python -m holdfast_proofs.relay_evictions $(if $(ROUNDS),--rounds $(ROUNDS)) --report build/relay-evictions.json
+
+relay-idle: setup ## 2,000 agents wait at one relay, it restarts, one reader stalls (AGENTS=n MAILS=n)
+	$(BIN)/python -m holdfast_proofs.relay_idle $(if $(AGENTS),--agents $(AGENTS)) $(if $(MAILS),--mails $(MAILS)) --report build/relay-idle.json
 
 twin-recoveries: setup ## two bare machines recover one agent from one paper; the old worker stops (ROUNDS=50)
 	$(BIN)/python -m holdfast_proofs.twin_recoveries $(if $(ROUNDS),--rounds $(ROUNDS)) --report build/twin-recoveries.json

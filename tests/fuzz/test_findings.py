@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from holdfast_proofs.fuzz.borders.identity import LOG
 from holdfast_proofs.fuzz.seeds import part
 from holdfast_proofs.fuzz.targets import TARGETS
 from holdfast_proofs.fuzz.watch import Watch
 
 DEEP = b"[" * 2_000
+BELOW_ZERO = {"t": "mail", "to": LOG.id, "after": -2, "head": bytes(32), "items": [[-1, bytes(32), 0, b""]], "last": 0}
 
 
 def _frame(body: bytes) -> bytes:
@@ -38,6 +41,18 @@ FINDINGS: dict[str, tuple[str, bytes]] = {
     "a stamp that is nested too deeply": ("instance", b"\1" + DEEP),
     "a stop sign that is nested too deeply": ("instance", b"\2" + DEEP),
     "an order that is nested too deeply": ("order", DEEP),
+    "an acknowledgement with text that is not UTF-8": (
+        "relay-request",
+        f"POST /v1/mailbox/{LOG.id}/ack\n".encode() + b'{"refused":[[1,"\xff"]]}',
+    ),
+    "a relay's refusal with text that is not UTF-8": ("relay-content", b'{"code":"\xff","message":""}'),
+    "a relay's list of mail that begins below zero": ("relay-content", msgspec.msgpack.encode(BELOW_ZERO)),
+    "a relay's head of the chain that is no hex": (
+        "relay-content",
+        b'{"t":"login","to":"%s","token":"","e":1,"first":1,"last":1,"head":"zz","expires_s":1}' % LOG.id.encode(),
+    ),
+    "a book of peers with text that is not UTF-8": ("peers", b'{"profiles":{"\xff":""}}'),
+    "a path that ends with a slash": ("relay-request", b"GET /v1/log/?\xd5\n"),
 }
 
 

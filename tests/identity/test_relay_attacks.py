@@ -5,25 +5,32 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from cast import SODIUM, Owner, refused, take
 
-from holdfast.errors import KeysReplaced, NotNow
+from holdfast.errors import KeysReplaced, NotNow, RelayRefused
 from holdfast.identity.acts.recover_identity import recover_identity
 from holdfast.identity.log.log_state import KeyLog, LogStanding, is_final
 from holdfast.identity.records.records import Keys, Record, RotationReason
 from holdfast.identity.records.signed import Family, Reason, Signed, sealed
+from holdfast.identity.statements.certificate import parse_certificate
 from holdfast.identity.statements.statements import Profile
 from holdfast.identity.witness.observe import Observation, SourceAnswer, merge_copies, observe
 from holdfast.identity.witness.open_witnesses import open_witnesses, publish
 from holdfast.identity.witness.witness import ROTATIONS_AN_HOUR, LogCopy
+from holdfast.identity.witness.witness_relay import join_lines
+from holdfast.relay.client.channel import FencedByRelay, RelayChannel, SessionOver
+from holdfast.relay.protocol.calls import BAD_CERTIFICATE, Ack, Login, LoginAnswer
 from holdfast_proofs.support.agents import ENTROPY, World
+from holdfast_proofs.support.relay_agents import RelayAgent
 from holdfast_proofs.support.relays import RelayProcess, relays
 
 
@@ -181,6 +188,166 @@ def test_row_09_a_relay_from_an_old_disk_is_outvoted_and_named(tmp_path: Path, t
     assert isinstance(both, Observation)
     assert both.liars == {liar.link.key: mine.record.position}
     assert both.log.head.digest == mine.digest
+
+
+def test_row_10_one_honest_relay_is_enough_for_a_new_peer_to_notice(three: list[RelayProcess]) -> None:
+    owner, thief = of(three, "row 10"), of(three, "row 10 thief")
+    log = begun(owner, three)
+    his = thief.rotation(log, 1, by=owner.next(1))
+    for one in three[:2]:  # these two show a new peer nothing else
+        assert isinstance(asyncio.run(one.witness.submit(his.line())), bytes)
+    recovery = owner.recovery(log)
+    true = sent(take(log, recovery), recovery, three[2:])
+    whose = zip(three, "xxy", strict=True)
+    shown = [SourceAnswer(source=one.at.url, operator=name, copy=copy_at(one, log)) for one, name in whose]
+    for answers in (shown, shown[::-1]):
+        seen = observe(answers, id=log.id, port=SODIUM)
+        assert isinstance(seen, Observation)
+        assert seen.log.head.digest == true.head.digest
+        assert set(seen.behind) == {one.at.url for one in three[:2]}
+    assert refused(observe(shown[:2], id=log.id, port=SODIUM)) is Reason.ONE_OPERATOR
+
+
+@asynccontextmanager
+async def channels_to(*some: RelayProcess) -> AsyncGenerator[list[RelayChannel]]:
+    made = [RelayChannel(one.at, SODIUM) for one in some]
+    try:
+        yield made
+    finally:
+        for one in made:
+            await one.close()
+
+
+async def with_channels(some: list[RelayProcess], story: Callable[[list[RelayChannel]], Awaitable[None]]) -> None:
+    async with channels_to(*some) as made:
+        await story(made)
+
+
+async def registered(three: list[RelayProcess]) -> tuple[RelayAgent, RelayAgent]:
+    """An agent at three relays, with one message that waits at each; and its sender."""
+    wit = Keys(tuple(one.link.key for one in three), 2)
+    agent, sender = RelayAgent(wit=wit), RelayAgent(wit=wit)
+    mail = sender.envelope(agent, 1)
+    for one in three:
+        for known in (agent, sender):
+            assert isinstance(await one.witness.submit(known.records[0].line()), bytes)
+        async with channels_to(one) as (channel,):
+            answer, _ = await channel.submit(agent.id, [mail])
+        assert answer.items[0].seq == 1, answer
+    return agent, sender
+
+
+def test_row_11_a_stale_copy_takes_and_sends_nothing_at_three_relays(three: list[RelayProcess]) -> None:
+    """A copy of an older folder: its incarnation is lower than that of the agent that was restored."""
+
+    async def story() -> None:
+        agent, peer = await registered(three)
+        stale, live = agent.certificate(e=1), agent.certificate(e=2)
+        async with channels_to(*three) as channels:
+            for channel in channels:
+                before, _ = await channel.login(stale, agent.key)
+                after, _ = await channel.login(live, agent.key)
+                with pytest.raises(FencedByRelay) as fenced:
+                    await channel.take(agent.id, before.token, after=0, wait_s=0)
+                assert parse_certificate(fenced.value.proof).digest == live.digest
+                with pytest.raises(FencedByRelay):
+                    await channel.login(stale, agent.key)
+                said, _ = await channel.submit(peer.id, [agent.envelope_for(peer.id, peer.mail_key, 5, crt=stale)])
+                assert said.items[0].code == BAD_CERTIFICATE
+                page, _ = await channel.take(agent.id, after.token, after=0, wait_s=0)
+                assert [bool(one.envelope) for one in page.items] == [True]
+
+    asyncio.run(story())
+
+
+def test_row_12_a_clone_with_the_live_instance_key_ends_with_the_keys_at_three_relays(
+    three: list[RelayProcess],
+) -> None:
+    """Both copies have key, certificate and every byte that was sent. What one sent, the other sends in vain; and a
+    rotation because of theft ends both at once."""
+
+    async def story(channels: list[RelayChannel]) -> None:
+        agent, peer = await registered(three)
+        crt = agent.certificate()
+        message = agent.envelope_for(peer.id, peer.mail_key, 1, crt=crt)
+        tokens: list[str] = []
+        for channel in channels:
+            nonce = (await channel.call("GET", f"/v1/mailbox/{agent.id}/nonce")).content.decode()
+            login = Login(id=agent.id, g=0, s=0, wit=channel.key, nonce=nonce, crt=crt.digest)
+            body = join_lines((sealed(login, Family.LOGIN, (agent.key,)).line(), crt.line()))
+            said = await channel.call("POST", f"/v1/mailbox/{agent.id}/login", body)
+            tokens.append(msgspec.json.decode(said.content, type=LoginAnswer).token)
+            with pytest.raises(RelayRefused, match="too late"):
+                await channel.call("POST", f"/v1/mailbox/{agent.id}/login", body)
+            again = agent.envelope_for(peer.id, peer.mail_key, 1, crt=crt)
+            stored = [(await channel.submit(peer.id, [raw]))[0].items[0] for raw in (message, again)]
+            assert stored[0] == stored[1], "the same message of a clone is no second one"
+        rotation = agent.rotate(RotationReason.STOLEN)
+        for one in three:
+            assert isinstance(await one.witness.submit(rotation.line()), bytes)
+        for channel, token in zip(channels, tokens, strict=True):
+            with pytest.raises(FencedByRelay):
+                await channel.acknowledge(agent.id, token, Ack(received=(1,), mark=1))
+            late = agent.envelope_for(peer.id, peer.mail_key, 2, crt=crt)
+            assert (await channel.submit(peer.id, [late]))[0].items[0].code == BAD_CERTIFICATE
+
+    asyncio.run(with_channels(three, story))
+
+
+def test_row_13_a_paused_primary_wakes_up_fenced_at_three_relays(three: list[RelayProcess]) -> None:
+    """It has a session from before; meanwhile the agent was brought back elsewhere, with new keys."""
+
+    async def story(channels: list[RelayChannel]) -> None:
+        agent, _ = await registered(three)
+        crt, key = agent.certificate(), agent.key
+        tokens = [(await one.login(crt, key))[0].token for one in channels]
+        waits = [
+            asyncio.create_task(one.take(agent.id, token, after=1, wait_s=20))
+            for one, token in zip(channels, tokens, strict=True)
+        ]
+        await asyncio.sleep(0.2)  # it is paused in the middle of a question
+        rotation = agent.rotate(RotationReason.STOLEN)
+        for one in three:
+            assert isinstance(await one.witness.submit(rotation.line()), bytes)
+        for wait in waits:
+            with pytest.raises(FencedByRelay):  # at once, not when its question has waited long enough
+                await asyncio.wait_for(wait, 15)
+        for one, token in zip(channels, tokens, strict=True):
+            with pytest.raises((FencedByRelay, SessionOver)):
+                await one.acknowledge(agent.id, token, Ack(received=(1,), mark=1))
+            with pytest.raises(FencedByRelay):
+                await one.login(crt, key)
+            heir, _ = await one.login(agent.certificate(e=2), key)
+            page, _ = await one.take(agent.id, heir.token, after=0, wait_s=0)
+            assert [bool(item.envelope) for item in page.items] == [True], "nothing was acknowledged in its name"
+
+    asyncio.run(with_channels(three, story))
+
+
+@pytest.mark.parametrize("shift", [-86_400, 86_400])
+def test_row_14_a_relay_whose_clock_jumps_gives_the_same_verdicts(tmp_path: Path, shift: int) -> None:
+    """The log reads no clock; a certificate is refused, never taken for longer."""
+    clocks = ("-m", "holdfast_proofs.support.shifted_clock", str(shift))
+    relay = RelayProcess(tmp_path / "relay", program=clocks).start()
+
+    async def story() -> None:
+        wit = Keys((relay.link.key,), 1)
+        owner, thief = Owner(name=f"row 14 {shift}", wit=wit), Owner(name="row 14 thief", wit=wit)
+        log = owner.begun()
+        mine, his = owner.rotation(log, 1), thief.rotation(log, 1, by=owner.next(1))
+        for record in (owner.inception(), mine, mine):
+            assert isinstance(await relay.witness.submit(record.line()), bytes)
+        assert refused(await relay.witness.submit(his.line())) is Reason.CONTESTED
+        agent = RelayAgent(wit=wit)
+        await relay.witness.submit(agent.records[0].line())
+        with pytest.raises(SessionOver):
+            async with channels_to(relay) as (channel,):
+                await channel.login(agent.certificate(), agent.key)
+
+    try:
+        asyncio.run(story())
+    finally:
+        relay.kill()
 
 
 def test_row_27_all_relays_are_gone_and_new_ones_are_named(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from cast import Owner, key
 
+from holdfast.app.doctor import examine_identity
 from holdfast.app.eviction import check_speaks
 from holdfast.cli.main import main
 from holdfast.errors import (
@@ -31,6 +32,7 @@ from holdfast.errors import (
 )
 from holdfast.identity.log import drafts
 from holdfast.identity.records.records import Inception, Keys
+from holdfast_proofs import relay_evictions
 from holdfast_proofs.support.agents import World
 from holdfast_proofs.support.command_line import Worker, environment
 from holdfast_proofs.support.relays import RelayProcess, relays
@@ -198,6 +200,12 @@ def test_a_recovery_elsewhere_is_seen_at_any_one_relay_and_silence_stops_nothing
     looked = check_speaks(world.home())
     assert looked.answered == 0
     assert len(looked.silent) == 3
+    said = asyncio.run(_doctors_words(world))
+    assert any("no witness answers: this machine would not notice" in one for one in said), said
+
+
+async def _doctors_words(world: World) -> list[str]:
+    return [one.text async for one in examine_identity(world.home())]
 
 
 def test_one_relay_that_serves_yesterdays_log_hides_nothing_and_rolls_nothing_back(
@@ -285,3 +293,10 @@ def test_a_worker_stops_when_its_relays_know_of_a_recovery_and_not_before(
     assert "lost: the effect keys" in said.err
     assert json.loads(said.out)["standing"] == "active"
     assert any("was not made here" in line for line in worker.said)
+
+
+def test_a_liar_among_the_relays_hides_no_recovery_from_a_worker(tmp_path: Path) -> None:
+    """`make relay-evictions` does this, and two other rounds, a hundred times."""
+    report = relay_evictions.run(rounds=1, blind=False, folder=tmp_path, kinds=("liar",))
+    assert report.findings == []
+    assert len(report.stopped_s["liar"]) == 1

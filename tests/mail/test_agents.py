@@ -17,8 +17,12 @@ from correspondents import Correspondent, key, make_correspondent
 
 import holdfast
 from holdfast.app.holdfast import Holdfast
+from holdfast.app.mail import mail_job
+from holdfast.app.mail.intake import Intake
 from holdfast.app.mail.resend import Resender
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.mail import Delivery
+from holdfast.errors import JournalStopped
 from holdfast.host.log import Log
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.journal.bind import journal_at
@@ -129,6 +133,34 @@ async def test_a_recipient_killed_between_commit_and_acknowledgement_handles_it_
         await asyncio.sleep(2.0)  # time in which the relays deliver it again
     assert await mail_of(bob) == [("succeeded", "once")]
     assert len(his.seen) <= 1
+
+
+async def test_mail_that_could_not_be_committed_comes_again(
+    pair: tuple[Correspondent, Correspondent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken from the relays and not acknowledged: their sessions would give it out no second time."""
+    ada, bob = pair
+    commit, failed = Intake._commit_letter, list[str]()
+
+    async def fails(self: Intake, delivery: Delivery, letter: holdfast.Letter) -> None:
+        if len(failed) < 3:
+            failed.append(delivery.id)
+            raise JournalStopped("no server answers")
+        await commit(self, delivery, letter)
+
+    monkeypatch.setattr(Intake, "_commit_letter", fails)
+    monkeypatch.setattr(mail_job, "AGAIN_S", 0.05)
+    monkeypatch.setattr(mail_job, "REWIND_FOR_S", -1)  # in the first day all held mail comes again at every start
+    his = Handler()
+    async with served(ada, greet) as at_adas, served(bob, his.task):
+        await (await at_adas.submit(greet, to=bob.id, body="again")).result(20)
+
+        async def handled() -> bool:
+            return bool(his.seen)
+
+        await wait_until(handled)
+    assert len(failed) == 3
+    assert await mail_of(bob) == [("succeeded", "again")]
 
 
 async def test_mail_arrives_while_a_relay_is_lost(

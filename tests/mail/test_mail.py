@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from correspondents import Correspondent, key, make_correspondent, take
 
-from holdfast.core.mail import Delivery
+from holdfast.core.mail import Delivery, MailKind
 from holdfast.errors import AgentElsewhere, KeysReplaced, MailKeyReused, MailRefused, MailUnconfirmed, RelayRefused
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Sodium
@@ -28,11 +28,14 @@ from holdfast.identity.statements.certificate import parse_certificate
 from holdfast.relay.client.address_book import Peer
 from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel, SessionOver
 from holdfast.relay.client.open_mail import AgentMail, open_mail
+from holdfast.relay.client.post import _Sending
 from holdfast.relay.client.profile import find_own_profile
+from holdfast.relay.protocol.envelope import Inner
 from holdfast_proofs.relay_proof import NoProof, verify
 from holdfast_proofs.support.relays import RelayProcess, relays
 
 LIAR = Path(__file__).parent / "programs" / "lying_relay.py"
+INNER = Inner(key=bytes(16), body=b"1")
 HONEST = ("-m", "holdfast", "relay", "serve")
 
 
@@ -331,6 +334,10 @@ def test_calls_of_others_are_refused(tmp_path: Path, three: list[RelayProcess]) 
             answer, _ = await channel.submit(ada.id, [b"x"])
             assert answer.items[0].code == "malformed"
             assert answered.raw
+            ours = await his.post._sealed(_Sending(await his.post.book.find(ada.id), MailKind.MESSAGE, INNER, 1, print))
+            answer, _ = await channel.submit(ada.id, [ours[:-1] + bytes((ours[-1] ^ 1,))])  # its signature
+            assert (answer.items[0].code, answer.items[0].seq) == ("malformed", 0)
+            assert "did not sign" in answer.items[0].message
             # Once a higher incarnation has logged in, an older session takes nothing and acknowledges nothing.
             async with Correspondent(ada.agent, e=2).open() as newer:
                 await channel.login(await newer.mailbox.instance.certificate(), newer.mailbox.instance.key)

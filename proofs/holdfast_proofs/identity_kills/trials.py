@@ -45,14 +45,14 @@ class Trials:
         self._armed(Mode.TRACE, 0)
         total = self.trace.count
         syncs = sum(one.name in ("fsync", "fdatasync") for one in self.trace.calls())
-        for at in _chosen(total, points):
+        for at in chosen(total, points):
             self._armed(Mode.KILL_BEFORE, at)
             self._armed(Mode.FULL_ANY, at)
         self._armed(Mode.KILL_AFTER, total)
-        for at in _chosen(syncs, points):
+        for at in chosen(syncs, points):
             self._armed(Mode.SYNC_ERROR, at)
         acts = self._count_acts()
-        for at in _chosen(acts, points):
+        for at in chosen(acts, points):
             self._failed(at)
         return {"calls": total, "acts": acts, "trials": self.counts, "wrong": self.wrong}
 
@@ -115,7 +115,7 @@ class Trials:
         return "", status
 
 
-def _chosen(total: int, points: int) -> Iterable[int]:
+def chosen(total: int, points: int) -> Iterable[int]:
     if not points or points >= total:
         return range(1, total + 1)
     step = total / points

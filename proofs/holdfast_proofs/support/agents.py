@@ -23,7 +23,7 @@ from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.records import Keys, RotationReason
 from holdfast.identity.vault.import_key import Imported
 from holdfast.identity.vault.keyset import KeySet
-from holdfast.identity.vault.slots import file_key, new_unlock_text
+from holdfast.identity.vault.slots import UnlockKey, file_key, new_unlock_text
 from holdfast.identity.witness.open_witnesses import open_witnesses
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.witness_address import WitnessAddress, parse_witness_address
@@ -177,6 +177,36 @@ class World:
         tiers = [one.tier.signed.line() for one in log.generations]
         records = tuple(tiers if len(tiers) == 1 else (tiers[0], tiers[-1]))
         return Card(name="ada", agent_id=log.id, date="", generation=0, records=records).codes[0]
+
+
+def make_unattended(root: Path, addresses: Sequence[str]) -> tuple[Path, str]:
+    """An agent in `root`/ada whose worker starts without a person: its folder and its words."""
+    shown: list[str] = []
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    plan = AgentPlan(
+        name="ada",
+        folder=root / "ada",
+        vault=root / "vault",
+        second=root / "second",
+        witnesses=tuple(parse_witness_address(one, base=root) for one in addresses),
+        keys=[_unlock_file(root / "unlock")],
+        second_keys=[_unlock_file(root / "unlock2")],
+        imported=None,
+        today="2026-11-15",
+    )
+
+    def show(phrase: Phrase) -> None:
+        shown.append(" ".join(phrase.words))
+
+    asyncio.run(make_agent(plan, show=show, entropy=ENTROPY, port=SODIUM))
+    return plan.folder, shown[0]
+
+
+def _unlock_file(path: Path) -> UnlockKey:
+    text = new_unlock_text(ENTROPY)
+    path.touch(0o600)
+    path.write_bytes(text)
+    return file_key(path, text)
 
 
 @contextmanager

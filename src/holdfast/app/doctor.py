@@ -452,7 +452,10 @@ async def examine_identity(home: AgentHome) -> AsyncIterator[Finding]:
     for place, why in watched.silent.items():
         text = f"{place} does not answer: {why}"
         yield warning("witness", text, "mount or start it, or name other witnesses at the next rotation")
-    if not watched.strange:
+    if watched.silent and not watched.answered:
+        text = "no witness answers: this machine would not notice that its keys were replaced, and continues to work"
+        yield warning("identity", text, "make one of them reachable; a running worker looks again by itself")
+    elif not watched.strange:
         agree = "1 witness agrees" if watched.answered == 1 else f"{watched.answered} witnesses agree"
         short = f"{identity.id[:6]} ... {identity.id[-6:]}"  # as on the sheet; the whole id is wider than the column
         yield ok("identity", f"{identity.standing}; {agree}; id {short}")

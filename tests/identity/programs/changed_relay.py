@@ -8,7 +8,7 @@ import sys
 
 from holdfast.cli.main import main
 from holdfast.identity.witness.witness_folder import WitnessService
-from holdfast.relay.server import serve
+from holdfast.relay.server import limits, serve
 
 _submit = WitnessService.submit
 
@@ -25,7 +25,7 @@ if __name__ == "__main__":
         case "dies":
             WitnessService.submit = dies  # pyright: ignore[reportAttributeAccessIssue]
         case "hasty":
-            serve.HEADERS_S = 0.5
+            serve.HEADERS_S = limits.BODY_S_MAX = 0.5
         case other:
             raise SystemExit(other)
     sys.exit(main(["relay", "serve", *sys.argv[2:]]))

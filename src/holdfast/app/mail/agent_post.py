@@ -95,6 +95,12 @@ class AgentPost:
         """The agent's mailbox at all of its relays: one for this process, which knows to whom it has written."""
         return (await self._mail()).mailbox
 
+    async def renew(self) -> None:
+        """Opened again at the next use: mail that was given out and not acknowledged then comes again."""
+        async with self._turn:
+            await self.close()
+            self._opened = None
+
     async def close(self) -> None:
         if self._opened is not None:
             with suppress(HoldfastError, OSError):

@@ -74,6 +74,8 @@ async def keep_mail(context: JobContext) -> None:
                         await _take_in(home, context, context.post)
         except Exception as error:  # noqa: BLE001 - the next round asks the relays again
             context.log.event("mail-failed", error=_told(error))
+            if isinstance(context.post, AgentPost):
+                await context.post.renew()
             pause_s, again_s = again_s, min(again_s * 2, AGAIN_S_MAX)
         await asyncio.sleep(pause_s)
 

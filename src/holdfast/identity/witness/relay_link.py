@@ -80,7 +80,7 @@ class RelayLink:
         content = await self._taken("GET", "/v1/relay")
         try:
             return msgspec.json.decode(content, type=RelayDescription)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise RelayUntrusted(f"{self.address.url}: its description cannot be read: {error}") from None
 
     async def submit_record(self, id: AgentId, lines: bytes) -> bytes | Refusal:
@@ -152,7 +152,7 @@ class RelayLink:
     def _refusal(self, content: bytes) -> RefusalContent:
         try:
             return msgspec.json.decode(content, type=RefusalContent)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise RelayUntrusted(f"{self.address.url}: its refusal cannot be read: {error}") from None
 
     async def _exchange(self, method: str, target: str, body: bytes) -> tuple[int, bytes]:

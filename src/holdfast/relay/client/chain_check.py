@@ -76,11 +76,11 @@ def statement_of(
         raise BadRecord("the relay did not sign this answer")
     try:
         said = _decoded(content)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        heads, ids, last = _claims(said)
+    except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
         raise BadRecord(f"the answer says nothing about a mailbox: {error}") from None
     if said.to != to:
         raise BadRecord("the answer is about another mailbox")
-    heads, ids, last = _claims(said)
     return Statement(raw=raw, target=target, nonce=nonce, heads=heads, ids=ids, last=last)
 
 

@@ -175,7 +175,7 @@ class RelayChannel:
     def _refusal(self, status: int, content: bytes) -> HoldfastError:
         try:
             said = msgspec.json.decode(content, type=RefusalContent)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             return RelayUntrusted(f"{self.address.url}: its refusal cannot be read: {error}")
         text = f"{self.address.url}: {said.message}"
         if said.code == FENCED:

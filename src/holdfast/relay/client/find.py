@@ -206,6 +206,6 @@ def _read(path: Path) -> Peers:
     with contextlib.suppress(FileNotFoundError):
         try:
             return msgspec.json.decode(read_private(path, FILE_BYTES_MAX), type=Peers)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise LogDamaged(f"{path} is malformed: {error}", hint="remove it: it is written again") from None
     return Peers()

@@ -24,7 +24,15 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.mail import Delivery, MailKind
-from holdfast.errors import AgentElsewhere, BadRecord, HoldfastError, KeysReplaced, MailUnsent, RelayUntrusted
+from holdfast.errors import (
+    AgentElsewhere,
+    BadRecord,
+    HoldfastError,
+    KeysReplaced,
+    MailUnsent,
+    RelayBusy,
+    RelayUntrusted,
+)
 from holdfast.host.private_files import read_private, write_atomically
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
@@ -195,6 +203,10 @@ class RelayMailbox:
                     self._arrived.put_nowait(verdict)
                     return
                 box.token = ""
+                tries += 1
+                await asyncio.sleep(backoff_s(tries))
+            except RelayBusy as error:  # it has asked too often, and its session is still good
+                box.trouble = str(error)
                 tries += 1
                 await asyncio.sleep(backoff_s(tries))
             except (HoldfastError, OSError) as error:
@@ -424,7 +436,7 @@ class RelayMailbox:
     def _read_memory(self) -> dict[str, str]:
         try:
             return msgspec.json.decode(read_private(self.memory, MEMORY_BYTES_MAX), type=dict[str, str])
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
             return {}  # only older answers are lost by it
 
 

@@ -135,14 +135,17 @@ class Relay:
             route("/v1/heads/{id}", self._put_head, "PUT", line),
             route("/v1/mail/{id}", self.mail.submit, "POST", SUBMIT_BYTES_MAX, "mail"),
             route("/v1/senders/{id}", self.mail.introduce, "POST", SENDER_LOG_BYTES_MAX),
-            route("/v1/mailbox/{id}/nonce", self.mail.nonce),
-            route("/v1/mailbox/{id}/login", self.mail.login, "POST", LOGIN_BYTES_MAX),
+            # after a restart all agents log in again, and many of them may be behind one address
+            route("/v1/mailbox/{id}/nonce", self.mail.nonce, "GET", 0, "mail"),
+            route("/v1/mailbox/{id}/login", self.mail.login, "POST", LOGIN_BYTES_MAX, "mail"),
             route("/v1/mailbox/{id}", self.mail.take, "GET", 0, "mail"),
             route("/v1/mailbox/{id}/ack", self.mail.acknowledge, "POST", ACK_BYTES_MAX, "mail"),
             Route("/healthz", self._healthz, methods=["GET"]),
             Route("/metrics", self._metrics, methods=["GET"]),
         ]
-        return Starlette(routes=routes, exception_handlers={HTTPException: self._no_route})
+        app = Starlette(routes=routes, exception_handlers={HTTPException: self._no_route})
+        app.router.redirect_slashes = False  # a redirect would be an answer that the relay did not sign
+        return app
 
     # calls
 

@@ -312,20 +312,21 @@ class MailDesk:
             raise Said(HTTPStatus.TOO_MANY_REQUESTS, calls.RATE, "this session waits already", 1)
         session.polls += 1
         try:
-            page = await self._page(session.id, after, wait_s)
+            page = await self._page(session, after, wait_s)
         finally:
             session.polls -= 1
         self._session(asked)  # it may have been fenced while it waited
         return HTTPStatus.OK, msgspec.msgpack.encode(page)
 
-    async def _page(self, id: AgentId, after: int, wait_s: float) -> calls.MailAnswer:
-        event = asyncio.Event()
-        self._waiting.setdefault(id, set()).add(event)
+    async def _page(self, session: Session, after: int, wait_s: float) -> calls.MailAnswer:
+        """Woken by mail, and by a new key record: that may end the session."""
+        event, id_ = asyncio.Event(), session.id
+        self._waiting.setdefault(id_, set()).add(event)
         until = time.monotonic() + wait_s
         try:
             while True:
                 event.clear()
-                page = await self._read(lambda db: mail.page_of(db, id, after=after))
+                page = await self._read(lambda db: mail.page_of(db, id_, after=after))
                 left = until - time.monotonic()
                 if page.items or left <= 0 or self.stopping:
                     return page
@@ -334,16 +335,17 @@ class MailDesk:
                         await event.wait()
                 except TimeoutError:
                     return page
+                self._check(session)
         finally:
-            self._waiting[id].discard(event)
-            if not self._waiting[id]:
-                del self._waiting[id]
+            self._waiting[id_].discard(event)
+            if not self._waiting[id_]:
+                del self._waiting[id_]
 
     async def acknowledge(self, asked: Asked) -> Answer:
         session = self._session(asked)
         try:
             ack = msgspec.json.decode(asked.body, type=Ack)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, str(error)) from None
         now, quota, e = self.now(), self.quota, session.certificate.record.e
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import signal
 import socket
+from collections import OrderedDict
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,7 @@ from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.witness.witness_folder import witness_signer
 from holdfast.relay.server.app import Relay
+from holdfast.relay.server.limits import block_of
 from holdfast.relay.server.settings import RelaySettings
 from holdfast.relay.server.store import Store
 
@@ -36,7 +39,11 @@ if TYPE_CHECKING:
 DRAIN_S = 10
 HEADERS_S = 10.0  # until the head of a request is whole
 IDLE_S = 15  # of a connection between two requests
+SEND_S = 30.0  # until an answer has left for a reader that reads
+UNSENT_BYTES_MAX = 32 * 1024 * 1024  # of all answers that wait for their readers
+UNSENT_OF_ADDRESS_MAX = 8 * 1024 * 1024
 BACKLOG = 2_048
+FILES = 256  # that the process has open beside its connections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +59,44 @@ class RunningRelay:
         return f"{self.url}#{self.key}"
 
 
-class TimedProtocol(H11Protocol):
-    """Closes a connection whose request does not begin in time: uvicorn waits for a slow head for ever."""
+@dataclass(slots=True)
+class SlowReaders:
+    """Answers that wait in memory because their readers do not read. Too many of them, or of one address: the
+    connection that has waited longest is closed. uvicorn alone would keep them all, for ever."""
 
+    _waiting: OrderedDict[TimedProtocol, tuple[str, int]] = field(
+        default_factory=OrderedDict["TimedProtocol", tuple[str, int]]
+    )
+
+    def add(self, one: TimedProtocol, address: str, size: int) -> None:
+        self._waiting[one] = (address, size)
+        while self._sum(address) > UNSENT_OF_ADDRESS_MAX and self._drop_oldest(address, but=one):
+            pass
+        while self._sum() > UNSENT_BYTES_MAX and self._drop_oldest(but=one):
+            pass
+
+    def remove(self, one: TimedProtocol) -> None:
+        self._waiting.pop(one, None)
+
+    def _sum(self, address: str | None = None) -> int:
+        return sum(size for of, size in self._waiting.values() if address in (None, of))
+
+    def _drop_oldest(self, address: str | None = None, *, but: TimedProtocol) -> bool:
+        found = next((one for one, (of, _) in self._waiting.items() if address in (None, of) and one is not but), None)
+        if found is None:
+            return False
+        self.remove(found)
+        found.transport.abort()
+        return True
+
+
+class TimedProtocol(H11Protocol):
+    """Closes a connection whose request does not begin in time, and one whose reader does not read: uvicorn waits for
+    both for ever."""
+
+    slow = SlowReaders()
     _late: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:
         super().connection_made(transport)
@@ -67,7 +108,24 @@ class TimedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()
+        self._is_read()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self._unread or self.loop.call_later(SEND_S, self.transport.abort)
+        address = block_of(self.client[0] if self.client else "")
+        self.slow.add(self, address, self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        self._is_read()
+        super().resume_writing()
+
+    def _is_read(self) -> None:
+        self.slow.remove(self)
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _watch(self) -> None:
         if self._late is None and self._waits():
@@ -123,7 +181,7 @@ async def _serve(relay: Relay, *, started: Callable[[RunningRelay], None]) -> No
         server_header=False,
         proxy_headers=True,
         forwarded_allow_ips=list(settings.proxies),
-        limit_concurrency=settings.connections_max,
+        limit_concurrency=_allowed_connections(settings.connections_max),
         backlog=BACKLOG,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=DRAIN_S,
@@ -172,6 +230,17 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
+
+
+def _allowed_connections(wanted: int) -> int:
+    """As many as were wanted, or as the system lets this process have open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    if soft < wanted + FILES:
+        soft = wanted + FILES if hard == resource.RLIM_INFINITY else min(wanted + FILES, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(1, min(wanted, soft - FILES))
 
 
 def _listening(host: str, port: int) -> socket.socket:
