@@ -40,6 +40,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
     "decisions": ("decision_races",),
     "memory-edits": ("memory_edits", "--edits", "10000"),
     "soak": ("soak",),
+    "relay-soak": ("relay_lab",),
     "failovers": ("failovers",),
     "region-loss": ("failovers.regions",),
     "breaks": ("failovers.breaks",),
