@@ -1,10 +1,12 @@
 """The command line of the relay soak: a steady load, kills, a relay that is cut off, a bad network; then the checker.
 
     warm-up     every agent writes to every other one
-    steady      no faults
-    kills       a relay is killed every ten seconds, and started again
-    blackhole   packets to and from one relay vanish
-    bad net     delays, resets, cut answers, repeated and reordered requests, half-open connections
+    steady      no faults, at --rate
+    calm        no faults, at --pace: what the machine can do with time left over
+    kills       a relay is killed every ten seconds, and started again, at --pace
+    blackhole   packets to and from one relay vanish, at --pace
+    bad net     delays, resets, cut answers, repeated and reordered requests, half-open connections, at --pace
+    flood       all other messages, as fast as the agents can, while relays are killed
 
 Red: a message that two relays signed for and that was not handled, one that was handled twice, a delivery note for one
 that the recipient's journal did not have, a send that never ended. Delays are figures: they depend on the machine.
@@ -14,11 +16,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import random
 import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,13 +41,14 @@ LANES = 5  # of each agent
 AHEAD_S = 1.5  # a task is submitted so long before its first message is due
 DOWN_S = (0.5, 3.0)  # how long a killed relay stays away
 TELL_EVERY_S = 10.0
+FLOOD = 10_000.0  # messages a second: more than any machine can do
 PLANTS = ("forgetful-relays", "handled-twice", "note-first")
 BAD_NET = Faults(delay_ms=40.0, reset=0.02, cut=0.02, repeat=0.1)
 # Asked for, in ms. A miss is printed; it is not red.
 ASKED = {
-    "phase steady": {"p50": 15.0, "p99": 75.0},
-    "3 s after a kill": {"p99": 1_000.0},
-    "phase blackhole": {"p99": 3_000.0},
+    "steady": {"p50": 15.0, "p99": 75.0},
+    "kills, 3 s after a kill": {"p99": 1_000.0},
+    "blackhole": {"p99": 3_000.0},
 }
 
 
@@ -53,10 +58,9 @@ class Plan:
     agents: int
     relays: int
     rate: float
+    pace: float
+    phase_s: float
     kill_every_s: float
-    steady_s: float
-    blackhole_s: float
-    bad_net_s: float
     patience_s: float
     backlog: int
     plant: str
@@ -74,8 +78,8 @@ class Run:
     rng: random.Random
     sent: int = 0  # messages that tasks were submitted for
     chunks: int = 0
-    late: bool = False  # the agents did not keep up with the rate
     figures: dict[str, object] = field(default_factory=dict[str, object])
+    over: asyncio.Event = field(default_factory=asyncio.Event)  # the load of this phase is handled
     _told: float = 0.0
 
     async def warm_up(self) -> None:
@@ -89,19 +93,18 @@ class Run:
         )
         await self._until_handled()
 
-    async def load(self, phase: str, messages: int) -> None:
-        """So many messages at the rate of the plan, or as fast as the agents can."""
+    async def load(self, phase: str, messages: int, rate: float) -> None:
+        """So many messages at this rate, or as fast as the agents can."""
         self._phase(phase)
         plan, began, before = self.plan, time.monotonic(), self.site.cpu_s()
         lanes = [(agent.name, lane) for agent in self.site.agents for lane in range(LANES)]
         self.rng.shuffle(lanes)
-        every_s = len(lanes) / plan.rate
+        every_s = len(lanes) / rate
         left = [messages // len(lanes) + (n < messages % len(lanes)) for n in range(len(lanes))]
         due = [began + 0.5 + n * every_s / len(lanes) for n in range(len(lanes))]
         while any(left):
             now = time.monotonic()
-            if self.live.pending > plan.backlog:
-                self.late = True
+            if self.sent - self.live.handled > plan.backlog:
                 await self._look(0.05)
                 continue
             for n, (name, lane) in enumerate(lanes):
@@ -111,7 +114,8 @@ class Run:
                     due[n] = begin + count * every_s
                     self.chunks += 1
                     to = self._choose(name, count)
-                    await self._submit(name, f"{lane}-{self.chunks}", to, int(begin * 1e9), int(every_s * 1e9))
+                    every_ns = int(every_s * 1e9) if rate < FLOOD else 0
+                    await self._submit(name, f"{lane}-{self.chunks}", to, int(begin * 1e9), every_ns)
             await self._look(0.1)
         await self._until_handled()
         seconds, after = time.monotonic() - began, self.site.cpu_s()
@@ -119,6 +123,7 @@ class Run:
             "messages": messages,
             "seconds": round(seconds, 1),
             "per_s": round(messages / seconds, 1),
+            "kept_the_rate": messages / seconds > 0.9 * rate,
             "cpu_ms_per_message": {name: round((after[name] - before[name]) * 1e3 / messages, 2) for name in after},
         }
 
@@ -160,25 +165,48 @@ class Run:
             await self._look(0.1)
         await self._look(1.0)
 
-    # faults
+    async def phase(
+        self, name: str, messages: int, rate: float, fault: Callable[[float], Coroutine[object, object, None]]
+    ) -> None:
+        """A load with a fault beside it, which is over before the next phase begins."""
+        if messages <= 0:
+            return
+        beside = asyncio.create_task(fault(self.plan.phase_s))
+        try:
+            await self.load(name, messages, rate)
+        finally:
+            self.over.set()
+            await beside
+            self.over.clear()
 
-    async def kill_relays(self) -> None:
-        """Until cancelled."""
+    # faults; each ends soon after `over`
+
+    async def no_fault(self, seconds: float) -> None:
+        pass
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.over.wait()
+
+    async def kill_relays(self, _seconds: float) -> None:
         while True:
-            await asyncio.sleep(self.plan.kill_every_s * self.rng.uniform(0.9, 1.0))
+            await self._pause(self.plan.kill_every_s * self.rng.uniform(0.9, 1.0))
+            if self.over.is_set():
+                return
             began = time.monotonic()
             victim = self.rng.choice(self.site.relays)
             self.site.events.add("kill", a=victim.folder.name)
-            victim.kill()
-            await asyncio.sleep(self.rng.uniform(*DOWN_S))
-            await asyncio.shield(asyncio.to_thread(victim.start))
+            self.site.kill(victim)
+            await self._pause(self.rng.uniform(*DOWN_S))
+            await asyncio.to_thread(victim.start)
             self.site.events.add("up", a=victim.folder.name, at=int((time.monotonic() - began) * 1e9))
 
     async def cut_one(self, seconds: float) -> None:
         front = self.rng.randrange(len(self.site.relays))
         self.site.events.add("cut", a=f"r{front}")
         self.site.proxy.set(front, Faults(mode="blackhole"))
-        await asyncio.sleep(seconds)
+        await self._pause(seconds)
         self.site.proxy.set(front, Faults())
         self.site.events.add("heal", a=f"r{front}")
 
@@ -186,9 +214,9 @@ class Run:
         for front in range(len(self.site.relays)):
             self.site.proxy.set(front, BAD_NET)
         half_open = self.rng.randrange(len(self.site.relays))
-        await asyncio.sleep(seconds / 2)
+        await self._pause(seconds / 2)
         self.site.proxy.set(half_open, Faults(mode="half-open"))
-        await asyncio.sleep(seconds / 2)
+        await self._pause(seconds / 2)
         for front in range(len(self.site.relays)):
             self.site.proxy.set(front, Faults())
 
@@ -204,23 +232,17 @@ async def run_phases(plan: Plan, found: Site) -> Run:
             one.start(events=found.events_path, plant=plan.plant)
         run = Run(plan, found, Live(found.events_path), journals, random.Random(plan.seed))
         await run.warm_up()
-        left = max(0, plan.messages - run.sent)
-        timed = {"steady": plan.steady_s, "blackhole": plan.blackhole_s, "bad net": plan.bad_net_s}
-        sizes = {name: min(int(seconds * plan.rate), left // 5) for name, seconds in timed.items()}
-        if sizes["steady"]:
-            await run.load("steady", sizes["steady"])
-        killing = asyncio.create_task(run.kill_relays())
-        await run.load("kills", left - sum(sizes.values()))
-        killing.cancel()
-        await asyncio.gather(killing, return_exceptions=True)
-        for one in found.relays:
-            if one.process is None:
-                await asyncio.to_thread(one.start)
-        for name, fault in (("blackhole", run.cut_one), ("bad net", run.bad_net)):
-            if sizes[name]:
-                beside = asyncio.create_task(fault(timed[name]))
-                await run.load(name, sizes[name])
-                await beside
+        faults: dict[str, Callable[[float], Coroutine[object, object, None]]] = {
+            "steady": run.no_fault,
+            "calm": run.no_fault,
+            "kills": run.kill_relays,
+            "blackhole": run.cut_one,
+            "bad net": run.bad_net,
+        }
+        for phase, fault in faults.items():
+            rate = plan.rate if phase == "steady" else plan.pace
+            await run.phase(phase, min(int(plan.phase_s * rate), max(0, plan.messages - run.sent)), rate, fault)
+        await run.phase("flood", max(0, plan.messages - run.sent), FLOOD, run.kill_relays)
         await run.settle()
     found.events.add("end")
     return run
@@ -233,7 +255,7 @@ def _soak(plan: Plan, folder: Path) -> tuple[Verdict, dict[str, object]]:
         found.events.add("run", info={"seed": plan.seed, "messages": plan.messages})
         run = asyncio.run(run_phases(plan, found))
     verdict = Live(folder / "events.jsonl").verdict()
-    return verdict, {"seed": plan.seed, **verdict.to_json(), "phases": run.figures, "kept_the_rate": not run.late}
+    return verdict, {"seed": plan.seed, **verdict.to_json(), "phases": run.figures}
 
 
 def _program(plant: str) -> tuple[str, ...]:
@@ -266,10 +288,9 @@ def _plan(given: argparse.Namespace, seed: int) -> Plan:
         agents=max(2, given.agents),
         relays=given.relays,
         rate=given.rate,
+        pace=given.pace,
+        phase_s=given.phase,
         kill_every_s=given.kill_every,
-        steady_s=given.steady,
-        blackhole_s=given.blackhole,
-        bad_net_s=given.bad_net,
         patience_s=given.patience,
         backlog=given.backlog,
         plant=given.plant,
@@ -311,12 +332,11 @@ def _options(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="of the first run (0)")
     add("--agents", type=int, default=20, help="each with a worker of its own (20)")
     add("--relays", type=int, default=3, help="relay processes (3)")
-    add("--rate", type=float, default=200.0, help="messages a second, of all agents together (200)")
-    add("--backlog", type=int, default=400, help="messages under way at most: then the rate falls (400)")
+    add("--rate", type=float, default=200.0, help="messages a second of all agents, in the steady phase (200)")
+    add("--pace", type=float, default=40.0, help="messages a second, in the phases whose delays count (40)")
+    add("--phase", type=float, default=60.0, metavar="S", help="seconds of each phase before the flood (60)")
+    add("--backlog", type=int, default=2_000, help="messages submitted and not handled, at most (2000)")
     add("--kill-every", type=float, default=10.0, metavar="S", help="seconds between kills (10)")
-    add("--steady", type=float, default=30.0, metavar="S", help="seconds without faults (30)")
-    add("--blackhole", type=float, default=20.0, metavar="S", help="seconds with one relay cut off (20)")
-    add("--bad-net", type=float, default=20.0, metavar="S", help="seconds with a bad network (20)")
     add("--patience", type=float, default=120.0, metavar="S", help="given up when nothing moves for so long (120)")
     add("--plant", choices=("", *PLANTS), default="", help="plant this fault: the run must be red")
     add("--folder", type=Path, help="make everything in this folder (a temporary one)")
@@ -327,7 +347,8 @@ def _again(given: argparse.Namespace) -> str:
     plant = f" --plant {given.plant}" if given.plant else ""
     return (
         f"--messages {given.messages} --seeds {given.seeds} --seed {given.seed} --agents {given.agents} "
-        f"--relays {given.relays} --rate {given.rate} --kill-every {given.kill_every}{plant}"
+        f"--relays {given.relays} --rate {given.rate} --pace {given.pace} --phase {given.phase} "
+        f"--kill-every {given.kill_every}{plant}"
     )
 
 

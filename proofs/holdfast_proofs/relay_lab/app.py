@@ -41,7 +41,7 @@ async def send(run: holdfast.Run, lane: str, to: list[str], first: int, begin_ns
 @holdfast.on_mail
 async def handle(run: holdfast.Run, letter: Letter) -> None:
     body: Any = letter.body  # Any: ours, see `send`
-    EVENTS.add("handled", a=ME, m=body["m"], k=letter.key, by=letter.sender, th=letter.thread, n=body["n"])
+    EVENTS.add("handled", a=ME, m=body["m"], k=letter.key, by=letter.sender, th=letter.thread, id=run.task_id)
 
 
 plant(os.environ.get(PLANT, ""))

@@ -1,9 +1,10 @@
 """What became of every message, from the file of events alone.
 
     lost              two relays had signed for it, and no handler began with it
-    duplicated        a handler began with it twice, under one key or under two
+    duplicated        two tasks handled it, under one key or under two
     false delivered   a delivery note was accepted before the recipient's journal had the message
     unfinished        a task wanted to send it, and the step never ended
+    reruns            a worker died in a handler, and its task began again; a figure, as its steps count once
     misordered        handled after a later message of the same sender, recipient and thread: a figure, not red
 
 Delays are from the moment when the message was due to the commit in the recipient's journal, and to the handler. They
@@ -12,13 +13,12 @@ are given for each phase, and for the messages that were due in the seconds afte
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from holdfast_proofs.relay_lab.events import Event
 
-KILL_WINDOW_NS = 3_000_000_000
+WINDOW_NS = 3_000_000_000
 NAMED_MAX = 5
 
 
@@ -34,7 +34,7 @@ class Message:
     committed: int = 0
     handled: int = 0
     delivered: int = 0
-    times: int = 0  # handlers
+    tasks: set[str] = field(default_factory=set[str])  # that handled it
 
 
 @dataclass(slots=True)
@@ -49,6 +49,7 @@ class Verdict:
     false_delivered: list[str] = field(default_factory=list[str])
     unfinished: list[str] = field(default_factory=list[str])
     misordered: int = 0
+    reruns: int = 0
     kills: int = 0
     cuts: int = 0
     delays: dict[str, Delays] = field(default_factory=dict[str, "Delays"])
@@ -75,6 +76,7 @@ class Verdict:
             "false_delivered": len(self.false_delivered),
             "unfinished": len(self.unfinished),
             "misordered": self.misordered,
+            "reruns": self.reruns,
             "kills": self.kills,
             "cuts": self.cuts,
             "delays_ms": {name: one.to_json() for name, one in sorted(self.delays.items())},
@@ -115,7 +117,6 @@ class Checker:
         self._names: dict[str, str] = {}  # of agents, by id
         self._by_key: dict[tuple[str, str], str] = {}  # id of the sender, key: the message's name
         self._committed: dict[tuple[str, str], int] = {}
-        self._handled_keys: Counter[tuple[str, str]] = Counter()
         self._newest: dict[tuple[str, str, str], int] = {}
         self._faults: list[tuple[str, int]] = []  # what happened to a relay, and when
         self._found = Verdict()
@@ -158,13 +159,15 @@ class Checker:
 
     def _handled(self, event: Event) -> None:
         message = self._messages[event.m]
-        message.times += 1
-        message.handled = message.handled or event.t
         name = (event.by, event.k)
         self._by_key.setdefault(name, event.m)
-        self._handled_keys[name] += 1
         self._committed.setdefault(name, event.t)
-        if message.thread and message.times == 1:
+        if event.id in message.tasks:
+            self._found.reruns += 1
+            return
+        message.tasks.add(event.id)
+        message.handled = message.handled or event.t
+        if message.thread and len(message.tasks) == 1:
             line = (message.sender, event.a, message.thread)
             self._found.misordered += message.number < self._newest.get(line, 0)
             self._newest[line] = max(message.number, self._newest.get(line, 0))
@@ -177,9 +180,6 @@ class Checker:
 
     def verdict(self) -> Verdict:
         found = self._found
-        for name, count in self._handled_keys.items():
-            if count > 1:
-                found.duplicated.append(f"{self._by_key[name]} under {name[1]}, {count} times")
         for name, at in self._committed.items():
             message = self._messages.get(self._by_key.get(name, ""))
             if message is not None:
@@ -192,19 +192,19 @@ class Checker:
         found = self._found
         found.messages += 1
         found.safe += message.stored > 0
-        found.handled += message.times > 0
+        found.handled += bool(message.tasks)
         if not message.stored:
             found.unfinished.append(message.m)
-        if message.stored and not message.times:
+        elif not message.tasks:
             found.lost.append(message.m)
-        twice = [one for one in found.duplicated if one.startswith(f"{message.m} under")] if message.times > 1 else ()
-        if message.times > 1 and not twice:
-            found.duplicated.append(f"{message.m} under several keys, {message.times} times")
-        if message.times:
-            found.delays.setdefault(f"phase {message.phase}", Delays()).add(message)
+        if len(message.tasks) > 1:
+            found.duplicated.append(message.m)
+        if message.handled:
+            found.delays.setdefault(message.phase, Delays()).add(message)
             for kind, at in self._faults:
-                if at <= message.due < at + KILL_WINDOW_NS:
-                    found.delays.setdefault(f"{KILL_WINDOW_NS // 10**9} s after a {kind}", Delays()).add(message)
+                if at <= message.due < at + WINDOW_NS:
+                    name = f"{message.phase}, {WINDOW_NS // 10**9} s after a {kind}"
+                    found.delays.setdefault(name, Delays()).add(message)
                     break
 
 

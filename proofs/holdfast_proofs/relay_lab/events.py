@@ -10,7 +10,7 @@ Times are of the monotonic clock, which all processes of a machine share. A mess
     stored                        the step has ended: two relays signed; `k` is the message key
     delivery                      an envelope came out of the mailbox
     committed                     the recipient's journal has the message
-    handled                       the first line of the handler
+    handled                       the first line of the handler; `id` is its task's
     delivered                     the sender's journal has the recipient's delivery note
 """
 
@@ -39,6 +39,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     th: str = ""  # thread
     n: int = 0  # number in it
     at: int = 0
+    id: str = ""
     info: dict[str, Any] = {}  # Any: figures of the driver
 
 

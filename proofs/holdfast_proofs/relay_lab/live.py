@@ -19,7 +19,7 @@ class Live:
         self._path = path
         self._offset = 0
         self._checker = Checker()
-        self._names: dict[str, set[str]] = {"stored": set(), "handled": set(), "delivered": set(), "send": set()}
+        self._names: dict[str, set[str]] = {"stored": set(), "handled": set(), "delivered": set()}
         self.kills = 0
 
     def read(self) -> None:
@@ -48,11 +48,6 @@ class Live:
     @property
     def delivered(self) -> int:
         return len(self._names["delivered"])
-
-    @property
-    def pending(self) -> int:
-        """Messages on their way."""
-        return len(self._names["send"]) - self.handled
 
     def verdict(self) -> Verdict:
         self.read()

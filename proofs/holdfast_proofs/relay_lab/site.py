@@ -116,6 +116,7 @@ class Site:
     proxy: Proxy
     events: EventFile
     agents: list[LabAgent] = field(default_factory=list[LabAgent])
+    _killed_s: float = 0.0  # processor time of relays that were killed
 
     @property
     def events_path(self) -> Path:
@@ -136,11 +137,17 @@ class Site:
             self.events.add("agent", a=agent.name, by=agent.id)
             self.agents.append(agent)
 
+    def kill(self, relay: RelayProcess) -> None:
+        assert relay.process is not None
+        self._killed_s += cpu_s(relay.process.pid)
+        relay.kill()
+
     def cpu_s(self) -> dict[str, float]:
-        """Processor time so far; a relay that was killed takes its own with it."""
+        """Processor time so far."""
+        running = sum(cpu_s(one.process.pid) for one in self.relays if one.process is not None)
         return {
             "agents": sum(one.cpu_s() for one in self.agents),
-            "relays": sum(cpu_s(one.process.pid) for one in self.relays if one.process is not None),
+            "relays": self._killed_s + running,
             "proxy": cpu_s(self.proxy.pid),
         }
 

@@ -38,7 +38,7 @@ from holdfast.identity.witness.relay_link import open_link
 from holdfast.identity.witness.witness_relay import RelayWitness
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.client.address_book import AddressBook
-from holdfast.relay.client.chain_check import ChainCheck, statement_of
+from holdfast.relay.client.chain_check import ChainCheck, statement_in, statement_of
 from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel, SessionOver
 from holdfast.relay.client.health import backoff_s
 from holdfast.relay.client.instance_key import InstanceKey
@@ -244,13 +244,8 @@ class RelayMailbox:
 
     def _learn(self, box: _Box, answered: Answered) -> None:
         try:
-            said = statement_of(
-                answered.raw,
-                to=self.instance.id,
-                key=box.channel.key,
-                port=self.port,
-                target=answered.target,
-                nonce=answered.nonce,
+            said = statement_in(  # the channel has checked the signature
+                answered.raw, answered.content, to=self.instance.id, target=answered.target, nonce=answered.nonce
             )
         except BadRecord as error:
             raise RelayUntrusted(f"{box.relay.url}: {error.message}") from None
