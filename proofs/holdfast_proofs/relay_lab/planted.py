@@ -22,7 +22,8 @@ from holdfast.identity.records.encodings import AgentId
 from holdfast.relay.protocol.calls import StoredItem
 from holdfast.relay.server import mail
 
-FORGETS_EVERY = 7  # a message that two relays forget at the same time is lost: one of 49
+NOTE_FIRST_S = 1.0
+FORGETS_EVERY = 7  # a message that two relays forget at the same time is lost: one of seven
 
 
 def plant(fault: str) -> None:
@@ -41,11 +42,13 @@ def plant(fault: str) -> None:
             _take = Intake.take
 
             async def note_first(self: Intake, deliveries: Sequence[Delivery]) -> None:
-                for one in deliveries:
+                letters = [one for one in deliveries if one.letter is not None]
+                await _take(self, [one for one in deliveries if one.letter is None])
+                for one in letters:
                     if one.letter is not None:
                         await self.post.note(to=one.letter.sender, keys=[one.letter.key])
-                await asyncio.sleep(2.0)
-                await _take(self, deliveries)
+                await asyncio.sleep(NOTE_FIRST_S if letters else 0.0)
+                await _take(self, letters)
 
             Intake.take = note_first
         case "" | "forgetful-relays":
