@@ -31,6 +31,7 @@ import holdfast
 from holdfast.app.holdfast import Holdfast
 from holdfast_proofs.relay_lab.app import SEND
 from holdfast_proofs.relay_lab.checker import Verdict
+from holdfast_proofs.relay_lab.events import PLANT
 from holdfast_proofs.relay_lab.live import Live
 from holdfast_proofs.relay_lab.proxy import Faults
 from holdfast_proofs.relay_lab.site import Site, now_ns, site
@@ -229,7 +230,7 @@ async def run_phases(plan: Plan, found: Site) -> Run:
             for one in found.agents
         }
         for one in found.agents:
-            one.start(events=found.events_path, plant=plan.plant)
+            one.start(events=found.events_path, more={PLANT: plan.plant})
         run = Run(plan, found, Live(found.events_path), journals, random.Random(plan.seed))
         await run.warm_up()
         faults: dict[str, Callable[[float], Coroutine[object, object, None]]] = {

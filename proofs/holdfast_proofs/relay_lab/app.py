@@ -10,17 +10,22 @@ import asyncio
 import os
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import holdfast
+from holdfast.app.mail import mail_job
 from holdfast.app.mail.intake import Intake
+from holdfast.app.mail.resend import Resender
 from holdfast.core.mail import Delivery, DeliveryNote, Letter
-from holdfast_proofs.relay_lab.events import AGENT, FILE, PLANT, EventFile
+from holdfast_proofs.relay_lab.events import AGENT, FILE, PLANT, RESEND, SERVICE, EventFile
 from holdfast_proofs.relay_lab.planted import plant
+from holdfast_proofs.support.counted_tools import KEYED, TIMEOUT_S
 
 EVENTS = EventFile(Path(os.environ.get(FILE, os.devnull)))
 ME = os.environ.get(AGENT, "")
+SERVICE_URL = os.environ.get(SERVICE, "")
 SEND = "lab-send"
 
 
@@ -32,7 +37,7 @@ async def send(run: holdfast.Run, lane: str, to: list[str], first: int, begin_ns
         at = begin_ns + n * every_ns
         await asyncio.sleep(max(0.0, (at - time.monotonic_ns()) / 1e9))
         name, number = f"{ME} {lane} {first + n}", first + n
-        EVENTS.add("send", a=ME, m=name, th=lane, n=number, at=at if every_ns else 0)
+        EVENTS.add("send", a=ME, m=name, by=other, th=lane, n=number, at=at if every_ns else 0)
         sent = await run.send(other, {"m": name, "n": number}, thread=lane)
         EVENTS.add("stored", a=ME, m=name, k=sent["key"], info={"relays": len(sent["relays"])})
     return len(to)
@@ -42,6 +47,13 @@ async def send(run: holdfast.Run, lane: str, to: list[str], first: int, begin_ns
 async def handle(run: holdfast.Run, letter: Letter) -> None:
     body: Any = letter.body  # Any: ours, see `send`
     EVENTS.add("handled", a=ME, m=body["m"], k=letter.key, by=letter.sender, th=letter.thread, id=run.task_id)
+    if SERVICE_URL:
+        await run.call(leave_effect, name=body["m"])
+
+
+@holdfast.tool(effect=KEYED, timeout_s=TIMEOUT_S, http_only=True)
+async def leave_effect(call: holdfast.Call, name: str) -> object:
+    return (await call.http.post(f"{SERVICE_URL}/effects", json={"m": name})).json()["id"]
 
 
 plant(os.environ.get(PLANT, ""))
@@ -70,4 +82,6 @@ async def _noted_note(self: Intake, note: DeliveryNote) -> None:
 
 
 Intake.take, Intake._commit_letter, Intake._commit_note = _noted_take, _noted_letter, _noted_note
-app = holdfast.App([send, handle])
+if os.environ.get(RESEND):  # the production times are of minutes and hours
+    mail_job.Resender = partial(Resender, first_s=float(os.environ[RESEND]), look_s=1.0)
+app = holdfast.App([send, handle], tools=[leave_effect])

@@ -7,12 +7,16 @@
     reruns            a worker died in a handler, and its task began again; a figure, as its steps count once
     misordered        handled after a later message of the same sender, recipient and thread: a figure, not red
 
+Where machines of agents were lost, the journal that was there at the end is read too. A message that is not in it is
+lost, whatever its handler had said before; and each message must have had one effect at the service of the handlers.
+
 Delays are from the moment when the message was due to the commit in the recipient's journal, and to the handler. They
 are given for each phase, and for the messages that were due in the seconds after a relay was killed or cut off.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -28,6 +32,7 @@ class Message:
     sender: str
     due: int
     phase: str
+    to: str = ""  # id
     thread: str = ""
     number: int = 0
     stored: int = 0
@@ -48,6 +53,9 @@ class Verdict:
     duplicated: list[str] = field(default_factory=list[str])
     false_delivered: list[str] = field(default_factory=list[str])
     unfinished: list[str] = field(default_factory=list[str])
+    effects_twice: list[str] = field(default_factory=list[str])
+    effects_missing: list[str] = field(default_factory=list[str])
+    machines_lost: int = 0
     misordered: int = 0
     reruns: int = 0
     kills: int = 0
@@ -61,6 +69,8 @@ class Verdict:
             "handled twice": self.duplicated,
             "reported as delivered, and not committed": self.false_delivered,
             "never stored by two relays": self.unfinished,
+            "with two effects": self.effects_twice,
+            "without an effect": self.effects_missing,
         }
         return [f"{len(found)} {what}: {', '.join(found[:NAMED_MAX])}" for what, found in named.items() if found]
 
@@ -75,6 +85,9 @@ class Verdict:
             "duplicated": len(self.duplicated),
             "false_delivered": len(self.false_delivered),
             "unfinished": len(self.unfinished),
+            "effects_twice": len(self.effects_twice),
+            "effects_missing": len(self.effects_missing),
+            "machines_lost": self.machines_lost,
             "misordered": self.misordered,
             "reruns": self.reruns,
             "kills": self.kills,
@@ -119,6 +132,9 @@ class Checker:
         self._committed: dict[tuple[str, str], int] = {}
         self._newest: dict[tuple[str, str, str], int] = {}
         self._faults: list[tuple[str, int]] = []  # what happened to a relay, and when
+        self._audited: set[str] = set()  # ids
+        self._kept: set[str] = set()  # tasks
+        self._effects: Counter[str] = Counter()
         self._found = Verdict()
 
     def add(self, event: Event) -> None:
@@ -143,6 +159,14 @@ class Checker:
                 self._faults.append((event.e, event.t))
                 self._found.kills += event.e == "kill"
                 self._found.cuts += event.e == "cut"
+            case "machine-lost":
+                self._found.machines_lost += 1
+            case "audited":
+                self._audited.add(self._names[event.a])
+            case "kept":
+                self._kept.add(event.id)
+            case "effect":
+                self._effects[event.m] += 1
             case _:
                 pass
 
@@ -150,7 +174,7 @@ class Checker:
         """A task that is run again after a crash says so again: the first time counts."""
         if event.m not in self._messages:
             due = event.at or event.t
-            self._messages[event.m] = Message(event.m, event.a, due, self._phase, event.th, event.n)
+            self._messages[event.m] = Message(event.m, event.a, due, self._phase, event.by, event.th, event.n)
 
     def _stored(self, event: Event) -> None:
         message = self._messages[event.m]
@@ -195,8 +219,13 @@ class Checker:
         found.handled += bool(message.tasks)
         if not message.stored:
             found.unfinished.append(message.m)
-        elif not message.tasks:
+        elif not message.tasks or (message.to in self._audited and not message.tasks & self._kept):
             found.lost.append(message.m)
+        if self._effects and message.to in self._audited and message.stored:
+            if self._effects[message.m] > 1:
+                found.effects_twice.append(message.m)
+            if not self._effects[message.m]:
+                found.effects_missing.append(message.m)
         if len(message.tasks) > 1:
             found.duplicated.append(message.m)
         if message.handled:

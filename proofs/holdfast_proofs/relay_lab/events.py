@@ -6,12 +6,15 @@ Times are of the monotonic clock, which all processes of a machine share. A mess
     run, phase, end               the driver: the seed and the options; what begins now
     agent                         name and id
     kill, up, cut, heal           a relay
-    send                          a task is about to send `m`; `at` is when it was due
+    send                          a task is about to send `m` to `by`; `at` is when it was due
     stored                        the step has ended: two relays signed; `k` is the message key
     delivery                      an envelope came out of the mailbox
     committed                     the recipient's journal has the message
     handled                       the first line of the handler; `id` is its task's
     delivered                     the sender's journal has the recipient's delivery note
+    machine-lost, restored        an agent's machine
+    audited, kept                 at the end: whose journal was read; each task of mail that succeeded in it
+    effect                        at the end: what the service that handlers use has counted
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ import msgspec
 FILE = "RELAY_LAB_EVENTS"  # names the file, in the environment of each process
 AGENT = "RELAY_LAB_AGENT"
 PLANT = "RELAY_LAB_PLANT"  # a fault of the agents: planted.py
+SERVICE = "RELAY_LAB_SERVICE"  # where a handler leaves its effect; empty: nowhere
+RESEND = "RELAY_LAB_RESEND"  # seconds until a message without a delivery note is sent again; empty: as in production
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

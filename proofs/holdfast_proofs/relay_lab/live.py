@@ -19,7 +19,7 @@ class Live:
         self._path = path
         self._offset = 0
         self._checker = Checker()
-        self._names: dict[str, set[str]] = {"stored": set(), "handled": set(), "delivered": set()}
+        self.names: dict[str, set[str]] = {"stored": set(), "handled": set(), "delivered": set()}
         self.kills = 0
 
     def read(self) -> None:
@@ -32,22 +32,22 @@ class Live:
         for line in raw[:whole].splitlines():
             event = _decode(line)
             self._checker.add(event)
-            names = self._names.get(event.e)
+            names = self.names.get(event.e)
             if names is not None:
                 names.add(event.m or event.k)
             self.kills += event.e == "kill"
 
     @property
     def stored(self) -> int:
-        return len(self._names["stored"])
+        return len(self.names["stored"])
 
     @property
     def handled(self) -> int:
-        return len(self._names["handled"])
+        return len(self.names["handled"])
 
     @property
     def delivered(self) -> int:
-        return len(self._names["delivered"])
+        return len(self.names["delivered"])
 
     def verdict(self) -> Verdict:
         self.read()

@@ -11,26 +11,34 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from holdfast.app.profile_job import renew_profile
-from holdfast.core.clock import SystemEntropy
+from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.host.hardening import die_with_parent
+from holdfast.identity.acts.log_act import act_lock
 from holdfast.identity.acts.make_agent import AgentPlan, make_agent
+from holdfast.identity.files.own_log import find_own_log
 from holdfast.identity.paper.phrase import Phrase
 from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.records.encodings import parse_key
+from holdfast.identity.speaker.open_speaker import open_speaker
+from holdfast.identity.statements.statements import Relay
 from holdfast.identity.vault.slots import UnlockKey, file_key, new_unlock_text
 from holdfast.layout.agent_home import AgentHome, load_home
-from holdfast.layout.witness_address import WitnessRelay
-from holdfast_proofs.relay_lab.events import AGENT, FILE, PLANT, EventFile
+from holdfast.layout.witness_address import WitnessAddress, WitnessRelay
+from holdfast.relay.client.profile import PublishedProfile, publish_profile
+from holdfast_proofs.relay_lab.events import AGENT, FILE, EventFile
 from holdfast_proofs.relay_lab.proxy import Proxy
 from holdfast_proofs.support.relays import RelayProcess
 
 APP = "holdfast_proofs.relay_lab.app:app"
 STOP_S_MAX = 30.0
+CONCURRENCY = "16"
 ENTROPY = SystemEntropy()
 _TICK = os.sysconf("SC_CLK_TCK")
 
@@ -51,7 +59,8 @@ class LabAgent:
     def home(self) -> AgentHome:
         return load_home(self.folder)
 
-    async def make(self, relays: Sequence[WitnessRelay]) -> None:
+    async def make(self, witnesses: Sequence[WitnessAddress]) -> None:
+        """Where the witnesses are relays, they are in its first profile."""
         self.root.mkdir(mode=0o700)
         keys: list[UnlockKey] = []
         for name in ("unlock", "unlock2"):
@@ -64,7 +73,7 @@ class LabAgent:
             folder=self.folder,
             vault=self.root / "vault",
             second=self.root / "second",
-            witnesses=tuple(relays),
+            witnesses=tuple(witnesses),
             keys=keys[:1],
             second_keys=keys[1:],
         )
@@ -73,21 +82,41 @@ class LabAgent:
             self.words = " ".join(phrase.words)
 
         made = await make_agent(plan, show=show, entropy=ENTROPY, port=Sodium())
+        self.id = find_id(made.home)
         done = await asyncio.to_thread(renew_profile, made.home)
-        assert done.signed is not None, done
         assert not any(done.said.values()), done.said
-        self.id = done.signed.record.id
 
-    def start(self, *, events: Path, plant: str = "", concurrency: int = 16) -> None:
+    async def use_relays(self, relays: Sequence[WitnessRelay]) -> None:
+        """Its profile names these relays from now on, and no others."""
+        listed = tuple(
+            Relay(url=one.url, wit=parse_key(one.key), prio=n, domain=f"o{n}") for n, one in enumerate(relays)
+        )
+        home = self.home
+
+        def publish() -> PublishedProfile:
+            with act_lock(home.folder):
+                speaker = open_speaker(home, SystemClock())
+                change = partial(replace, relays=listed, left=())
+                now = int(time.time())
+                return asyncio.run(
+                    publish_profile(home, speaker, now=now, port=Sodium(), change=change, more=tuple(relays))
+                )
+
+        done = await asyncio.to_thread(publish)
+        urls = {one.url for one in relays}
+        assert not any(why for url, why in done.said.items() if url in urls), done.said
+
+    def start(self, *, events: Path, more: Mapping[str, str]) -> None:
+        """`more`: environment of the app."""
         driver = os.getpid()
-        words = ["-P", "-m", "holdfast", "worker", APP, "--home", str(self.folder), "--concurrency", str(concurrency)]
+        words = ["-P", "-m", "holdfast", "worker", APP, "--home", str(self.folder), "--concurrency", CONCURRENCY]
         with (self.root / "worker.log").open("ab") as output:
             self.worker = subprocess.Popen(
                 [sys.executable, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, FILE: str(events), AGENT: self.name, PLANT: plant},
+                env={**os.environ, FILE: str(events), AGENT: self.name, **more},
                 process_group=0,
                 preexec_fn=lambda: die_with_parent(driver),  # noqa: PLW1509 - no thread starts one
             )
@@ -96,6 +125,13 @@ class LabAgent:
         if self.worker is None:
             return 0.0
         return cpu_s(self.worker.pid) + sum(map(cpu_s, _children(self.worker.pid)))
+
+    def kill(self) -> None:
+        """The worker's process ends with the one that supervises it."""
+        assert self.worker is not None
+        self.worker.kill()
+        self.worker.wait()
+        self.worker = None
 
     def stop(self) -> None:
         if self.worker is not None and self.worker.poll() is None:
@@ -132,10 +168,14 @@ class Site:
 
     async def make_agents(self, count: int) -> None:
         for number in range(count):
-            agent = LabAgent(f"a{number:02}", self.root / f"a{number:02}")
-            await agent.make(self.addresses)
-            self.events.add("agent", a=agent.name, by=agent.id)
-            self.agents.append(agent)
+            await self.make_agent(f"a{number:02}", self.addresses)
+
+    async def make_agent(self, name: str, witnesses: Sequence[WitnessAddress], folder: str = "") -> LabAgent:
+        agent = LabAgent(name, self.root / (folder or name))
+        await agent.make(witnesses)
+        self.events.add("agent", a=agent.name, by=agent.id)
+        self.agents.append(agent)
+        return agent
 
     def kill(self, relay: RelayProcess) -> None:
         assert relay.process is not None
@@ -153,11 +193,14 @@ class Site:
 
 
 @contextmanager
-def site(root: Path, *, relays: int, seed: int, program: Sequence[str] = ()) -> Generator[Site]:
-    """`program`: what is started in place of `holdfast relay serve`."""
+def site(root: Path, *, relays: int, seed: int, program: Sequence[str] = (), limits: str = "") -> Generator[Site]:
+    """`program`: what is started in place of `holdfast relay serve`; `limits`: relay.toml."""
     with ExitStack() as stack:
         made = [RelayProcess(root / f"r{number}") for number in range(relays)]
         for one in made:
+            if limits:
+                one.folder.mkdir(mode=0o700)
+                (one.folder / "relay.toml").write_text(limits)
             if program:
                 one.program = tuple(program)
             one.begin()
@@ -198,6 +241,12 @@ def cpu_s(pid: int) -> float:
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / _TICK
+
+
+def find_id(home: AgentHome) -> str:
+    log = find_own_log(home.folder, Sodium())
+    assert log is not None
+    return log.id
 
 
 def now_ns() -> int:
