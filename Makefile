@@ -16,7 +16,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 4
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions failovers region-loss breaks drills escapes drill-kills drill-reports drill-load far-drill level-walk fleet relay-soak
+.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions failovers region-loss breaks drills escapes drill-kills drill-reports drill-load far-drill level-walk fleet relay-soak relay-restores
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -122,6 +122,9 @@ soak: setup ## load on real workers, one killed each second, replies lost (TASKS
 
 relay-soak: setup ## mail between 20 agents while relays are killed and cut off, 3 seeds (MESSAGES=100000, ARGS="--seeds 1")
 	$(BIN)/python -m holdfast_proofs.relay_lab $(if $(MESSAGES),--messages $(MESSAGES)) --report build/relay-soak.json $(ARGS)
+
+relay-restores: setup ## lose an agent's machine under traffic, recover it from paper and an old backup; all relays lost (ROUNDS=50)
+	$(BIN)/python -m holdfast_proofs.relay_lab.restores $(if $(ROUNDS),--rounds $(ROUNDS)) --report build/relay-restores.json $(ARGS)
 
 failovers: setup ## cut the link between two PostgreSQL servers under writers, promote the standby; as root (ROUNDS=50, ARGS=--patroni=10)
 	@scripts/setup cluster

@@ -41,6 +41,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
     "memory-edits": ("memory_edits", "--edits", "10000"),
     "soak": ("soak",),
     "relay-soak": ("relay_lab",),
+    "relay-restores": ("relay_lab.restores",),
     "failovers": ("failovers",),
     "region-loss": ("failovers.regions",),
     "breaks": ("failovers.breaks",),

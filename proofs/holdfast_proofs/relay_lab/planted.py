@@ -3,6 +3,7 @@
 forgetful-relays   `holdfast relay serve` that signs for some messages and does not keep them, at all relays
 handled-twice      an agent whose journal takes the copy of each relay for a message of its own
 note-first         an agent that signs a delivery note before it commits
+    no-rewind          an agent that does not ask for held mail after it was restored
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from itertools import count
 
 import msgspec
 
+from holdfast.app.mail import mail_job
 from holdfast.app.mail.intake import Intake
 from holdfast.core.ids import EffectKey
 from holdfast.core.mail import Delivery, Letter
@@ -51,10 +53,16 @@ def plant(fault: str) -> None:
                 await _take(self, letters)
 
             Intake.take = note_first
+        case "no-rewind":
+            mail_job.is_rewind_due = _never_due
         case "" | "forgetful-relays":
             pass
         case _:
             raise SystemExit(f"no fault is called {fault}")
+
+
+def _never_due(*_given: object, **_more: object) -> bool:
+    return False
 
 
 def _forgetting(put_mail: Callable[..., list[StoredItem]]) -> Callable[..., list[StoredItem]]:

@@ -40,7 +40,7 @@ from holdfast.relay.protocol.envelope import Inner, seal_envelope
 from holdfast.runtime.task.mail_task import MAIL_NAME
 from holdfast_proofs.relay_lab.app import SEND
 from holdfast_proofs.relay_lab.checker import Verdict
-from holdfast_proofs.relay_lab.events import RESEND, SERVICE, read_events
+from holdfast_proofs.relay_lab.events import PLANT, RESEND, SERVICE, read_events
 from holdfast_proofs.relay_lab.live import Live
 from holdfast_proofs.relay_lab.site import LabAgent, Site, now_ns, site
 from holdfast_proofs.runner import Proof, Result, at_least_one
@@ -53,6 +53,7 @@ CHUNK = 4
 BATCH = 32
 COMMAND_S = 300.0
 PATIENCE_S = 120.0
+PLANTED_PATIENCE_S = 15.0  # what is lost does not come
 RELAYS_LOST = 20  # messages that wait at relays which are lost
 LIMITS = "registrations_an_hour = 1000\nmails_per_s = 100000\nmails_of_agent_per_s = 100000\nmailbox_mails = 100000\n"
 DRAIN_ASKED_S = 15.0
@@ -65,6 +66,7 @@ class Stage:
     site: Site
     live: Live
     service: str
+    plant: str = ""
     senders: list[LabAgent] = field(default_factory=list[LabAgent])
     victim: LabAgent = field(default_factory=lambda: LabAgent("v", Path()))
     sent: int = 0  # to the victim
@@ -78,7 +80,7 @@ class Stage:
         return self.site.root / "place"
 
     def serve(self, agent: LabAgent) -> None:
-        agent.start(events=self.site.events_path, more={SERVICE: self.service, RESEND: "3"})
+        agent.start(events=self.site.events_path, more={SERVICE: self.service, RESEND: "3", PLANT: self.plant})
 
     async def prepare(self) -> None:
         for number in range(SENDERS):
@@ -117,7 +119,9 @@ class Stage:
             os.close(reader)
         async with asyncio.timeout(COMMAND_S):
             out, err = await process.communicate()
-        assert process.returncode == 0, f"{' '.join(words[:2])}: {err.decode()[-2_000:]}"
+        assert process.returncode == 0, (
+            f"exit {process.returncode}: {' '.join(words[:2])}: {err.decode()[-2_000:]} {out.decode()[-2_000:]}"
+        )
         return out.decode()
 
     async def submit(self, agent: LabAgent, lane: str, to: Sequence[str], every_s: float = 0.0) -> None:
@@ -177,7 +181,10 @@ class Stage:
             "--second-unlock-file": "unlock2",
         }
         where = [word for option, name in options.items() for word in (option, str(root / name))]
-        await self.command(new, "recover", "--place", str(self.place), *where, "--yes", "--json", typed=new.words)
+        again = ("--again",) if self.machines > 1 else ()  # the machine that had the keys since is lost too
+        await self.command(
+            new, "recover", *again, "--place", str(self.place), *where, "--yes", "--json", typed=new.words
+        )
         self.recover_s.append(round(time.monotonic() - began, 2))
         self.site.events.add("restored", a="v")
         self.serve(new)
@@ -194,7 +201,7 @@ class Stage:
                     return
                 if len(rows) + self.live.stored != seen:
                     seen, since = len(rows) + self.live.stored, time.monotonic()
-                if time.monotonic() - since > PATIENCE_S:
+                if time.monotonic() - since > (PLANTED_PATIENCE_S if self.plant else PATIENCE_S):
                     return
                 await asyncio.sleep(0.1)
 
@@ -320,13 +327,13 @@ async def _until(done: Callable[[], bool]) -> None:
 
 
 async def run_restores(
-    found: Site, *, rounds: int, waiting: int, relays_lost: bool, tell: bool = True
+    found: Site, *, rounds: int, waiting: int, relays_lost: bool, plant: str = "", tell: bool = True
 ) -> tuple[Verdict, Stage]:
     log = found.root / "effects.jsonl"
     async with AsyncExitStack() as stack:
         far = await stack.enter_async_context(start("keyed", log=log))
         live = Live(found.events_path)
-        stage = Stage(found, live, far.url)
+        stage = Stage(found, live, far.url, plant)
         await stage.prepare()
         for number in range(1, rounds + 1):
             await stage.round(number)
@@ -344,7 +351,9 @@ async def run_restores(
 def _prove(given: argparse.Namespace) -> Result:
     root = Path(tempfile.mkdtemp(prefix="holdfast-relay-restores-", dir=given.folder))
     with site(root, relays=3, seed=given.seed, limits=LIMITS) as found:
-        work = run_restores(found, rounds=given.rounds, waiting=given.waiting, relays_lost=not given.keep_relays)
+        work = run_restores(
+            found, rounds=given.rounds, waiting=given.waiting, relays_lost=not given.keep_relays, plant=given.plant
+        )
         verdict, stage = asyncio.run(work)
     figures = {**verdict.to_json(), "recover_s": stage.recover_s, "drain": stage.figures}
     if verdict.findings or given.keep:
@@ -368,6 +377,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     add("--rounds", type=at_least_one, default=50, help="machines lost and agents recovered (50)")
     add("--waiting", type=int, default=10_000, help="messages that wait when the agent comes back; 0: no drain (10000)")
     add("--keep-relays", action="store_true", help="do not lose all relays at the end")
+    add("--plant", choices=("", "no-rewind"), default="", help="plant this fault: the run must be red")
     add("--seed", type=int, default=0, help="of the proxy (0)")
     add("--folder", type=Path, help="make everything in this folder (a temporary one)")
     add("--keep", action="store_true", help="keep the folder also where all is well")
