@@ -42,6 +42,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
     "soak": ("soak",),
     "relay-soak": ("relay_lab",),
     "relay-restores": ("relay_lab.restores",),
+    "relay-liars": ("relay_lab.liars",),
     "failovers": ("failovers",),
     "region-loss": ("failovers.regions",),
     "breaks": ("failovers.breaks",),

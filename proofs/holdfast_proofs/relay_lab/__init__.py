@@ -9,5 +9,8 @@ file and nothing else.
     proxy.py      the proxy with faults
     app.py        what the agents run
     site.py       relays, proxy and agents, started and stopped
+    planted.py    faults of our own, which the checker must find
     __main__.py   the soak: relays killed every ten seconds, one cut off, a steady load
+    restores.py   an agent's machine is lost under traffic; all relays are lost
+    liars.py      one relay of three lies
 """

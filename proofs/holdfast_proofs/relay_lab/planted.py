@@ -3,7 +3,7 @@
 forgetful-relays   `holdfast relay serve` that signs for some messages and does not keep them, at all relays
 handled-twice      an agent whose journal takes the copy of each relay for a message of its own
 note-first         an agent that signs a delivery note before it commits
-    no-rewind          an agent that does not ask for held mail after it was restored
+no-rewind          an agent that does not ask for held mail after it was restored
 """
 
 from __future__ import annotations

@@ -193,16 +193,19 @@ class Site:
 
 
 @contextmanager
-def site(root: Path, *, relays: int, seed: int, program: Sequence[str] = (), limits: str = "") -> Generator[Site]:
-    """`program`: what is started in place of `holdfast relay serve`; `limits`: relay.toml."""
+def site(
+    root: Path, *, relays: int, seed: int, program: Sequence[str] = (), liar: Sequence[str] = (), limits: str = ""
+) -> Generator[Site]:
+    """`program`: what is started in place of `holdfast relay serve`; `liar`: in place of the first one only; `limits`:
+    relay.toml."""
     with ExitStack() as stack:
         made = [RelayProcess(root / f"r{number}") for number in range(relays)]
         for one in made:
             if limits:
                 one.folder.mkdir(mode=0o700)
                 (one.folder / "relay.toml").write_text(limits)
-            if program:
-                one.program = tuple(program)
+            if program or (liar and one is made[0]):
+                one.program = tuple(program or liar)
             one.begin()
             stack.callback(_end, one)
         for one in made:
