@@ -31,10 +31,12 @@ from holdfast.app.mail.mail_link import open_agent_mail
 from holdfast.core.ids import effect_key_from_bytes
 from holdfast.core.mail import MailKind
 from holdfast.downstream.process import start
+from holdfast.errors import HoldfastError
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.journal.contract import Filter
 from holdfast.journal.records import TaskState
 from holdfast.layout.witness_address import WitnessFolder, WitnessRelay
+from holdfast.relay.client.address_book import AddressBook
 from holdfast.relay.client.channel import RelayChannel
 from holdfast.relay.protocol.envelope import Inner, seal_envelope
 from holdfast.runtime.task.mail_task import MAIL_NAME
@@ -73,6 +75,7 @@ class Stage:
     chunks: int = 0
     machines: int = 0
     recover_s: list[float] = field(default_factory=list[float])
+    published_s: float = 0.0  # that the drain waited for the profile
     figures: dict[str, float] = field(default_factory=dict[str, float])
 
     @property
@@ -211,6 +214,7 @@ class Stage:
         """So many messages are at two relays each when the agent comes back."""
         self.site.events.add("phase", by="drain")
         await self.command(self.victim, "backup", "now")
+        await self._until_found()
         await self.lose()
         await self._fill(count)
         await self.recover()
@@ -225,7 +229,23 @@ class Stage:
                 "drained_after_first_s": round((max(times) - min(times)) / 1e9, 2),
                 "handled_after_start_s": round((max(handled) - started) / 1e9, 2),
                 "asked_s": DRAIN_ASKED_S,
+                "profile_waited_s": self.published_s,
             }
+
+    async def _until_found(self) -> None:
+        """The relays hold a profile that the keys of the newest recovery signed: without it nobody new can write."""
+        began = time.monotonic()
+        book = AddressBook(self.senders[0].home.peers_file, lambda: self.site.addresses, Sodium())
+        while True:
+            try:
+                await book.find(self.victim.id, fresh=True)
+            except HoldfastError:
+                if time.monotonic() - began > PATIENCE_S:
+                    raise
+                await asyncio.sleep(0.5)
+            else:
+                self.published_s = round(time.monotonic() - began, 1)
+                return
 
     async def _fill(self, count: int) -> None:
         """Sealed as a sender does, and handed to two relays in lots: the speed of senders is not what is measured."""
