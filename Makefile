@@ -16,7 +16,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 4
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions failovers region-loss breaks drills escapes drill-kills drill-reports drill-load far-drill level-walk fleet relay-kills relay-evictions relay-idle
+.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions failovers region-loss breaks drills escapes drill-kills drill-reports drill-load far-drill level-walk fleet relay-kills relay-evictions relay-idle relay-soak relay-restores relay-liars
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -128,6 +128,15 @@ memory-edits: setup ## the agent and an editor write one memory file at once: no
 
 soak: setup ## load on real workers, one killed each second, replies lost (TASKS=n, ARGS="--journal postgres")
 	$(BIN)/python -m holdfast_proofs.soak $(if $(TASKS),--tasks $(TASKS)) --report build/soak.json $(ARGS)
+
+relay-soak: setup ## mail between 20 agents while relays are killed and cut off, 3 seeds (MESSAGES=100000, ARGS="--seeds 1")
+	$(BIN)/python -m holdfast_proofs.relay_lab $(if $(MESSAGES),--messages $(MESSAGES)) --report build/relay-soak.json $(ARGS)
+
+relay-restores: setup ## lose an agent's machine under traffic, recover it from paper and an old backup; all relays lost (ROUNDS=50)
+	$(BIN)/python -m holdfast_proofs.relay_lab.restores $(if $(ROUNDS),--rounds $(ROUNDS)) --report build/relay-restores.json $(ARGS)
+
+relay-liars: setup ## one relay of three drops mail, shows two chains, keeps nothing or serves old profiles (MESSAGES=600)
+	$(BIN)/python -m holdfast_proofs.relay_lab.liars $(if $(MESSAGES),--messages $(MESSAGES)) --report build/relay-liars.json $(ARGS)
 
 failovers: setup ## cut the link between two PostgreSQL servers under writers, promote the standby; as root (ROUNDS=50, ARGS=--patroni=10)
 	@scripts/setup cluster

@@ -25,9 +25,11 @@ from holdfast.core.mail import Delivery
 from holdfast.errors import JournalStopped
 from holdfast.host.log import Log
 from holdfast.identity.journal_keys.keyfile import load_or_create
+from holdfast.identity.records.records import RotationReason
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Filter
 from holdfast.relay.client.address_book import format_address
+from holdfast.relay.client.profile import find_own_profile
 from holdfast.runtime.task.mail_task import MAIL_NAME, letter_of
 from holdfast.testing.lab import fast, program, wait_until
 from holdfast_proofs.support.relays import RelayProcess, relays
@@ -210,6 +212,21 @@ async def test_a_recipient_restored_from_an_older_copy_gets_its_mail_again(
     await journal_at(bob.home.journal).restore(keys=keys, clock=SystemClock())
     assert sorted(await take_one("new", 2)) == ["lost", "new"]
     assert sorted(await mail_of(bob)) == [("succeeded", "kept"), ("succeeded", "lost"), ("succeeded", "new")]
+
+
+async def test_new_keys_are_published_before_anything_else_asks_for_them(
+    pair: tuple[Correspondent, Correspondent],
+) -> None:
+    """A recovery voids the profile; without a valid one nobody new can write to the agent."""
+    _, bob = pair
+    bob.agent.rotate(RotationReason.STOLEN)
+    async with served(bob, Handler().task):
+
+        async def published() -> bool:
+            held = find_own_profile(bob.home)
+            return held is not None and held.record.position == bob.agent.log.position
+
+        await wait_until(published)
 
 
 async def test_mail_that_all_relays_lost_arrives_once_new_relays_are_named(

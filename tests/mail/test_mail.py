@@ -25,12 +25,13 @@ from holdfast.identity.records.records import RotationReason
 from holdfast.identity.speaker.open_speaker import VaultSpeaker
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.statements.certificate import parse_certificate
+from holdfast.relay.client import mailbox
 from holdfast.relay.client.address_book import Peer
 from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel, SessionOver
 from holdfast.relay.client.open_mail import AgentMail, open_mail
 from holdfast.relay.client.post import _Sending
 from holdfast.relay.client.profile import find_own_profile
-from holdfast.relay.protocol.envelope import Inner
+from holdfast.relay.protocol.envelope import Envelope, Inner, open_envelope
 from holdfast_proofs.relay_proof import NoProof, verify
 from holdfast_proofs.support.relays import RelayProcess, relays
 
@@ -128,6 +129,31 @@ def test_a_message_arrives_once_and_its_note_comes_back(tmp_path: Path, three: l
             assert {one.note and (one.note.sender, one.note.keys) for one in got} == {(bob.id, (key(1),))}
             await hers.mailbox.received(got, mark=1)
 
+    asyncio.run(story())
+
+
+def test_the_copy_of_a_second_relay_is_not_opened_again(
+    tmp_path: Path, three: list[RelayProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[bytes] = []
+
+    def counted(envelope: Envelope, private: bytes) -> Inner:
+        opened.append(envelope.id)
+        return open_envelope(envelope, private)
+
+    async def story() -> None:
+        ada, bob = await a_pair(tmp_path, three)
+        async with ada.open() as hers, bob.open() as his:
+            await hers.post.send(to=bob.id, body="once", key=key(1))
+            found = await some(his)
+            while len(found) < 2:
+                found += await some(his)
+        assert [one.letter and one.letter.body for one in found] == ["once", "once"]
+        assert [one.repeated for one in found] == [False, True]
+        assert len({at for one in found for at in one.at}) == 2
+        assert len(opened) == 1
+
+    monkeypatch.setattr(mailbox, "open_envelope", counted)
     asyncio.run(story())
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 
+@cache  # it is part of every request to a relay, and is read from the disk
 def find_version() -> str:
     """`unknown` where Holdfast runs without having been installed."""
     try:

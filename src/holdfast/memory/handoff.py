@@ -135,8 +135,9 @@ def parse(text: str) -> Handoff:
 def quoted(value: object, *, chars_max: int = QUOTED_CHARS_MAX) -> str:
     """A value from outside, as JSON on one line, cut to size."""
     shown = json.dumps(value, ensure_ascii=False, separators=(", ", ": "), default=str)
-    shown = "".join(char if char.isprintable() else " " for char in shown)
-    return shown if len(shown) <= chars_max else shown[: chars_max - 1] + "…"
+    if len(shown) > chars_max:
+        shown = shown[: chars_max - 1] + "…"
+    return _printable(shown)
 
 
 def moment(at_ms: int) -> str:
@@ -148,8 +149,12 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}" if count != 1 else f"1 {what.removesuffix('s')}"
 
 
+def _printable(text: str) -> str:
+    return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
+
+
 def _line(text: str) -> str:
-    flat = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    flat = " ".join(_printable(text).split())
     return flat if len(flat) <= LINE_CHARS_MAX else flat[: LINE_CHARS_MAX - 1] + "…"
 
 

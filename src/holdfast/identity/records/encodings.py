@@ -67,6 +67,7 @@ def parse_agent_id(text: str) -> AgentId:
     return AgentId(text.lower())
 
 
+@lru_cache(maxsize=4096)
 def key_text(raw: bytes) -> PublicKey:
     """The multikey of 32 bytes."""
     if len(raw) != KEY_BYTES:

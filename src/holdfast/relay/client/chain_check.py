@@ -63,9 +63,7 @@ class ProofFile(msgspec.Struct, frozen=True, kw_only=True):
     answers: tuple[_Shown, ...]
 
 
-def statement_of(
-    raw: bytes, *, to: AgentId, key: PublicKey, port: Signatures, target: str = "", nonce: str = ""
-) -> Statement:
+def statement_of(raw: bytes, *, to: AgentId, key: PublicKey, port: Signatures) -> Statement:
     """What a relay signed about this mailbox. Raises BadRecord for anything else."""
     line, _, content = raw.partition(b"\n")
     signed = read_line(line, RelayAnswer, "a relay's answer")
@@ -74,6 +72,11 @@ def statement_of(
     fault = find_bad_signature(signed, Family.RELAY, (key,), port)
     if fault is not None or signed.record.body != digest_of(content):
         raise BadRecord("the relay did not sign this answer")
+    return statement_in(raw, content, to=to)
+
+
+def statement_in(raw: bytes, content: bytes, *, to: AgentId, target: str = "", nonce: str = "") -> Statement:
+    """The same for an answer whose signature the caller has checked. Raises BadRecord."""
     try:
         said = _decoded(content)
         heads, ids, last = _claims(said)
@@ -125,7 +128,7 @@ def contradict(one: Statement, other: Statement) -> str:
             return f"two envelopes under the number {seq}"
     for earlier, later in ((one, other), (other, one)):
         newest = max(earlier.heads, default=0)
-        if later.last is not None and later.nonce == digest_of(earlier.raw) and later.last < newest:
+        if later.last is not None and later.last < newest and later.nonce == digest_of(earlier.raw):
             return f"entry {newest} was confirmed, and later there were only {later.last}"
     return ""
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -46,7 +47,7 @@ from holdfast.identity.witness.relay_link import open_link
 from holdfast.identity.witness.witness_relay import RelayWitness
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.client.address_book import AddressBook
-from holdfast.relay.client.chain_check import ChainCheck, statement_of
+from holdfast.relay.client.chain_check import ChainCheck, statement_in, statement_of
 from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel, SessionOver
 from holdfast.relay.client.health import backoff_s
 from holdfast.relay.client.instance_key import InstanceKey
@@ -58,6 +59,7 @@ POLL_S = 20  # how long a relay may wait with its answer
 UNACKED_MAX = 512  # of one relay, given out or waiting here
 GIVEN_MAX = 20_000  # (sender, key) pairs that this process remembers
 BATCH_MAX = 256
+COPIES_MAX, COPY_BYTES_MAX = 1_024, 8_192  # messages that are kept open until another relay delivers them too
 STUCK_S = 5.0  # until a sender's log is asked for again
 MEMORY_BYTES_MAX = 1 << 20
 
@@ -106,6 +108,7 @@ class RelayMailbox:
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
     _arrived: asyncio.Queue[_Arrival | HoldfastError] = field(default_factory=asyncio.Queue["_Arrival | HoldfastError"])
     _given: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict[tuple[str, str], None])
+    _copies: OrderedDict[bytes, Delivery] = field(default_factory=OrderedDict[bytes, Delivery])  # by digest
     _stuck: list[tuple[float, _Arrival]] = field(default_factory=list[tuple[float, _Arrival]])
     _keys: tuple[MailKey, ...] = ()
     _secured: int = -1
@@ -121,7 +124,7 @@ class RelayMailbox:
                     arrivals = [self._taken(await self._arrived.get())]
         while not self._arrived.empty() and len(arrivals) < BATCH_MAX:
             arrivals.append(self._taken(self._arrived.get_nowait()))
-        found = [one for arrival in arrivals if (one := await self._opened(arrival)) is not None]
+        found = [one for arrival in arrivals if (one := await self._opened_once(arrival)) is not None]
         return sorted(found, key=_in_thread)
 
     async def received(self, deliveries: Sequence[Delivery], *, mark: int) -> None:
@@ -146,6 +149,7 @@ class RelayMailbox:
     async def rewind(self, *, after: int) -> None:
         self._rewind = after
         self._given.clear()
+        self._copies.clear()
         self._open_boxes()
         for box in self._boxes.values():
             box.rewound, box.token = False, ""
@@ -256,13 +260,8 @@ class RelayMailbox:
 
     def _learn(self, box: _Box, answered: Answered) -> None:
         try:
-            said = statement_of(
-                answered.raw,
-                to=self.instance.id,
-                key=box.channel.key,
-                port=self.port,
-                target=answered.target,
-                nonce=answered.nonce,
+            said = statement_in(  # the channel has checked the signature
+                answered.raw, answered.content, to=self.instance.id, target=answered.target, nonce=answered.nonce
             )
         except BadRecord as error:
             raise RelayUntrusted(f"{box.relay.url}: {error.message}") from None
@@ -346,6 +345,19 @@ class RelayMailbox:
         due = [one for at, one in self._stuck if at <= now]
         self._stuck = [(at, one) for at, one in self._stuck if at > now]
         return due
+
+    async def _opened_once(self, arrival: _Arrival) -> Delivery | None:
+        """Two relays deliver the same bytes: the second copy need not be opened and checked again."""
+        name, at = hashlib.sha256(arrival.raw).digest(), ((arrival.relay, arrival.seq),)
+        known = self._copies.get(name)
+        if known is not None:
+            return msgspec.structs.replace(known, at=at, repeated=known.letter is not None)
+        found = await self._opened(arrival)
+        if found is not None and not found.fault and len(arrival.raw) <= COPY_BYTES_MAX:
+            self._copies[name] = found
+            while len(self._copies) > COPIES_MAX:
+                self._copies.popitem(last=False)
+        return found
 
     async def _opened(self, arrival: _Arrival) -> Delivery | None:
         """None where it must wait for the sender's log."""

@@ -19,6 +19,7 @@ import hashlib
 import ipaddress
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import msgspec
 
@@ -136,6 +137,9 @@ def without_relay(content: ProfileContent, relay: Relay) -> ProfileContent:
 # the folder
 
 
+_parsed = lru_cache(maxsize=256)(parse_profile)  # every message that is sent asks for it
+
+
 def find_own_profile(home: AgentHome) -> Signed[Profile] | None:
     """The newest that this folder has kept. Raises LogDamaged."""
     try:
@@ -143,7 +147,7 @@ def find_own_profile(home: AgentHome) -> Signed[Profile] | None:
     except FileNotFoundError:
         return None
     try:
-        return parse_profile(raw.removesuffix(b"\n"))
+        return _parsed(raw.removesuffix(b"\n"))
     except BadRecord as error:
         raise LogDamaged(
             f"{home.profile_file}: {error.message}", hint="remove the file: the agent's relays hold the profile"

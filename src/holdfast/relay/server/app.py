@@ -122,7 +122,10 @@ class Relay:
             return Route(path, endpoint, methods=[method], name=path)
 
         line, lines = limits.LINE_BODY_BYTES_MAX, limits.LOG_BODY_BYTES_MAX
-        routes = [
+        routes = [  # tried in this order: the frequent ones first
+            route("/v1/mail/{id}", self.mail.submit, "POST", SUBMIT_BYTES_MAX, "mail"),
+            route("/v1/mailbox/{id}", self.mail.take, "GET", 0, "mail"),
+            route("/v1/mailbox/{id}/ack", self.mail.acknowledge, "POST", ACK_BYTES_MAX, "mail"),
             route("/v1/relay", self._describe),
             route("/v1/log", self._find_agents),
             route("/v1/log/{id}", self._fetch),
@@ -133,13 +136,10 @@ class Relay:
             route("/v1/handles/{name}", self._handle),
             route("/v1/heads/{id}", self._head),
             route("/v1/heads/{id}", self._put_head, "PUT", line),
-            route("/v1/mail/{id}", self.mail.submit, "POST", SUBMIT_BYTES_MAX, "mail"),
             route("/v1/senders/{id}", self.mail.introduce, "POST", SENDER_LOG_BYTES_MAX),
             # after a restart all agents log in again, and many of them may be behind one address
             route("/v1/mailbox/{id}/nonce", self.mail.nonce, "GET", 0, "mail"),
             route("/v1/mailbox/{id}/login", self.mail.login, "POST", LOGIN_BYTES_MAX, "mail"),
-            route("/v1/mailbox/{id}", self.mail.take, "GET", 0, "mail"),
-            route("/v1/mailbox/{id}/ack", self.mail.acknowledge, "POST", ACK_BYTES_MAX, "mail"),
             Route("/healthz", self._healthz, methods=["GET"]),
             Route("/metrics", self._metrics, methods=["GET"]),
         ]

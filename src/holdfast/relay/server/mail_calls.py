@@ -18,6 +18,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -63,6 +64,7 @@ SWEEP_S = 60.0
 DISK_LOOK_S = 5.0
 
 T = TypeVar("T")
+_parsed_profile = lru_cache(maxsize=4_096)(parse_profile)  # that of the recipient, with every message
 
 
 @dataclass(slots=True)
@@ -142,7 +144,7 @@ class MailDesk:
         log, line = self.store.read(
             lambda db: (self.logs.load(db, id, keep=True), registry.find_line(db, id, "profile"))
         )
-        profile = None if line is None else parse_profile(line)
+        profile = None if line is None else _parsed_profile(line)
         why: tuple[str, str] | None = None
         if log is None:
             why = calls.UNKNOWN_RECIPIENT, "the relay does not know the recipient"
