@@ -13,9 +13,8 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 
-from holdfast.errors import HoldfastError
+from holdfast_proofs.merges.campaign import breaches_of, find_breach, find_first
 from holdfast_proofs.merges.faults import FAULTS
-from holdfast_proofs.merges.world import World
 from holdfast_proofs.runner import Proof, Result, at_least_one
 
 SCHEDULES = 100_000
@@ -23,24 +22,6 @@ CHUNK = 500
 TELL_EVERY = 10_000
 SELF_TEST_SCHEDULES = 3_000
 FINDINGS_MAX = 20
-
-
-def find_breach(seed: int) -> str:
-    """What is wrong at the end of this schedule; empty where nothing is."""
-    try:
-        return World(seed).run()
-    except HoldfastError as error:
-        return f"{error.code}: {error}"
-
-
-def find_first(name: str, schedules: int) -> tuple[int, str] | None:
-    """The first schedule that shows this trap."""
-    with FAULTS[name]():
-        return next(((seed, why) for seed in range(schedules) if (why := find_breach(seed))), None)
-
-
-def _chunk(seeds: range) -> list[tuple[int, str]]:
-    return [(seed, why) for seed in seeds if (why := find_breach(seed))]
 
 
 def _run(given: argparse.Namespace) -> Result:
@@ -53,7 +34,7 @@ def _run(given: argparse.Namespace) -> Result:
     last = given.first + given.schedules
     chunks = [range(at, min(at + CHUNK, last)) for at in range(given.first, last, CHUNK)]
     with _pool() as pool:
-        for chunk, found in zip(chunks, pool.map(_chunk, chunks), strict=True):
+        for chunk, found in zip(chunks, pool.map(breaches_of, chunks), strict=True):
             broken += found
             done += len(chunk)
             if done % TELL_EVERY == 0:

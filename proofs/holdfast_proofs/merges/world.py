@@ -187,7 +187,7 @@ class World:
             return
         disk, author = one.disk, self.author(one.name, one.disk)
         start = one.document.begin(disk.base, disk.write, dict(disk.gone), author)
-        merged = tuple(merged_with(start, disk.file, base=start.base, ours=disk.ours).lines)
+        merged = tuple(merged_with(start.lines, disk.file, base=start.base, gone=start.gone, ours=disk.ours).lines)
         if start.base is None:
             self.told_back |= set(merged) - (set(start.lines) & set(disk.file))
         one.disk = replace(one.disk, file=merged)

@@ -122,7 +122,9 @@ class LineDocument:
                     found.delete(place, 1)
                 for at, value in enumerate(inserts.get(place, ())):
                     found.insert(place + at, value)
-            self._note_gone({entry_hash(one.text) for one in removed} | also_gone, {entry_hash(line) for line in lines}, gone)
+            self._note_gone(
+                {entry_hash(one.text) for one in removed} | also_gone, {entry_hash(line) for line in lines}, gone
+            )
             self._doc.commit()
         return True
 
@@ -271,9 +273,7 @@ def _read(value: object) -> SharedLine:
     found = fields[0] if fields else ""
     text = found.decode(errors="surrogateescape") if isinstance(found, bytes) else str(found)
     task = fields[4] if len(fields) > 4 and isinstance(fields[4], str) else ""
-    return SharedLine(
-        text=text.replace("\n", " "), number=numbers[0], instance=texts[0], at_ms=numbers[1], task=task
-    )
+    return SharedLine(text=text.replace("\n", " "), number=numbers[0], instance=texts[0], at_ms=numbers[1], task=task)
 
 
 @contextmanager

@@ -138,13 +138,15 @@ class SharedDocument:
             document.change_to(merged.lines, author)
         return Start(lines=document.lines(), base=list(base), near=self._near(last, author))
 
-    def finish(self, shown: Sequence[str], write: int, author: Author) -> None:
-        """The file shows these lines now."""
-        self._document.change_to(shown, author)
-        differs = self._document.lines() != list(shown)
-        self._shown = _Shown(
-            write=write, version=None if differs else self._document.version(), base=list(shown) if differs else None
-        )
+    def finish(self, shown: Sequence[str], write: int, author: Author) -> bool:
+        """The file shows these lines now; whether there is anything new to store."""
+        document, before = self._document, self._shown
+        changed = document.change_to(shown, author)
+        differs = document.lines() != list(shown)
+        version = None if differs else document.version()
+        self._shown = _Shown(write=write, version=version, base=list(shown) if differs else None)
+        same = version is not None and before.version is not None and _same(version, before.version)
+        return changed or differs or not same or write != before.write
 
     def _last(self) -> list[str] | None:
         if self._shown.base is not None:
@@ -162,9 +164,7 @@ class SharedDocument:
         shown = self._document.shown()
         arrived = [one.text for one in shown if one.instance != author.instance and one.text not in before]
         recent = [
-            one.text
-            for one in shown
-            if one.instance == author.instance and author.at_ms - one.at_ms < lines.RECENT_MS
+            one.text for one in shown if one.instance == author.instance and author.at_ms - one.at_ms < lines.RECENT_MS
         ]
         return lines.near(recent, arrived) if arrived else ()
 
@@ -276,7 +276,11 @@ class SharedDocument:
             raise HistoryMissing(f"this instance has no document of {self.file} yet")
         return self.document
 
+    def lines(self) -> list[str]:
+        return [one.text for one in self.shown()]
+
     def shown(self) -> list[SharedLine]:
+        """The lines, with who brought them in."""
         return [] if self.document is None else self.document.shown()
 
 

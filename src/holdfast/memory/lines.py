@@ -96,6 +96,12 @@ def is_entry_key(key: str) -> bool:
     return not key.startswith("=")
 
 
+def mark_time(line: str) -> str:
+    """When an entry was said; empty for a line that is not ours."""
+    found = _MARKED.fullmatch(line) if MARK in line else None
+    return "" if found is None else found["at"]
+
+
 def entry_hash(line: str) -> str:
     """By what an entry is known after it was removed, as it was; empty for a line that is not ours."""
     if not is_entry_key(key_of(line)):
@@ -130,6 +136,15 @@ class Added(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     at_ms: int
     key: str
     put_back_ms: int = 0
+
+
+class Gone(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """An entry (its hash) that was removed from the file, and by which write: a document that other instances share may
+    not know it yet."""
+
+    write: int
+    at_ms: int
+    entry: str
 
 
 def split(text: str) -> tuple[list[str], bool]:

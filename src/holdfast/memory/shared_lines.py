@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,8 +25,9 @@ class Start:
 class SharedLines(Protocol):
     """One pass over one file. Both calls are made under the lock of the place."""
 
-    def begin(self, base: Sequence[str] | None, write: int, ours: Collection[str]) -> Start:
-        """`base`, `write`: what the file's sidecar has. `ours`: keys of lines that Holdfast brought in."""
+    def begin(self, base: Sequence[str] | None, write: int, gone: Mapping[str, int], ours: Collection[str]) -> Start:
+        """`base`, `write`: what the file's sidecar has. `gone`: entries (hashes) that were removed from the file, and
+        by which write. `ours`: keys of lines that Holdfast brought in."""
         ...
 
     def finish(self, lines: Sequence[str], write: int, ours: Collection[str]) -> None:
@@ -34,14 +35,22 @@ class SharedLines(Protocol):
         ...
 
 
-def merged_with(start: Start, file: Sequence[str], *, base: Sequence[str] | None, ours: Collection[str]) -> Merged:
-    """The document with the changes of the file since `base`. `ours`: keys of lines that Holdfast brought in.
+def merged_with(
+    document: Sequence[str],
+    file: Sequence[str],
+    *,
+    base: Sequence[str] | None,
+    gone: Collection[str],
+    ours: Collection[str],
+) -> Merged:
+    """The document with the changes of the file since `base`. `gone`, `ours`: as in `Start`, and keys of lines that
+    Holdfast brought in.
     A line that both have keeps its place in the document: a line that moves is removed and brought in again, and would
     come back where another instance removes it meanwhile."""
     if base is not None:
-        return lines.merge(base, file, start.lines, key=whole_line)
-    left = [line for line in file if entry_hash(line) not in start.gone or key_of(line) not in ours]
-    return lines.union(left, start.lines, key=whole_line)
+        return lines.merge(base, file, document, key=whole_line)
+    left = [line for line in file if not gone or entry_hash(line) not in gone or key_of(line) not in ours]
+    return lines.union(left, document, key=whole_line)
 
 
 def whole_line(line: str) -> str:
