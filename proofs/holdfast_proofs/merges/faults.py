@@ -14,7 +14,7 @@ from holdfast.memory.shared_lines import Start
 @contextmanager
 def fixed_peer() -> Generator[None]:
     """An instance continues under the peer id that it had before it was restored."""
-    load = SharedDocument.load.__func__  # pyright: ignore
+    load = SharedDocument.load.__func__
 
     def same_peer(cls: type[SharedDocument], data: bytes, *, instance: str, file: str) -> SharedDocument:
         found: SharedDocument = load(cls, data, instance=instance, file=file)
@@ -37,10 +37,10 @@ def whole_file() -> Generator[None]:
     ) -> bool:
         if self.lines() == list(lines):
             return False
-        found = self._doc.get_list(LINES)
-        if len(self._elements()):
-            found.delete(0, len(self._elements()))
+        if count := len(self._look()[0]):
+            self._doc.get_list(LINES).delete(0, count)
             self._doc.commit()
+            self._read = None
         return change(self, lines, author, known=known)
 
     with _patched(LineDocument, "change_to", replace_all):
@@ -79,7 +79,10 @@ def no_normaliser() -> Generator[None]:
     """Lines that two instances brought in at once are both shown."""
     from holdfast.instances import line_document
 
-    with _patched(line_document, "is_telling", lambda _line: False):
+    def never(_line: str) -> bool:
+        return False
+
+    with _patched(line_document, "is_telling", never):
         yield
 
 

@@ -29,12 +29,15 @@ import hashlib
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from loro import ExportMode, LoroDoc, VersionVector
 
 from holdfast.errors import BadUpdate, HistoryMissing
 from holdfast.memory.lines import changes, entry_hash, is_telling, key_of
+
+if TYPE_CHECKING:
+    from loro import LoroValue
 
 Version = bytes  # which changes a document knows; opaque outside of this module
 LINES, GONE = "lines", "gone"
@@ -70,6 +73,7 @@ class LineDocument:
     def __init__(self, data: bytes | None = None) -> None:
         """With new peer id: never continue one that was stored. Raises BadUpdate."""
         self._doc = LoroDoc()
+        self._read: tuple[list[SharedLine], list[SharedLine]] | None = None  # what was read of this version
         if data is not None:
             with _refusing():
                 self._doc.import_(data)
@@ -94,14 +98,13 @@ class LineDocument:
 
     def shown(self) -> list[SharedLine]:
         """The lines that a file shows, with who brought them in."""
-        return _shown(self._elements(), self.gone())
+        return self._look()[1]
 
     def change_to(self, lines: Sequence[str], author: Author, *, known: LineDocument | None = None) -> bool:
         """Bring in and remove lines, so that these are shown; whether anything had to change.
         An entry that was removed stays away where `author.ours` has it. `known`: another document of the same file,
         which knows who brought in some of the lines, and what was removed."""
-        elements, gone = self._elements(), self.gone()
-        shown = _shown(elements, gone)
+        (elements, shown), gone = self._look(), self.gone()
         if gone:
             lines = [line for line in lines if entry_hash(line) not in gone or key_of(line) not in author.ours]
         before = () if known is None else known.shown()
@@ -115,6 +118,7 @@ class LineDocument:
         deletes |= {at for at, one in enumerate(elements) if gone and entry_hash(one.text) in gone}
         new = _numbered(stay, (*removed, *before), gaps, author)
         inserts = {shown[at].places[0] if at < len(shown) else len(elements): gap for at, gap in new.items()}
+        self._read = None
         with _refusing():
             found = self._doc.get_list(LINES)
             for place in sorted(deletes | inserts.keys(), reverse=True):
@@ -130,6 +134,7 @@ class LineDocument:
 
     def forget(self, entries: Collection[str]) -> None:
         """These entries (hashes) were removed from the file before the document knew them."""
+        self._read = None
         with _refusing():
             for entry in set(entries) - self.gone():
                 self._doc.get_map(GONE).insert(entry, True)
@@ -166,9 +171,11 @@ class LineDocument:
             raise HistoryMissing("the document no longer has this version, or does not have it yet")
         with _refusing():
             self._doc.checkout(self._doc.vv_to_frontiers(VersionVector.decode(version)))
+            self._read = None
             try:
                 return self.lines()
             finally:
+                self._read = None
                 self._doc.checkout_to_latest()
 
     def changes_since(self, version: Version) -> bytes:
@@ -182,6 +189,7 @@ class LineDocument:
         """Take in changes of another document; whether they were all taken. False: changes before them are missing,
         and have to be sent again with them.
         Raises BadUpdate, HistoryMissing: they build on history that is no longer kept here; nothing has changed."""
+        self._read = None
         with _refusing():
             return self._doc.import_(changes).pending is None
 
@@ -193,8 +201,13 @@ class LineDocument:
             version = VersionVector.decode(keep_from).intersection(self._doc.oplog_vv)
             return self._doc.export(ExportMode.ShallowSnapshot(self._doc.vv_to_frontiers(version)))
 
-    def _elements(self) -> list[SharedLine]:
-        return [_read(value) for value in cast("list[object]", self._doc.get_list(LINES).get_value())]
+    def _look(self) -> tuple[list[SharedLine], list[SharedLine]]:
+        """The elements, and the lines that they show. Read once for each version; not to be changed."""
+        if self._read is None:
+            values = cast("list[object]", self._doc.get_list(LINES).get_value())
+            elements = [_element(value) for value in values]
+            self._read = elements, _shown(elements, self.gone())
+        return self._read
 
     def gone(self) -> frozenset[str]:
         """The hashes of the entries that were removed."""
@@ -211,7 +224,7 @@ def rank_of(version: Version) -> tuple[object, ...]:
     """Of two versions, the one that knows more changes is the greater one; two that differ are never equal.
     Raises BadUpdate."""
     with _refusing():
-        spans = cast("dict[int, tuple[int, int]]", VersionVector.decode(version).to_spans().inner())
+        spans = VersionVector.decode(version).to_spans().inner()
     return sum(end for _, end in spans.values()), sorted(spans.items())
 
 
@@ -230,14 +243,14 @@ def _shown(elements: Sequence[SharedLine], gone: Collection[str]) -> list[Shared
 
 def _numbered(
     stay: Sequence[SharedLine], before: Sequence[SharedLine], gaps: Sequence[Sequence[str]], author: Author
-) -> dict[int, list[list[str | bytes | int]]]:
+) -> dict[int, list[list[LoroValue]]]:
     """The new elements by the gap that they fill. A line that was there `before`, in another place or another document,
     keeps its number and who brought it in."""
     used = {(one.text, one.number) for one in stay}
     moved: dict[str, list[SharedLine]] = {}
     for one in before:
         moved.setdefault(one.text, []).append(one)
-    found: dict[int, list[list[str | bytes | int]]] = {}
+    found: dict[int, list[list[LoroValue]]] = {}
     for at, gap in enumerate(gaps):
         for text in gap:
             free = [one for one in moved.get(text, ()) if (text, one.number) not in used]
@@ -246,7 +259,7 @@ def _numbered(
             while (text, number) in used:
                 number += 1
             used.add((text, number))
-            value: list[str | bytes | int] = [_stored(text), number, line.instance, line.at_ms]
+            value: list[LoroValue] = [_stored(text), number, line.instance, line.at_ms]
             found.setdefault(at, []).append([*value, line.task] if line.task else value)
     return found
 
@@ -265,15 +278,22 @@ def _stored(line: str) -> str | bytes:
     return line
 
 
-def _read(value: object) -> SharedLine:
+def _element(value: object) -> SharedLine:
     """An element, whoever made it: the same on every instance, and always one line."""
-    fields = cast("list[object]", value) if isinstance(value, list) else [value]
-    texts = [one if isinstance(one, str) else "" for one in (*fields[2:3], "")]
-    numbers = [one if isinstance(one, int) else 0 for one in (*fields[1:2], *fields[3:4], 0, 0)]
-    found = fields[0] if fields else ""
-    text = found.decode(errors="surrogateescape") if isinstance(found, bytes) else str(found)
-    task = fields[4] if len(fields) > 4 and isinstance(fields[4], str) else ""
-    return SharedLine(text=text.replace("\n", " "), number=numbers[0], instance=texts[0], at_ms=numbers[1], task=task)
+    match value:
+        case [str(text), int(number), str(instance), int(at_ms), str(task)]:
+            found = SharedLine(text=text, number=number, instance=instance, at_ms=at_ms, task=task)
+        case [str(text), int(number), str(instance), int(at_ms)]:
+            found = SharedLine(text=text, number=number, instance=instance, at_ms=at_ms)
+        case [str(text), int(number)]:
+            found = SharedLine(text=text, number=number)
+        case [bytes(raw), *rest]:
+            return _element([raw.decode(errors="surrogateescape"), *cast("list[object]", rest)])
+        case _:
+            found = SharedLine(text=str(value))
+    if "\n" in found.text:
+        found.text = found.text.replace("\n", " ")
+    return found
 
 
 @contextmanager

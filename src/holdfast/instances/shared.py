@@ -23,6 +23,7 @@ is newer than the document says, which `begin` makes up for, or a document with 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -240,10 +241,8 @@ class SharedDocument:
             self.wants_whole = False
             return False
         if not other.begins_after(mine.version()):
-            try:
+            with contextlib.suppress(HistoryMissing):
                 mine.take(data)
-            except HistoryMissing:
-                pass
             if mine.knows(other.version()):
                 self.wants_whole = False
                 return True

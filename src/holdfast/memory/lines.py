@@ -114,6 +114,7 @@ def moment(at_ms: int) -> datetime:
 
 
 NEAR_RATIO = 0.85
+NEAR_WORDS = 4
 NEAR_MAX = 100  # lines of a side that are compared, and pairs that are reported
 RECENT_MS = 24 * 3_600_000  # how long a text may have been open in an editor
 RECENT_MAX = 1_000
@@ -274,14 +275,22 @@ def _common(base: Sequence[str], side: Sequence[str], place: Callable[[int], int
 def near(ours: Sequence[str], theirs: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Pairs of lines that say nearly the same."""
     found: list[tuple[str, str]] = []
-    told = [(line, read(line).text.casefold()) for line in theirs[:NEAR_MAX] if is_telling(line)]
+    told = [(line, *_said(line)) for line in theirs[:NEAR_MAX] if is_telling(line)]
     for line in ours[:NEAR_MAX]:
-        text = read(line).text.casefold()
-        for other, said in told:
+        text, words = _said(line)
+        for other, said, others in told:
+            # Comparing letters takes long: two long lines without common words are not nearly the same.
+            if min(len(words), len(others)) >= NEAR_WORDS and 2 * len(words & others) < max(len(words), len(others)):
+                continue
             matcher = SequenceMatcher(None, text, said, autojunk=False)
             if is_telling(line) and matcher.quick_ratio() >= NEAR_RATIO <= matcher.ratio():
                 found.append((line, other))
     return tuple(found[:NEAR_MAX])
+
+
+def _said(line: str) -> tuple[str, set[str]]:
+    text = read(line).text.casefold()
+    return text, set(text.split())
 
 
 _DAY = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])", re.ASCII)
