@@ -54,7 +54,8 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     write: int
     shown: str  # the version that the file shows, in hex; empty: not known
-    base: list[str] | None  # the lines that the file shows, where the document does not have that version
+    lines: str  # the hash of the lines that the file shows
+    base: list[str] | None  # these lines, where the document does not have that version
     known: dict[str, str]  # by instance: the version that it told last
     digest: str  # of the document that follows
 
@@ -65,6 +66,7 @@ class _Shown:
 
     write: int = 0
     version: Version | None = None
+    digest: str = ""  # of its lines: to compare them without going back to that version
     base: list[str] | None = None
 
 
@@ -95,7 +97,7 @@ class SharedDocument:
             raise BadUpdate(f"the stored document of {file} is damaged, or was written by a newer version")
         found = cls(instance=instance, file=file, document=LineDocument(rest))
         found.known = known
-        found._shown = _Shown(write=header.write, version=version, base=header.base)
+        found._shown = _Shown(write=header.write, version=version, digest=header.lines, base=header.base)
         return found
 
     def stored(self) -> bytes:
@@ -104,6 +106,7 @@ class SharedDocument:
             format=FORMAT,
             write=self._shown.write,
             shown=(self._shown.version or b"").hex(),
+            lines=self._shown.digest,
             base=self._shown.base,
             known={name: version.hex() for name, version in self.known.items()},
             digest=hashlib.sha256(rest).hexdigest(),
@@ -128,7 +131,7 @@ class SharedDocument:
         document = self._document
         there = {lines.entry_hash(line) for line in base or ()}
         document.forget([one for one, when in gone.items() if when > self._shown.write and one not in there])
-        last = self._last()
+        last = list(base) if base is not None and _digest(base) == self._shown.digest else self._last()
         if base is None or last is None or write < self._shown.write:
             return Start(lines=document.lines(), base=None, gone=document.gone())
         if list(base) != last:
@@ -145,7 +148,8 @@ class SharedDocument:
         changed = document.change_to(shown, author)
         differs = document.lines() != list(shown)
         version = None if differs else document.version()
-        self._shown = _Shown(write=write, version=version, base=list(shown) if differs else None)
+        base = list(shown) if differs else None
+        self._shown = _Shown(write=write, version=version, digest=_digest(shown), base=base)
         same = version is not None and before.version is not None and _same(version, before.version)
         return changed or differs or not same or write != before.write
 
@@ -262,7 +266,8 @@ class SharedDocument:
         )
         other.change_to(merged.lines, author, known=mine)
         self.document, self.wants_whole = other, False
-        self._shown = _Shown(write=self._shown.write, base=last)
+        digest = "" if last is None else self._shown.digest
+        self._shown = _Shown(write=self._shown.write, digest=digest, base=last)
 
     @property
     def seen_write(self) -> int:
@@ -290,6 +295,10 @@ def _lines_at(version: Version, *documents: LineDocument) -> list[str] | None:
         except HistoryMissing:
             continue
     return None
+
+
+def _digest(shown: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(shown).encode(errors="surrogateescape")).hexdigest()
 
 
 def _same(one: Version, other: Version) -> bool:
