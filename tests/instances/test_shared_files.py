@@ -121,6 +121,17 @@ def test_an_entry_removed_before_a_merge_is_not_brought_by_the_other_host(hosts:
     assert entry("shared") not in one.lines()
 
 
+def test_an_entry_that_came_and_was_removed_is_not_written_from_the_journal(hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    one.remember("shared", "later")
+    talk(one, other)
+    other.save(*(line for line in other.lines() if line != entry("shared")))
+    other.remember()
+    other.remember("shared")  # its own journal comes to it only now
+    talk(one, other)
+    assert one.lines() == other.lines() == [*MEMORY_HEADING, entry("first"), entry("later")]
+
+
 @pytest.mark.parametrize("lost", ["document", "sidecar", "both", "damaged"])
 def test_what_is_kept_beside_the_file_may_be_lost(hosts: tuple[Host, Host], lost: str) -> None:
     one, other = hosts

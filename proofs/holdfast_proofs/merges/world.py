@@ -175,7 +175,7 @@ class World:
         key = key_of(line)
         base = list(disk.base) if disk.base is not None else list(disk.file)
         known = {key_of(found) for found in (*disk.file, *base)}
-        fresh = [] if key in known else [line]
+        fresh = [] if key in known or entry_hash(line) in dict(disk.gone) else [line]
         lines = tuple(merge(base, [*base, *fresh], disk.file).lines)
         if fresh:
             self.truth.setdefault(line, Truth())
@@ -193,7 +193,8 @@ class World:
         one.disk = replace(one.disk, file=merged)
         if dies == 1:
             raise Died
-        one.disk = written(one.disk, merged)
+        came = {key_of(line) for line in merged if entry_hash(line) and line not in disk.file}
+        one.disk = written(replace(one.disk, ours=disk.ours | came), merged)
         if dies == 2:
             raise Died
         one.document.finish(merged, one.disk.write, author)
@@ -267,6 +268,20 @@ class World:
         one.disk = one.backups[at]
         del one.backups[at + 1 :], one.touched[at + 1 :]
         one.open()
+
+    def come_back_old(self, one: Instance) -> None:
+        """All know everything and drop their history; then one is restored from before that, and edited."""
+        if not one.backups:
+            return
+        self.exchange(one)
+        for other in self.instances.values():
+            self.merge_pass(other)
+        self.exchange(one)
+        for other in self.instances.values():
+            self.compact(other)
+        self.restore(one)
+        self.edit(one)
+        self.merge_pass(one)
 
     def lose_sidecar(self, one: Instance) -> None:
         """What Holdfast keeps beside the file, or a part of it."""
@@ -348,5 +363,6 @@ ACTS: tuple[tuple[Act, int], ...] = (
     (World.exchange, 1),
     (World.back_up, 2),
     (World.restore, 1),
+    (World.come_back_old, 1),
     (World.lose_sidecar, 1),
 )

@@ -287,8 +287,9 @@ def _element(value: object) -> SharedLine:
             found = SharedLine(text=text, number=number, instance=instance, at_ms=at_ms)
         case [str(text), int(number)]:
             found = SharedLine(text=text, number=number)
-        case [bytes(raw), *rest]:
-            return _element([raw.decode(errors="surrogateescape"), *cast("list[object]", rest)])
+        case [bytes(raw), *_]:
+            rest = cast("list[object]", value)[1:]
+            return _element([raw.decode(errors="surrogateescape"), *rest])
         case _:
             found = SharedLine(text=str(value))
     if "\n" in found.text:

@@ -141,7 +141,8 @@ class _Pass:
         # What we wrote before and a save from before it lacks is put back by the merge, not added once more: another
         # process may have read the same remarks and come first.
         known = {key_of(line) for line in (*theirs, *lines.split(self._state.base or "")[0])}
-        fresh = [line for line in new if key_of(line) not in known]
+        # Nor an entry that a person removed: it may have come from another instance before the journal's row was read.
+        fresh = [line for line in new if key_of(line) not in known and lines.entry_hash(line) not in self._gone]
         if self._shared is not None:
             self._begin(self._shared)
         merged = self._join_asides(self._merged(theirs, fresh))
