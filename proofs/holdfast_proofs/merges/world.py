@@ -145,7 +145,9 @@ class World:
                     self.truth.get(moved, Truth()).either = True
             elif is_telling(line):
                 self.truth[line].removed = True
-                self.truth[line].either = self.truth[line].either or one.blind
+                # A line that came and went between two passes was never known here, but after a restore elsewhere.
+                unknown = one.blind or line not in (one.disk.base or ())
+                self.truth[line].either = self.truth[line].either or unknown
             self.touch(one, line)
         one.disk = replace(one.disk, file=tuple(lines))
 
