@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.app.blame import blame
 from holdfast.instances.shared_files import SharedFile
-from holdfast.layout.agent_home import MemoryPlace
+from holdfast.layout.agent_home import AgentHome, MemoryPlace
 from holdfast.memory import sidecar
 from holdfast.memory.lines import entry_id, rendered
 from holdfast.memory.projection import MEMORY_HEADING, locked, write_file
@@ -80,6 +81,21 @@ def test_both_files_get_what_either_wrote(hosts: tuple[Host, Host]) -> None:
     who = {line.text: (line.instance, line.task) for line in other.shared.document.shown()}
     assert who[entry("of a task")] == ("a", "task-7")
     assert who["- by hand"] == ("b", "")
+
+
+async def test_blame_says_who_brought_each_line_in(hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    one.remember("of a task")
+    other.save(*other.lines(), "- by hand")
+    talk(one, other)
+    home = AgentHome(folder=one.place.folder, name="ada")
+    found = {line.text: line for line in await blame(home, "MEMORY.md")}
+    said = found["of a task"]
+    assert (said.origin, said.task, said.instance, said.at) == ("model", "task-7", "a", "2027-01-15T08:00:00Z")
+    assert (found["by hand"].origin, found["by hand"].instance) == ("file", "b")
+    one.place.document(one.place.memory_file).unlink()
+    alone = {line.text: line for line in await blame(home, "MEMORY.md")}
+    assert (alone["of a task"].origin, alone["of a task"].instance) == ("model", "")
 
 
 def test_a_line_removed_on_one_host_is_removed_on_the_other(hosts: tuple[Host, Host]) -> None:

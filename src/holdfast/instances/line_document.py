@@ -280,6 +280,9 @@ def _stored(line: str) -> str | bytes:
 
 def _element(value: object) -> SharedLine:
     """An element, whoever made it: the same on every instance, and always one line."""
+    if isinstance(value, list) and value and isinstance(value[0], bytes):
+        raw, *rest = cast("list[object]", value)
+        value = [cast("bytes", raw).decode(errors="surrogateescape"), *rest]
     match value:
         case [str(text), int(number), str(instance), int(at_ms), str(task)]:
             found = SharedLine(text=text, number=number, instance=instance, at_ms=at_ms, task=task)
@@ -287,9 +290,6 @@ def _element(value: object) -> SharedLine:
             found = SharedLine(text=text, number=number, instance=instance, at_ms=at_ms)
         case [str(text), int(number)]:
             found = SharedLine(text=text, number=number)
-        case [bytes(raw), *_]:
-            rest = cast("list[object]", value)[1:]
-            return _element([raw.decode(errors="surrogateescape"), *rest])
         case _:
             found = SharedLine(text=str(value))
     if "\n" in found.text:
