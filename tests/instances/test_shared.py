@@ -149,6 +149,12 @@ def test_lines_that_say_nearly_the_same_are_listed_and_both_stay() -> None:
     assert len(one.settle()) == len(FIRST) + 2
 
 
+def test_a_removal_counts_where_the_document_has_the_line_in_another_place() -> None:
+    document = ["- one", "- three", "- two"]
+    found = merged_with(document, ["- one", "- three"], base=["- one", "- two", "- three"], gone=(), ours=())
+    assert found.lines == ["- one", "- three"]
+
+
 @pytest.mark.parametrize("damage", ["version", "data", "whole"])
 def test_a_damaged_update_changes_nothing(damage: str) -> None:
     one, other, _ = sides()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -48,9 +49,26 @@ def merged_with(
     A line that both have keeps its place in the document: a line that moves is removed and brought in again, and would
     come back where another instance removes it meanwhile."""
     if base is not None:
-        return lines.merge(base, file, document, key=whole_line)
+        merged = lines.merge(base, file, document, key=whole_line)
+        left = _without_removed(merged.lines, Counter(base), Counter(file), Counter(document))
+        return Merged(lines=left, duplicates=merged.duplicates, near=merged.near)
     left = [line for line in file if not gone or entry_hash(line) not in gone or key_of(line) not in ours]
     return lines.union(left, document, key=whole_line)
+
+
+def _without_removed(merged: list[str], base: Counter[str], file: Counter[str], document: Counter[str]) -> list[str]:
+    """Without the lines that the file has removed and that the document has only in another place than the base."""
+    removed = base - file
+    extra = {line: file[line] + max(0, document[line] - base[line]) for line in removed if lines.is_telling(line)}
+    found = Counter(merged)
+    surplus = Counter({line: found[line] - most for line, most in extra.items()})
+    left: list[str] = []
+    for line in merged:
+        if surplus[line] > 0:
+            surplus[line] -= 1
+        else:
+            left.append(line)
+    return left
 
 
 def whole_line(line: str) -> str:
