@@ -280,10 +280,10 @@ def _stored(line: str) -> str | bytes:
 
 def _element(value: object) -> SharedLine:
     """An element, whoever made it: the same on every instance, and always one line."""
-    if isinstance(value, list) and value and isinstance(value[0], bytes):
-        raw, *rest = cast("list[object]", value)
-        value = [cast("bytes", raw).decode(errors="surrogateescape"), *rest]
-    match value:
+    fields = cast("list[object]", value) if isinstance(value, list) else [value]
+    if fields and isinstance(fields[0], bytes):
+        fields = [fields[0].decode(errors="surrogateescape"), *fields[1:]]
+    match fields:
         case [str(text), int(number), str(instance), int(at_ms), str(task)]:
             found = SharedLine(text=text, number=number, instance=instance, at_ms=at_ms, task=task)
         case [str(text), int(number), str(instance), int(at_ms)]:
