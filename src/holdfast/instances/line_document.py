@@ -291,7 +291,7 @@ def _element(value: object) -> SharedLine:
         case [str(text), int(number)]:
             found = SharedLine(text=text, number=number)
         case _:
-            found = SharedLine(text=str(value))
+            found = SharedLine(text=str(fields))
     if "\n" in found.text:
         found.text = found.text.replace("\n", " ")
     return found
