@@ -16,7 +16,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 4
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions failovers region-loss breaks drills escapes drill-kills drill-reports drill-load far-drill level-walk fleet relay-kills relay-evictions relay-idle relay-soak relay-restores relay-liars
+.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions failovers region-loss breaks drills escapes drill-kills drill-reports drill-load far-drill level-walk fleet relay-kills relay-evictions relay-idle relay-soak relay-restores relay-liars merges bench-merge
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -126,6 +126,10 @@ backup-flips: setup ## one wrong bit in repositories, staging, streams and heads
 memory-edits: setup ## the agent and an editor write one memory file at once: no line may be lost (EDITS=10000)
 	$(BIN)/python -m holdfast_proofs.memory_edits --edits $(or $(EDITS),10000) --report build/memory-edits.json
 
+merges: setup ## five instances merge one memory under random schedules; each trap opened again is noticed (SCHEDULES=100000)
+	$(BIN)/python -m holdfast_proofs.merges --schedules $(or $(SCHEDULES),100000) --report build/merges.json
+	$(BIN)/python -m holdfast_proofs.merges --self-test --report build/merges-traps.json
+
 soak: setup ## load on real workers, one killed each second, replies lost (TASKS=n, ARGS="--journal postgres")
 	$(BIN)/python -m holdfast_proofs.soak $(if $(TASKS),--tasks $(TASKS)) --report build/soak.json $(ARGS)
 
@@ -171,6 +175,9 @@ build/peers/ready: requirements/peers.lock | setup
 	@test -x build/peers/bin/python || $(BIN)/python -m venv build/peers
 	@build/peers/bin/python -m pip install --quiet --require-hashes --only-binary :all: -r requirements/peers.lock
 	@touch $@
+
+bench-merge: setup ## merge 1 MB of memory with 10,000 edits of two instances: time, bytes on the wire, size beside the file
+	$(BIN)/python bench/merge.py $(ARGS)
 
 docs: setup ## run the examples and check the links of the documents
 	$(BIN)/python -m pytest tests/docs

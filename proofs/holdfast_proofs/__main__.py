@@ -41,6 +41,8 @@ PROOFS: dict[str, tuple[str, ...]] = {
     "drill-load": ("drill_load", "--rounds", "50"),
     "rewind": ("rewind", "--cases", "200"),
     "decisions": ("decision_races",),
+    "merges": ("merges",),
+    "merges-traps": ("merges", "--self-test"),
     "memory-edits": ("memory_edits", "--edits", "10000"),
     "soak": ("soak",),
     "relay-soak": ("relay_lab",),

@@ -51,6 +51,7 @@ AIMS = {
     "downstream": 1_950,
     "contracts": 2_050,
     "backup": 6_900,
+    "instances": 2_000,
     "app": 3_300,
     "views": 400,
     "recovery": 1_850,

@@ -154,6 +154,7 @@ READING = (
     "memory show",
     "memory search tea",
     "memory folders",
+    "memory blame",
     "journal show",
     "journal check",
     "backup schedule",

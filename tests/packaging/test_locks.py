@@ -47,7 +47,7 @@ def test_runtime_lock_holds_every_declared_dependency() -> None:
     assert declared <= pins(PROJECT / "requirements" / "runtime.lock").keys()
 
 
-@pytest.mark.parametrize("name", ["postgres", "relay"])
+@pytest.mark.parametrize("name", ["instances", "postgres", "relay"])
 def test_the_lock_of_an_extra_holds_it(name: str) -> None:
     whole = tomllib.loads((PROJECT / "pyproject.toml").read_text())
     extra = whole["project"]["optional-dependencies"][name]
@@ -58,7 +58,7 @@ def test_the_lock_of_an_extra_holds_it(name: str) -> None:
 def test_the_product_imports_only_declared_dependencies() -> None:
     """An import inside a function too: it would fail where only the wheel is installed. What an extra brings is
     imported in the one folder that the extra is for."""
-    of_extras = (("journal", "postgres"), ("relay", "server"))
+    of_extras = (("journal", "postgres"), ("relay", "server"), ("instances",))
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     declared = {re.split(r"[<>=!~\[ ;]", text)[0].lower() for text in project["dependencies"]}
     sources = PROJECT / "src" / "holdfast"

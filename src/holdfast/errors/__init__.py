@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from holdfast.errors.backup import *
     from holdfast.errors.host import *
     from holdfast.errors.identity import *
+    from holdfast.errors.instances import *
     from holdfast.errors.journal import *
     from holdfast.errors.model import *
     from holdfast.errors.relay import *
     from holdfast.errors.runtime import *
     from holdfast.errors.step import *
 
-_ROOMS = ("agent", "backup", "host", "identity", "journal", "model", "relay", "runtime", "step")
+_ROOMS = ("agent", "backup", "host", "identity", "instances", "journal", "model", "relay", "runtime", "step")
 
 
 def __getattr__(name: str) -> object:

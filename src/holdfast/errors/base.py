@@ -22,7 +22,7 @@
          |   |                       BadReference, NotDurable, StepOpen, ToolNotImportable, Misuse, NoSchema,
          |   |                       BadSecret, SecretInInput, StateHeldElsewhere, BadPlace, BadPhrase, BadShare,
          |   |                       BadSheet, BadKeyFile, ScratchRefused, ScratchTooLarge, ScratchChanging,
-         |   |                       ReportInvalid
+         |   |                       ReportInvalid, BadUpdate
          |   +- NotFound             TaskNotFound, StepNotFound, ApprovalNotFound, BlobNotFound, SecretNotFound,
          |   |                       PlaceNotFound, SnapshotNotFound, NotAnAgent, NoHandoff, LogMissing, ResultErased,
          |   |                       RescueKeyNotFound
@@ -30,7 +30,7 @@
          |   |                       SecretInUse, AgentExists, VaultExists, MovedAway, MoveRefused, KeysReplaced,
          |   |                       SignerRefused, AgentQuarantined, RescuedCopy, PlaceTaken, RepositoryMoved,
          |   |                       SnapshotExists, SnapshotsMissing, PruneRefused, RelayRefused (RelayNotAdmitted),
-         |   |                       MailRefused, MailKeyReused
+         |   |                       MailRefused, MailKeyReused, HistoryMissing
          |   +- StateUnusable        JournalDamaged, JournalNewer, JournalOlderCopy, RowsPutBack, JournalStopped,
          |   |                       JournalGone, NotAJournal, KeysMissing, KeysWrong, HighWaterDamaged, SecretsDamaged,
          |   |                       WitnessDamaged, LogDamaged, InstanceDamaged, ArbiterDamaged, VaultMissing,

@@ -212,3 +212,7 @@ class MemoryPlace:
 
     def sidecar(self, path: Path) -> Path:
         return self.private / f"{path.name}.json"
+
+    def document(self, path: Path) -> Path:
+        """What several instances share of this file."""
+        return self.private / f"{path.name}.doc"

@@ -25,8 +25,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import SequenceMatcher
@@ -95,11 +96,25 @@ def is_entry_key(key: str) -> bool:
     return not key.startswith("=")
 
 
+def mark_time(line: str) -> str:
+    """When an entry was said; empty for a line that is not ours."""
+    found = _MARKED.fullmatch(line) if MARK in line else None
+    return "" if found is None else found["at"]
+
+
+def entry_hash(line: str) -> str:
+    """By what an entry is known after it was removed, as it was; empty for a line that is not ours."""
+    if not is_entry_key(key_of(line)):
+        return ""
+    return hashlib.sha256(line.encode(errors="surrogateescape")).hexdigest()[:ID_CHARS]
+
+
 def moment(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
 NEAR_RATIO = 0.85
+NEAR_WORDS = 4
 NEAR_MAX = 100  # lines of a side that are compared, and pairs that are reported
 RECENT_MS = 24 * 3_600_000  # how long a text may have been open in an editor
 RECENT_MAX = 1_000
@@ -124,6 +139,15 @@ class Added(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     put_back_ms: int = 0
 
 
+class Gone(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """An entry (its hash) that was removed from the file, and by which write: a document that other instances share may
+    not know it yet."""
+
+    write: int
+    at_ms: int
+    entry: str
+
+
 def split(text: str) -> tuple[list[str], bool]:
     """The lines, and whether the last of them has no end: a torn tail."""
     *lines, tail = text.split("\n")
@@ -134,20 +158,21 @@ def joined(lines: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def merge(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]) -> Merged:
-    """Both sides' changes to the base."""
-    kept, mine = _changes(base, ours)
-    also_kept, others = _changes(base, theirs)
-    left = Counter(key_of(line) for gap in others for line in gap if line.strip())
+def merge(
+    base: Sequence[str], ours: Sequence[str], theirs: Sequence[str], *, key: Callable[[str], str] = key_of
+) -> Merged:
+    """Both sides' changes to the base. Lines that both added are one if their `key` is one."""
+    kept, mine = changes(base, ours)
+    also_kept, others = changes(base, theirs)
+    left = Counter(key(line) for gap in others for line in gap if line.strip())
     lines: list[str] = []
     fresh: list[str] = []
     duplicates = 0
     for at, (own, foreign) in enumerate(zip(mine, others, strict=True)):
         lines.extend(foreign)
         for line in own:
-            key = key_of(line)
-            if left[key] > 0:
-                left[key] -= 1
+            if left[key(line)] > 0:
+                left[key(line)] -= 1
                 duplicates += 1
             elif line.strip() or line not in foreign:
                 lines.append(line)
@@ -155,13 +180,13 @@ def merge(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]) -> Me
         if at < len(base) and kept[at] and also_kept[at]:
             lines.append(base[at])
     added = [line for gap in others for line in gap]
-    return Merged(lines=lines, duplicates=duplicates, near=_near(fresh, added))
+    return Merged(lines=lines, duplicates=duplicates, near=near(fresh, added))
 
 
-def union(ours: Sequence[str], theirs: Sequence[str]) -> Merged:
+def union(ours: Sequence[str], theirs: Sequence[str], *, key: Callable[[str], str] = key_of) -> Merged:
     """Every line of either side: nothing counts as removed."""
-    kept, _ = _changes(ours, theirs)
-    return merge([line for line, both in zip(ours, kept, strict=True) if both], ours, theirs)
+    kept, _ = changes(ours, theirs)
+    return merge([line for line, both in zip(ours, kept, strict=True) if both], ours, theirs, key=key)
 
 
 def unseen(recent: Collection[Added], theirs: Collection[str], *, now_ms: int) -> tuple[set[str], set[str]]:
@@ -188,7 +213,7 @@ def shortened(recent: Sequence[Added], *, now_ms: int) -> list[Added]:
     return [one for one in recent if now_ms - one.at_ms < RECENT_MS][-RECENT_MAX:]
 
 
-def _changes(base: Sequence[str], side: Sequence[str]) -> tuple[list[bool], list[list[str]]]:
+def changes(base: Sequence[str], side: Sequence[str]) -> tuple[list[bool], list[list[str]]]:
     """Which lines of the base the side has kept, and what it has put before each and at the end."""
     kept = [False] * len(base)
     gaps: list[list[str]] = [[] for _ in range(len(base) + 1)]
@@ -197,16 +222,47 @@ def _changes(base: Sequence[str], side: Sequence[str]) -> tuple[list[bool], list
     for at in (*range(head), *range(len(base) - tail, len(base))):
         kept[at] = True
     old, new = base[head : len(base) - tail], side[head : len(side) - tail]
-    if not old or not new:
-        gaps[head].extend(new)
-        return kept, gaps
-    matcher = SequenceMatcher(None, old, new, autojunk=False)
-    for what, low, high, first, last in matcher.get_opcodes():
-        if what == "equal":
-            kept[head + low : head + high] = [True] * (high - low)
-        else:
-            gaps[head + low].extend(new[first:last])
+    low = first = 0
+    for at, where in (*_matches(old, new), (len(old), len(new))):
+        gaps[head + low].extend(new[first:where])
+        if at < len(old):
+            kept[head + at] = True
+        low, first = at + 1, where + 1
     return kept, gaps
+
+
+def _matches(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Pairs of equal lines, both rising. Lines that each side has once come first, so that the time that this takes
+    grows with the number of lines and not with its square; the lines between two of them are compared one by one."""
+    low = first = 0
+    for at, where in (*_anchors(old, new), (len(old), len(new))):
+        if low < at and first < where and (at - low > 1 or where - first > 1 or old[low] == new[first]):
+            matcher = SequenceMatcher(None, old[low:at], new[first:where], autojunk=False)
+            for one, other, size in matcher.get_matching_blocks():
+                yield from ((low + one + more, first + other + more) for more in range(size))
+        if at < len(old):
+            yield at, where
+        low, first = at + 1, where + 1
+
+
+def _anchors(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
+    """Lines that each side has exactly once and that say something, as many as are in the same order on both."""
+    counts, others = Counter(filter(is_telling, old)), Counter(filter(is_telling, new))
+    places = {line: at for at, line in enumerate(new) if others[line] == 1}
+    pairs = [(at, places[line]) for at, line in enumerate(old) if counts[line] == 1 and line in places]
+    ends: list[int] = []  # the smallest place at which a rising run of each length ends
+    runs: list[int] = []
+    for _, where in pairs:
+        length = bisect_left(ends, where)
+        ends[length : length + 1] = [where]
+        runs.append(length)
+    found: list[tuple[int, int]] = []
+    wanted = len(ends) - 1
+    for pair, length in zip(reversed(pairs), reversed(runs), strict=True):
+        if length == wanted:
+            found.append(pair)
+            wanted -= 1
+    return found[::-1]
 
 
 def _common(base: Sequence[str], side: Sequence[str], place: Callable[[int], int]) -> int:
@@ -216,16 +272,25 @@ def _common(base: Sequence[str], side: Sequence[str], place: Callable[[int], int
     return count
 
 
-def _near(ours: Sequence[str], theirs: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def near(ours: Sequence[str], theirs: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Pairs of lines that say nearly the same."""
     found: list[tuple[str, str]] = []
-    told = [(line, read(line).text.casefold()) for line in theirs[:NEAR_MAX] if is_telling(line)]
+    told = [(line, *_said(line)) for line in theirs[:NEAR_MAX] if is_telling(line)]
     for line in ours[:NEAR_MAX]:
-        text = read(line).text.casefold()
-        for other, said in told:
+        text, words = _said(line)
+        for other, said, others in told:
+            # Comparing letters takes long: two long lines without common words are not nearly the same.
+            if min(len(words), len(others)) >= NEAR_WORDS and 2 * len(words & others) < max(len(words), len(others)):
+                continue
             matcher = SequenceMatcher(None, text, said, autojunk=False)
             if is_telling(line) and matcher.quick_ratio() >= NEAR_RATIO <= matcher.ratio():
                 found.append((line, other))
     return tuple(found[:NEAR_MAX])
+
+
+def _said(line: str) -> tuple[str, set[str]]:
+    text = read(line).text.casefold()
+    return text, set(text.split())
 
 
 _DAY = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])", re.ASCII)

@@ -47,7 +47,8 @@ from holdfast.journal.contract import Journal, KeptRemark, Remark, RemarkTo
 from holdfast.layout.agent_home import MEMORY_FILE, MemoryPlace
 from holdfast.memory import lines, sidecar
 from holdfast.memory.exchange import exchange, is_taken, left_asides, put_down, read_quiet
-from holdfast.memory.lines import Added, Merged, day_of, entry_id, heading, key_of, rendered
+from holdfast.memory.lines import Added, Gone, Merged, day_of, entry_id, heading, key_of, rendered
+from holdfast.memory.shared_lines import SharedLines, Start, merged_with
 
 ROUNDS_MAX = 1_000  # an editor that saves each time we do; each round waits a little longer
 ROUND_WAIT_S = 0.002
@@ -55,6 +56,7 @@ ROUND_WAIT_MAX_S = 0.1
 LOCK_WAIT_S = 30.0
 LOCK_LOOK_S = 0.005
 ASIDES_MAX = 100  # looked at in one pass
+UNSURE_MAX = 100
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,11 +73,14 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     left: int = 0  # asides that a process still has open: to be looked at again
     was_gone: bool = False
     torn: bool = False
+    unsure: tuple[str, ...] = ()  # lines that one side of a merge had, where it was not known which side changed
     at_ms: int = 0
 
     @property
     def worth_telling(self) -> bool:
-        return bool(self.put_back or self.removed or self.near or self.joined or self.was_gone or self.torn)
+        return bool(
+            self.put_back or self.removed or self.near or self.joined or self.was_gone or self.torn or self.unsure
+        )
 
 
 @contextmanager
@@ -108,8 +113,16 @@ def write_file(place: MemoryPlace, path: Path, new: Sequence[str], *, heading: S
     return _Pass(place, path, heading=heading, now_ms=now_ms).run(new)
 
 
+def merge_file(place: MemoryPlace, path: Path, shared: SharedLines, *, now_ms: int) -> Written:
+    """Give the file what other instances have changed, and the document what was changed in the file. Hold the place's
+    lock, and report what it did (`keep_report`). Raises as `write_file` does."""
+    return _Pass(place, path, heading=(), now_ms=now_ms, shared=shared).run(())
+
+
 class _Pass:
-    def __init__(self, place: MemoryPlace, path: Path, *, heading: Sequence[str], now_ms: int) -> None:
+    def __init__(
+        self, place: MemoryPlace, path: Path, *, heading: Sequence[str], now_ms: int, shared: SharedLines | None = None
+    ) -> None:
         self._place = place
         self._path = path
         self._heading = heading
@@ -117,6 +130,9 @@ class _Pass:
         self._state = sidecar.load_state(place.sidecar(path))
         self._recent = {one.key: one for one in self._state.recent}
         self._write = self._state.write
+        self._gone = {one.entry: one for one in self._state.gone}
+        self._shared = shared
+        self._start: Start | None = None
         self._asides: list[tuple[Path, bytes]] = []  # whose content is taken
         self._told = Written(file=str(path.relative_to(place.folder)), at_ms=now_ms)
 
@@ -125,9 +141,12 @@ class _Pass:
         # What we wrote before and a save from before it lacks is put back by the merge, not added once more: another
         # process may have read the same remarks and come first.
         known = {key_of(line) for line in (*theirs, *lines.split(self._state.base or "")[0])}
-        fresh = [line for line in new if key_of(line) not in known]
+        # Nor an entry that a person removed: it may have come from another instance before the journal's row was read.
+        fresh = [line for line in new if key_of(line) not in known and lines.entry_hash(line) not in self._gone]
+        if self._shared is not None:
+            self._begin(self._shared)
         merged = self._join_asides(self._merged(theirs, fresh))
-        if merged and not any(line.strip() for line in theirs):
+        if self._heading and merged and not any(line.strip() for line in theirs):
             merged = [*self._heading, *(line for line in merged if line not in self._heading)]
         self._tell(added=len(fresh))
         if self._raw is None and not merged:
@@ -147,21 +166,39 @@ class _Pass:
         self._tell(torn=torn)
         return found
 
+    def _begin(self, shared: SharedLines) -> None:
+        base = None if self._state.base is None else lines.split(self._state.base)[0]
+        gone = {one.entry: one.write for one in self._gone.values()}
+        self._start = shared.begin(base, self._state.write, gone, self._recent.keys())
+        self._tell(near=self._start.near)
+
     def _merged(self, theirs: list[str], fresh: Sequence[str]) -> list[str]:
         """Theirs and ours, at the version of our last write."""
+        if self._start is not None:
+            return self._merge(self._start.base, self._start.lines, theirs)
         if self._state.base is None:
             return [*theirs, *fresh]
         base, _ = lines.split(self._state.base)
         return self._merge(base, [*base, *fresh], theirs)
 
-    def _merge(self, base: list[str], ours: list[str], theirs: list[str]) -> list[str]:
+    def _merge(self, base: list[str] | None, ours: list[str], theirs: list[str]) -> list[str]:
+        """`base` is None where it is not known what both had: then nothing counts as removed."""
         back, removed = lines.unseen(self._recent.values(), {key_of(line) for line in theirs}, now_ms=self._now_ms)
         for key in removed:
             del self._recent[key]
+        for line in base or ():
+            if key_of(line) in removed and (entry := lines.entry_hash(line)):
+                self._gone[entry] = Gone(write=self._write + 1, at_ms=self._now_ms, entry=entry)
         shown = {key_of(line) for line in ours} & back
         for key in shown:
             self._recent[key] = msgspec.structs.replace(self._recent[key], put_back_ms=self._now_ms)
-        merged = lines.merge([line for line in base if key_of(line) not in back], ours, theirs)
+        base = None if base is None else [line for line in base if key_of(line) not in back]
+        if self._start is not None:
+            merged = merged_with(ours, theirs, base=base, gone=self._start.gone, ours=self._recent.keys())
+            if base is None:
+                self._tell(unsure=tuple(sorted(set(ours) ^ set(theirs)))[:UNSURE_MAX])
+        else:
+            merged = lines.merge(base or (), ours, theirs)
         self._count(merged)
         self._tell(put_back=self._told.put_back + len(shown), removed=self._told.removed + len(removed))
         return merged.lines
@@ -185,6 +222,7 @@ class _Pass:
         if folder.is_symlink() or not folder.is_dir():  # one that a person has made keeps its mode
             ensure_private_folder(folder)
         base = theirs if self._state.base is None else lines.split(self._state.base)[0]
+        base = base if self._start is None else self._start.base or theirs
         expected = self._raw
         for number in range(ROUNDS_MAX):
             data = lines.joined(merged).encode(errors="surrogateescape")
@@ -219,9 +257,21 @@ class _Pass:
 
     def _finish(self, merged: Sequence[str]) -> None:
         recent = lines.shortened(list(self._recent.values()), now_ms=self._now_ms)
-        state = sidecar.State(base=lines.joined(merged), write=self._write, recent=tuple(recent))
+        base = lines.joined(merged)
+        there = {lines.entry_hash(line) for line in merged} if self._gone else set[str]()
+        gone = [one for one in self._gone.values() if one.entry not in there]
+        if base != self._state.base and self._write == self._state.write:
+            self._write += 1  # what an edit alone has changed counts as well: a document tells by it which is newer
+        state = sidecar.State(
+            base=base,
+            write=self._write,
+            recent=tuple(recent),
+            gone=tuple(one for one in gone if self._now_ms - one.at_ms < lines.RECENT_MS)[-lines.RECENT_MAX :],
+        )
         if state != self._state:
             sidecar.save_state(self._place.sidecar(self._path), state)
+        if self._shared is not None:
+            self._shared.finish(merged, self._write, self._recent.keys())
         self._tell(left=sum(not put_down(aside, taken) for aside, taken in self._asides))
 
     def _count(self, merged: Merged) -> None:
@@ -306,7 +356,7 @@ def write_remarks(
         if journal_id and (journal_id != known.journal_id or newest.number > known.number):
             position = sidecar.Position(journal_id=journal_id, number=newest.number, link=newest.link.hex())
             sidecar.save_position(place.position, position)
-        _keep_report(place, told)
+        keep_report(place, told)
     return told
 
 
@@ -334,7 +384,7 @@ def sweep_asides(place: MemoryPlace, now_ms: int) -> list[Written]:
             days = {name[:10] for name in asides if not name.startswith(f"{MEMORY_FILE}.")}
             days |= {day_of(now_ms, back=back) for back in (0, 1)}
             passes = [_write(place, day, (), now_ms) for day in ("", *sorted(days))]
-            _keep_report(place, passes)
+            keep_report(place, passes)
         told += passes
         if not any(one.left for one in passes):
             break
@@ -363,5 +413,5 @@ def _write(place: MemoryPlace, day: str, lines: Sequence[str], now_ms: int) -> W
         raise MemoryFileBusy(f"Holdfast could not write {path}: {error}") from error
 
 
-def _keep_report(place: MemoryPlace, told: Sequence[Written]) -> None:
+def keep_report(place: MemoryPlace, told: Sequence[Written]) -> None:
     sidecar.add_reports(place.report, [msgspec.to_builtins(one) for one in told if one.worth_telling])

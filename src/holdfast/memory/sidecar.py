@@ -18,7 +18,7 @@ from typing import cast
 import msgspec
 
 from holdfast.host.private_files import write_atomically
-from holdfast.memory.lines import Added
+from holdfast.memory.lines import Added, Gone
 
 FORMAT = 1
 REPORTS_MAX = 200
@@ -32,6 +32,7 @@ class State:
     base: str | None = None
     write: int = 0  # counts our writes
     recent: tuple[Added, ...] = field(default=())
+    gone: tuple[Gone, ...] = field(default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +51,16 @@ def load_state(path: Path) -> State:
         if not isinstance(base, str):
             return State()
         recent = msgspec.convert(fields["recent"], tuple[Added, ...])
-        return State(base=base, write=msgspec.convert(fields["write"], int), recent=recent)
+        gone = msgspec.convert(fields.get("gone", ()), tuple[Gone, ...])
+        return State(base=base, write=msgspec.convert(fields["write"], int), recent=recent, gone=gone)
     except (KeyError, msgspec.ValidationError):
         return State()
 
 
 def save_state(path: Path, state: State) -> None:
     recent = msgspec.to_builtins(state.recent)
-    _save(path, {"base": state.base, "write": state.write, "recent": recent})
+    gone = {"gone": msgspec.to_builtins(state.gone)} if state.gone else {}
+    _save(path, {"base": state.base, "write": state.write, "recent": recent, **gone})
 
 
 def load_position(path: Path) -> Position:

@@ -65,6 +65,23 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("day", metavar="DAY", nargs="?", default="", help="print this day's log (default: MEMORY.md)")
     add_flag(parser, "--start", "the summary that an agent gets when it starts")
     add_options(parser, "--home", "--json")
+    parser = new_verb(verbs, "blame", run_blame).help("""who brought each line in
+
+        Print MEMORY.md or the log of a day with the origin of each line. The instance is known only if several
+        instances share the memory. An empty field means that it is not known.
+        columns:
+          line      line number
+          origin    who said it; file: written by hand
+          at        when, if known
+          task      the task that said it, if known
+          instance  the instance that brought the line in, if known
+          text      the line
+        examples:
+          holdfast memory blame
+          holdfast memory blame 2026-11-15 --json
+        """)
+    parser.add_argument("day", metavar="DAY", nargs="?", default="", help="of this day's log (default: MEMORY.md)")
+    add_options(parser, "--home", "--json")
     parser = new_verb(verbs, "folders", run_folders).help("""which folders hold the memory
 
         List the folders into which Holdfast writes this agent's memory; with a journal that several hosts share, each
@@ -124,6 +141,23 @@ def run_search(args: argparse.Namespace) -> int:
         talk(f"NOT SEARCHED: {one.file}: {one.why}")
         if one.hint:
             talk(f"hint: {one.file}: {one.hint}")
+    return 0
+
+
+def run_blame(args: argparse.Namespace) -> int:
+    import asyncio
+
+    from holdfast.app.blame import blame
+    from holdfast.layout.agent_home import DAYS, MEMORY_FILE
+    from holdfast.memory.lines import check_day
+
+    name = f"{DAYS}/{check_day(args.day)}.md" if args.day else MEMORY_FILE
+    found = asyncio.run(blame(home_of(args), name))
+    if args.json:
+        print_json({"file": name, "lines": found})
+        return 0
+    rows = [(str(one.line), one.origin, one.at, one.task, one.instance, one_line(one.text)) for one in found]
+    print_table(("line", "origin", "at", "task", "instance", "text"), rows, empty=f"{name} has no line")
     return 0
 
 

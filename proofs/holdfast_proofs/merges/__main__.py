@@ -1,0 +1,88 @@
+"""`python -m holdfast_proofs.merges`: random schedules of five instances that share a memory file.
+
+Ends with 1 where a promise broke, and prints the seed that shows it; with `--self-test` where a trap that was opened
+again went unnoticed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+
+from holdfast_proofs.merges.campaign import breaches_of, find_breach, find_first
+from holdfast_proofs.merges.faults import FAULTS
+from holdfast_proofs.runner import Proof, Result, at_least_one
+
+SCHEDULES = 100_000
+CHUNK = 500
+TELL_EVERY = 10_000
+SELF_TEST_SCHEDULES = 3_000
+FINDINGS_MAX = 20
+
+
+def _run(given: argparse.Namespace) -> Result:
+    if given.seed is not None:
+        why = find_breach(given.seed)
+        return Result(green=not why, figures={"breach": why}, summary=why or "holds")
+    if given.self_test:
+        return _self_test(given)
+    began, done, broken = time.monotonic(), 0, list[tuple[int, str]]()
+    last = given.first + given.schedules
+    chunks = [range(at, min(at + CHUNK, last)) for at in range(given.first, last, CHUNK)]
+    with _pool() as pool:
+        for chunk, found in zip(chunks, pool.map(breaches_of, chunks), strict=True):
+            broken += found
+            done += len(chunk)
+            if done % TELL_EVERY == 0:
+                print(f"{done:,} schedules", file=sys.stderr, flush=True)
+    seconds = round(time.monotonic() - began, 1)
+    return Result(
+        green=not broken,
+        figures={"schedules": done, "broken": len(broken), "findings": broken[:FINDINGS_MAX], "seconds": seconds},
+        findings=[f"seed {seed}: {why}" for seed, why in broken[:FINDINGS_MAX]],
+        again="--seed SEED",
+        summary=f"{done:,} schedules of 5 instances, {len(broken)} broken, {seconds} s on {os.cpu_count()} cores",
+    )
+
+
+def _self_test(given: argparse.Namespace) -> Result:
+    names = [given.fault] if given.fault else list(FAULTS)
+    with _pool() as pool:
+        found = dict(zip(names, pool.map(find_first, names, [SELF_TEST_SCHEDULES] * len(names)), strict=True))
+    told = [f"{name}: {'NOT NOTICED' if one is None else f'seed {one[0]}: {one[1]}'}" for name, one in found.items()]
+    missed = [name for name, one in found.items() if one is None]
+    return Result(
+        green=not missed,
+        figures=found,
+        findings=told,
+        again="--self-test --fault NAME",
+        summary=f"{len(found) - len(missed)} of {len(found)} traps that were opened again were noticed",
+    )
+
+
+def _pool() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(max_workers=os.cpu_count(), mp_context=multiprocessing.get_context("spawn"))
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--schedules", type=at_least_one, default=SCHEDULES, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--seed", type=int, help="one schedule")
+    parser.add_argument("--self-test", action="store_true", help="open each trap again: it must be noticed")
+    parser.add_argument("--fault", choices=list(FAULTS), help="with --self-test: only this one")
+
+
+PROOF = Proof(
+    name="merges",
+    purpose="Try the merge of memory files under random schedules of five instances.",
+    add_options=_options,
+    run=_run,
+)
+main = PROOF.main
+
+if __name__ == "__main__":
+    sys.exit(main())

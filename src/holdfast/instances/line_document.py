@@ -1,0 +1,310 @@
+"""A list of lines that several instances change at once and that ends the same everywhere.
+
+Loro (a CRDT) keeps the list; nothing outside of this module knows that. One element is one whole line with who
+brought it in: a merge keeps or removes lines, and never cuts inside one. What is true at all times:
+
+- Two documents that know the same changes show the same lines, whatever the order in which they learned them.
+- A line is gone only where an instance that showed it removed it. A line that was brought in elsewhere meanwhile,
+  with the same words, stays.
+- An entry (a line with an id of ours) that was removed or edited stays away as it was, also where another instance
+  writes it from the same journal later: its hash is kept in `gone`. Only a person who puts the line back ends that.
+- Two instances that bring in the same line at once show it once. Each element has a number: how many such lines its
+  file had already. Elements with equal words and number are one line, shown at the first place. So a file in which a
+  person wrote a line twice on purpose keeps both. Lines of under four characters are never taken for one.
+  Nothing is removed for that: which of them shows is decided when the lines are read.
+
+Traps of the library, each closed here and by a test:
+
+- A peer id that is used twice mangles both sides without an error. Every document that is opened gets a new one.
+- Two documents that are made from one file would hold every line twice. The first changes are made under a peer id
+  that is a hash of the lines: equal files make equal changes, which merge into one.
+- The library raises BaseException itself, and silently replaces bytes that are not UTF-8: `_refusing`, `_stored`.
+- It silently ignores a copy without early history whose beginning it does not know, and refuses changes that build on
+  history which it no longer has: both are `HistoryMissing` here, and the caller takes the whole copy (`shared.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from loro import ExportMode, LoroDoc, VersionVector
+
+from holdfast.errors import BadUpdate, HistoryMissing
+from holdfast.memory.lines import changes, entry_hash, is_telling, key_of
+
+if TYPE_CHECKING:
+    from loro import LoroValue
+
+Version = bytes  # which changes a document knows; opaque outside of this module
+LINES, GONE = "lines", "gone"
+NOTHING: Version = VersionVector().encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Author:
+    """Who changes a document. `ours`: keys of lines that Holdfast brought into the file by itself; `tasks`: which task
+    said an entry, by its id."""
+
+    instance: str
+    at_ms: int
+    ours: Collection[str] = ()
+    tasks: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(slots=True, kw_only=True)
+class SharedLine:
+    """A line, and who brought it in. An empty `instance`: it was there before the instances shared the file."""
+
+    text: str
+    number: int = 0
+    instance: str = ""
+    at_ms: int = 0
+    task: str = ""
+    places: list[int] = field(default_factory=list[int])  # its elements
+
+
+class LineDocument:
+    """See the head of the module. Not safe for several threads."""
+
+    def __init__(self, data: bytes | None = None) -> None:
+        """With new peer id: never continue one that was stored. Raises BadUpdate."""
+        self._doc = LoroDoc()
+        self._read: tuple[list[SharedLine], list[SharedLine]] | None = None  # what was read of this version
+        if data is not None:
+            with _refusing():
+                self._doc.import_(data)
+
+    @classmethod
+    def from_lines(cls, lines: Sequence[str]) -> LineDocument:
+        """The document of a file that no instance has shared yet; equal lines make equal documents."""
+        if not lines:
+            return cls()
+        text = "\n".join(lines).encode(errors="surrogateescape")
+        first = LoroDoc()
+        first.peer_id = int.from_bytes(hashlib.sha256(b"holdfast/genesis/1\0" + text).digest()[:8]) >> 1
+        found, used = first.get_list(LINES), dict[str, int]()
+        for line in lines:
+            used[line] = used.get(line, -1) + 1
+            found.push([_stored(line), used[line]])
+        first.commit()
+        return cls(first.export(ExportMode.Snapshot()))
+
+    def lines(self) -> list[str]:
+        return [one.text for one in self.shown()]
+
+    def shown(self) -> list[SharedLine]:
+        """The lines that a file shows, with who brought them in."""
+        return self._look()[1]
+
+    def change_to(self, lines: Sequence[str], author: Author, *, known: LineDocument | None = None) -> bool:
+        """Bring in and remove lines, so that these are shown; whether anything had to change.
+        An entry that was removed stays away where `author.ours` has it. `known`: another document of the same file,
+        which knows who brought in some of the lines, and what was removed."""
+        (elements, shown), gone = self._look(), self.gone()
+        if gone:
+            lines = [line for line in lines if entry_hash(line) not in gone or key_of(line) not in author.ours]
+        before = () if known is None else known.shown()
+        also_gone = frozenset[str]() if known is None else known.gone() - gone
+        if [one.text for one in shown] == list(lines) and not also_gone:
+            return False
+        kept, gaps = changes([one.text for one in shown], lines)
+        stay = [one for one, stays in zip(shown, kept, strict=True) if stays]
+        removed = [one for one, stays in zip(shown, kept, strict=True) if not stays]
+        deletes = {place for one in removed for place in one.places}
+        deletes |= {at for at, one in enumerate(elements) if gone and entry_hash(one.text) in gone}
+        new = _numbered(stay, (*removed, *before), gaps, author)
+        inserts = {shown[at].places[0] if at < len(shown) else len(elements): gap for at, gap in new.items()}
+        self._read = None
+        with _refusing():
+            found = self._doc.get_list(LINES)
+            for place in sorted(deletes | inserts.keys(), reverse=True):
+                if place in deletes:
+                    found.delete(place, 1)
+                for at, value in enumerate(inserts.get(place, ())):
+                    found.insert(place + at, value)
+            self._note_gone(
+                {entry_hash(one.text) for one in removed} | also_gone, {entry_hash(line) for line in lines}, gone
+            )
+            self._doc.commit()
+        return True
+
+    def forget(self, entries: Collection[str]) -> None:
+        """These entries (hashes) were removed from the file before the document knew them."""
+        self._read = None
+        with _refusing():
+            for entry in set(entries) - self.gone():
+                self._doc.get_map(GONE).insert(entry, True)
+            self._doc.commit()
+
+    def _note_gone(self, removed: set[str], there: set[str], gone: frozenset[str]) -> None:
+        notes = self._doc.get_map(GONE)
+        for mark in removed - there - {""}:
+            notes.insert(mark, True)
+        for mark in there & gone:
+            notes.delete(mark)
+
+    def version(self) -> Version:
+        return self._doc.oplog_vv.encode()
+
+    def knows(self, version: Version) -> bool:
+        with _refusing():
+            return self._doc.oplog_vv.includes_vv(VersionVector.decode(version))
+
+    def begins_after(self, version: Version) -> bool:
+        """Whether the history that is kept here begins after that version."""
+        with _refusing():
+            if not self._doc.is_shallow():
+                return False
+            # `shallow_since_vv` is one change less: at that version the library shows the lines of the beginning.
+            begin = self._doc.frontiers_to_vv(self._doc.shallow_since_frontiers)
+            return begin is None or not VersionVector.decode(version).includes_vv(begin)
+
+    def lines_at(self, version: Version) -> list[str]:
+        """The lines as they were then. Raises HistoryMissing."""
+        if version == self.version():
+            return self.lines()
+        if self.begins_after(version) or not self.knows(version):
+            raise HistoryMissing("the document no longer has this version, or does not have it yet")
+        with _refusing():
+            self._doc.checkout(self._doc.vv_to_frontiers(VersionVector.decode(version)))
+            self._read = None
+            try:
+                return self.lines()
+            finally:
+                self._read = None
+                self._doc.checkout_to_latest()
+
+    def changes_since(self, version: Version) -> bytes:
+        """What a document of that version lacks. Raises HistoryMissing, BadUpdate."""
+        if self.begins_after(version):
+            raise HistoryMissing("the history since this version is no longer kept")
+        with _refusing():
+            return self._doc.export(ExportMode.Updates(VersionVector.decode(version)))
+
+    def take(self, changes: bytes) -> bool:
+        """Take in changes of another document; whether they were all taken. False: changes before them are missing,
+        and have to be sent again with them.
+        Raises BadUpdate, HistoryMissing: they build on history that is no longer kept here; nothing has changed."""
+        self._read = None
+        with _refusing():
+            return self._doc.import_(changes).pending is None
+
+    def copy(self, *, keep_from: Version | None = None) -> bytes:
+        """The whole document as bytes; with `keep_from`, without the history before that version."""
+        with _refusing():
+            if keep_from is None or self.begins_after(keep_from) or keep_from == NOTHING:
+                return self._doc.export(ExportMode.Snapshot())
+            version = VersionVector.decode(keep_from).intersection(self._doc.oplog_vv)
+            return self._doc.export(ExportMode.ShallowSnapshot(self._doc.vv_to_frontiers(version)))
+
+    def _look(self) -> tuple[list[SharedLine], list[SharedLine]]:
+        """The elements, and the lines that they show. Read once for each version; not to be changed."""
+        if self._read is None:
+            values = cast("list[object]", self._doc.get_list(LINES).get_value())
+            elements = [_element(value) for value in values]
+            self._read = elements, _shown(elements, self.gone())
+        return self._read
+
+    def gone(self) -> frozenset[str]:
+        """The hashes of the entries that were removed."""
+        return frozenset(cast("dict[str, object]", self._doc.get_map(GONE).get_value()))
+
+
+def common(one: Version, other: Version) -> Version:
+    """What both know. Raises BadUpdate."""
+    with _refusing():
+        return VersionVector.decode(one).intersection(VersionVector.decode(other)).encode()
+
+
+def rank_of(version: Version) -> tuple[object, ...]:
+    """Of two versions, the one that knows more changes is the greater one; two that differ are never equal.
+    Raises BadUpdate."""
+    with _refusing():
+        spans = VersionVector.decode(version).to_spans().inner()
+    return sum(end for _, end in spans.values()), sorted(spans.items())
+
+
+def _shown(elements: Sequence[SharedLine], gone: Collection[str]) -> list[SharedLine]:
+    groups: dict[tuple[str, int], SharedLine] = {}
+    found: list[SharedLine] = []
+    for place, line in enumerate(elements):
+        if gone and entry_hash(line.text) in gone:
+            continue
+        known = groups.setdefault((line.text, line.number), line) if is_telling(line.text) else line
+        if known is line:
+            found.append(line)
+        known.places.append(place)
+    return found
+
+
+def _numbered(
+    stay: Sequence[SharedLine], before: Sequence[SharedLine], gaps: Sequence[Sequence[str]], author: Author
+) -> dict[int, list[list[LoroValue]]]:
+    """The new elements by the gap that they fill. A line that was there `before`, in another place or another document,
+    keeps its number and who brought it in."""
+    used = {(one.text, one.number) for one in stay}
+    moved: dict[str, list[SharedLine]] = {}
+    for one in before:
+        moved.setdefault(one.text, []).append(one)
+    found: dict[int, list[list[LoroValue]]] = {}
+    for at, gap in enumerate(gaps):
+        for text in gap:
+            free = [one for one in moved.get(text, ()) if (text, one.number) not in used]
+            line = free[0] if free else _brought(text, author)
+            number = line.number
+            while (text, number) in used:
+                number += 1
+            used.add((text, number))
+            value: list[LoroValue] = [_stored(text), number, line.instance, line.at_ms]
+            found.setdefault(at, []).append([*value, line.task] if line.task else value)
+    return found
+
+
+def _brought(text: str, author: Author) -> SharedLine:
+    task = author.tasks.get(key_of(text), "")
+    return SharedLine(text=text, instance=author.instance, at_ms=author.at_ms, task=task)
+
+
+def _stored(line: str) -> str | bytes:
+    """The library would replace what is not UTF-8."""
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return line.encode(errors="surrogateescape")
+    return line
+
+
+def _element(value: object) -> SharedLine:
+    """An element, whoever made it: the same on every instance, and always one line."""
+    fields = cast("list[object]", value) if isinstance(value, list) else [value]
+    if fields and isinstance(fields[0], bytes):
+        fields = [fields[0].decode(errors="surrogateescape"), *fields[1:]]
+    match fields:
+        case [str(text), int(number), str(instance), int(at_ms), str(task)]:
+            found = SharedLine(text=text, number=number, instance=instance, at_ms=at_ms, task=task)
+        case [str(text), int(number), str(instance), int(at_ms)]:
+            found = SharedLine(text=text, number=number, instance=instance, at_ms=at_ms)
+        case [str(text), int(number)]:
+            found = SharedLine(text=text, number=number)
+        case _:
+            found = SharedLine(text=str(fields))
+    if "\n" in found.text:
+        found.text = found.text.replace("\n", " ")
+    return found
+
+
+@contextmanager
+def _refusing() -> Generator[None]:
+    """The library's own errors are BaseException itself, or a panic of it; others pass."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error) is BaseException and "shallow" in str(error):
+            raise HistoryMissing(f"the changes build on history that is no longer kept here: {error}") from error
+        if type(error) is BaseException or type(error).__name__ == "PanicException":
+            raise BadUpdate(f"the changes to the document cannot be read: {error}") from error
+        raise

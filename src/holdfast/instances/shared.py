@@ -1,0 +1,305 @@
+"""One memory file of several instances: the document behind it, and what the instances send each other about it.
+
+The file stays the truth for people. Each pass over it (`memory/projection.py`) asks `begin` what the document says,
+merges that with the file at the version that its last write left, writes the file, and gives the lines back to
+`finish`. So an edit is compared with the text that was there when it was made, never with what has arrived since.
+
+Any `Update` may be lost, come twice, late or in any order: it says which version its sender knows, so every sender
+knows what each other instance still lacks, and sends that again until it is known. Compaction drops only history that
+every enrolled instance knows.
+
+An instance may still lack dropped history: it was restored from an old backup. Then neither side can take the other's
+changes. The one that knows less takes the whole document of the other instead, and merges its own lines into it, at
+the last version that both knew (`_rejoin`). Where there is none, every line of both sides stays; what was removed on
+the other side meanwhile comes back then, and the caller reports it.
+
+An instance whose document is lost makes none from its file, because other instances may have removed lines of it: it
+asks for a whole document. Only if every enrolled instance says that it has none, the first of them makes one (`found`).
+
+The order on disk: an update is taken and the document stored before the version is told to others; the file; its
+sidecar; then the document with the version that the file shows. A crash between any two of them leaves a sidecar that
+is newer than the document says, which `begin` makes up for, or a document with changes that the file does not show yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from holdfast.errors import BadUpdate, HistoryMissing
+from holdfast.instances.line_document import NOTHING, Author, LineDocument, SharedLine, Version, common, rank_of
+from holdfast.memory import lines
+from holdfast.memory.shared_lines import Start, whole_line
+
+FORMAT = 1
+
+
+class Update(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one instance tells others about one file. `version`: what its stored document knows."""
+
+    instance: str
+    file: str
+    version: bytes
+    data: bytes = b""
+    whole: bool = False  # data is the whole document, not changes
+    wants_whole: bool = False  # the sender cannot take changes
+
+
+class _Header(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
+    write: int
+    shown: str  # the version that the file shows, in hex; empty: not known
+    lines: str  # the hash of the lines that the file shows
+    base: list[str] | None  # these lines, where the document does not have that version
+    known: dict[str, str]  # by instance: the version that it told last
+    digest: str  # of the document that follows
+
+
+@dataclass(slots=True, kw_only=True)
+class _Shown:
+    """What the file showed after the last pass: the number of its sidecar, and a version or lines."""
+
+    write: int = 0
+    version: Version | None = None
+    digest: str = ""  # of its lines: to compare them without going back to that version
+    base: list[str] | None = None
+
+
+class SharedDocument:
+    """See the head of the module."""
+
+    def __init__(self, *, instance: str, file: str, document: LineDocument | None = None) -> None:
+        self.instance = instance
+        self.file = file
+        self.document = document
+        self.known: dict[str, Version] = {}
+        self.wants_whole = document is None
+        self._asked: set[str] = set()  # who wants the whole document
+        self._shown = _Shown()
+
+    @classmethod
+    def load(cls, data: bytes, *, instance: str, file: str) -> SharedDocument:
+        """From what `stored` gave. Raises BadUpdate."""
+        head, _, rest = data.partition(b"\n")
+        try:
+            # A file that is not UTF-8 has lone surrogates in its text: msgspec refuses them.
+            header = msgspec.convert(json.loads(head), _Header)
+            known = {name: bytes.fromhex(version) for name, version in header.known.items()}
+            version = bytes.fromhex(header.shown) if header.shown else None
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise BadUpdate(f"the stored document of {file} cannot be read: {error}") from error
+        if header.format != FORMAT or hashlib.sha256(rest).hexdigest() != header.digest:
+            raise BadUpdate(f"the stored document of {file} is damaged, or was written by a newer version")
+        found = cls(instance=instance, file=file, document=LineDocument(rest))
+        found.known = known
+        found._shown = _Shown(write=header.write, version=version, digest=header.lines, base=header.base)
+        return found
+
+    def stored(self) -> bytes:
+        rest = self._document.copy()
+        header = _Header(
+            format=FORMAT,
+            write=self._shown.write,
+            shown=(self._shown.version or b"").hex(),
+            lines=self._shown.digest,
+            base=self._shown.base,
+            known={name: version.hex() for name, version in self.known.items()},
+            digest=hashlib.sha256(rest).hexdigest(),
+        )
+        return json.dumps(msgspec.structs.asdict(header)).encode() + b"\n" + rest
+
+    # --- the file -----------------------------------------------------------------------------
+
+    def may_found(self, enrolled: Collection[str]) -> bool:
+        """Whether this instance makes the first document: none has one, and it is the first of them."""
+        others = set(enrolled) - {self.instance}
+        none = all(self.known.get(one) == NOTHING for one in others)
+        return self.document is None and none and self.instance <= min(others, default=self.instance)
+
+    def found(self, lines_: Sequence[str]) -> None:
+        self.document, self.wants_whole = LineDocument.from_lines(lines_), False
+
+    def begin(self, base: Sequence[str] | None, write: int, gone: Mapping[str, int], author: Author) -> Start:
+        """What the document says. `base`: the lines that the file's sidecar has, None where it is lost; `write`: its
+        number; `gone`: entries (hashes) that were removed from the file, and by which write.
+        The `base` of the result is None where it is not known what the file showed last."""
+        document = self._document
+        there = {lines.entry_hash(line) for line in base or ()}
+        document.forget([one for one, when in gone.items() if when > self._shown.write and one not in there])
+        last = list(base) if base is not None and _digest(base) == self._shown.digest else self._last()
+        if base is None or last is None or write < self._shown.write:
+            return Start(lines=document.lines(), base=None, gone=document.gone())
+        if list(base) != last:
+            if write == self._shown.write:  # an older sidecar was put back
+                return Start(lines=document.lines(), base=None, gone=document.gone())
+            # The file was written meanwhile without the document.
+            merged = lines.merge(last, base, document.lines(), key=whole_line)
+            document.change_to(merged.lines, author)
+        return Start(lines=document.lines(), base=list(base), near=self._near(last, author))
+
+    def finish(self, shown: Sequence[str], write: int, author: Author) -> bool:
+        """The file shows these lines now; whether there is anything new to store."""
+        document, before = self._document, self._shown
+        changed = document.change_to(shown, author)
+        differs = document.lines() != list(shown)
+        version = None if differs else document.version()
+        base = list(shown) if differs else None
+        self._shown = _Shown(write=write, version=version, digest=_digest(shown), base=base)
+        same = version is not None and before.version is not None and _same(version, before.version)
+        return changed or differs or not same or write != before.write
+
+    def _last(self) -> list[str] | None:
+        if self._shown.base is not None:
+            return self._shown.base
+        if self._shown.version is None:
+            return None
+        try:
+            return self._document.lines_at(self._shown.version)
+        except HistoryMissing:
+            return None
+
+    def _near(self, last: Sequence[str], author: Author) -> tuple[tuple[str, str], ...]:
+        """Lines of other instances that have arrived and say nearly the same as one of ours."""
+        before = set(last)
+        shown = self._document.shown()
+        arrived = [one.text for one in shown if one.instance != author.instance and one.text not in before]
+        recent = [
+            one.text for one in shown if one.instance == author.instance and author.at_ms - one.at_ms < lines.RECENT_MS
+        ]
+        return lines.near(recent, arrived) if arrived else ()
+
+    # --- other instances ----------------------------------------------------------------------
+
+    def receive(self, update: Update, author: Author) -> bool:
+        """Take in what another instance told; whether the document has changed. Store it before telling others.
+        Raises BadUpdate: nothing has changed."""
+        rank_of(update.version)  # refuses what is no version
+        changed = bool(update.data) and (
+            self._take_whole(update.data, author) if update.whole else self._take(update.data)
+        )
+        self.known[update.instance] = update.version
+        (self._asked.add if update.wants_whole else self._asked.discard)(update.instance)
+        return changed
+
+    def update_for(self, other: str) -> Update:
+        """What that instance lacks, as far as is known here."""
+        return self._update(self.known.get(other, NOTHING), whole=other in self._asked)
+
+    def update_for_all(self, others: Collection[str]) -> Update:
+        """What any of them lacks."""
+        since = self._document.version() if self.document is not None else NOTHING
+        for one in others:
+            since = common(since, self.known.get(one, NOTHING))
+        return self._update(since, whole=bool(self._asked & set(others)))
+
+    def _update(self, since: Version, *, whole: bool) -> Update:
+        document, data = self.document, b""
+        if document is None:
+            return Update(instance=self.instance, file=self.file, version=NOTHING, wants_whole=True)
+        whole = whole or document.begins_after(since)
+        if whole:
+            data = document.copy()
+        elif not _same(common(since, document.version()), document.version()):
+            data = document.changes_since(since)
+        version = document.version()
+        return Update(
+            instance=self.instance,
+            file=self.file,
+            version=version,
+            data=data,
+            whole=whole,
+            wants_whole=self.wants_whole,
+        )
+
+    def compact(self, enrolled: Collection[str]) -> None:
+        """Drop the history that every enrolled instance knows and that the file shows."""
+        floor = self._shown.version
+        if floor is None:
+            return
+        for one in set(enrolled) - {self.instance}:
+            floor = common(floor, self.known.get(one, NOTHING))
+        self.document = LineDocument(self._document.copy(keep_from=floor))
+
+    def _take(self, data: bytes) -> bool:
+        if self.document is None:
+            return False
+        before = self.document.version()
+        try:
+            self.document.take(data)
+        except HistoryMissing:
+            self.wants_whole = True
+        return not _same(before, self.document.version())
+
+    def _take_whole(self, data: bytes, author: Author) -> bool:
+        other = LineDocument(data)
+        mine = self.document
+        if mine is None:
+            self.document, self.wants_whole = other, False
+            return True
+        if mine.knows(other.version()):
+            self.wants_whole = False
+            return False
+        if not other.begins_after(mine.version()):
+            with contextlib.suppress(HistoryMissing):
+                mine.take(data)
+            if mine.knows(other.version()):
+                self.wants_whole = False
+                return True
+        if rank_of(other.version()) < rank_of(mine.version()):
+            return False  # the other instance takes ours
+        self._rejoin(mine, other, author)
+        return True
+
+    def _rejoin(self, mine: LineDocument, other: LineDocument, author: Author) -> None:
+        last = self._last()
+        own, theirs = mine.lines(), other.lines()
+        before = _lines_at(common(mine.version(), other.version()), mine, other)
+        merged = (
+            lines.union(own, theirs, key=whole_line)
+            if before is None
+            else lines.merge(before, own, theirs, key=whole_line)
+        )
+        other.change_to(merged.lines, author, known=mine)
+        self.document, self.wants_whole = other, False
+        digest = "" if last is None else self._shown.digest
+        self._shown = _Shown(write=self._shown.write, digest=digest, base=last)
+
+    @property
+    def seen_write(self) -> int:
+        """The number of the newest write of the file that the document knows of."""
+        return self._shown.write
+
+    @property
+    def _document(self) -> LineDocument:
+        if self.document is None:
+            raise HistoryMissing(f"this instance has no document of {self.file} yet")
+        return self.document
+
+    def lines(self) -> list[str]:
+        return [one.text for one in self.shown()]
+
+    def shown(self) -> list[SharedLine]:
+        """The lines, with who brought them in."""
+        return [] if self.document is None else self.document.shown()
+
+
+def _lines_at(version: Version, *documents: LineDocument) -> list[str] | None:
+    for one in documents:
+        try:
+            return one.lines_at(version)
+        except HistoryMissing:
+            continue
+    return None
+
+
+def _digest(shown: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(shown).encode(errors="surrogateescape")).hexdigest()
+
+
+def _same(one: Version, other: Version) -> bool:
+    return rank_of(one) == rank_of(other)

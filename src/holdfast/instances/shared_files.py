@@ -1,0 +1,119 @@
+"""The shared documents of an agent's memory files, as they are kept beside the files.
+
+`.holdfast/NAME.doc` holds the document of the file NAME. A document stays open between passes, under one peer id, as
+long as its file is the one that was written here; where another process has written it, it is opened again, and so
+gets a new peer id. Losing the file costs history, never a line: the instance asks another one for a whole document.
+
+Hold the place's lock for every call.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from holdfast.errors import BadUpdate
+from holdfast.host.private_files import write_atomically
+from holdfast.instances.line_document import Author
+from holdfast.instances.shared import SharedDocument, Update
+from holdfast.layout.agent_home import MemoryPlace
+from holdfast.memory.lines import split
+from holdfast.memory.projection import Written, keep_report, merge_file
+from holdfast.memory.shared_lines import Start
+
+DOCUMENT_BYTES_MAX = 64 * 1024 * 1024
+COMPACT_BYTES = 256 * 1024  # a smaller document is left as it is
+COMPACT_SHARE = 3  # of the text
+
+
+class SharedFile:
+    """One memory file that this instance shares with others."""
+
+    def __init__(
+        self, place: MemoryPlace, path: Path, *, instance: str, tasks: Mapping[str, str] | None = None
+    ) -> None:
+        """`tasks`: which task said an entry, by its id."""
+        self._place = place
+        self._path = path
+        self._instance = instance
+        self._tasks = tasks or {}
+        self._now_ms = 0
+        self._kept: tuple[int, ...] | None = None
+        self._pid = 0
+        self._open: SharedDocument | None = None
+
+    @property
+    def document(self) -> SharedDocument:
+        """Opened, or still open. A document that cannot be read is none."""
+        if self._open is None or self._kept != self._found() or self._pid != os.getpid():
+            self._kept, self._pid = self._found(), os.getpid()
+            self._open = self._load()
+        return self._open
+
+    def found(self) -> None:
+        """Make the first document, from the file: only for an instance that has no others yet, or that `may_found`."""
+        text = self._path.read_bytes().decode(errors="surrogateescape") if self._path.exists() else ""
+        self.document.found(split(text)[0])
+        self._store()
+
+    def receive(self, update: Update, *, now_ms: int) -> bool:
+        """As `SharedDocument.receive`; what was taken is durable on return."""
+        changed = self.document.receive(update, self._author((), now_ms))
+        if self.document.document is not None:
+            self._store()
+        return changed
+
+    def merge(self, *, now_ms: int) -> Written | None:
+        """One pass over the file, reported; None where this instance has no document yet."""
+        if self.document.document is None:
+            return None
+        self._now_ms = now_ms
+        told = merge_file(self._place, self._path, self, now_ms=now_ms)
+        keep_report(self._place, [told])
+        return told
+
+    def compact(self, enrolled: Collection[str]) -> None:
+        """Drop the history that all know, where it has grown."""
+        document = self.document
+        text = sum(len(line) + 1 for line in document.lines())
+        if self._kept is not None and self._kept[0] > max(COMPACT_BYTES, COMPACT_SHARE * text):
+            document.compact(enrolled)
+            self._store()
+
+    # --- the port of the pass -----------------------------------------------------------------
+
+    def begin(self, base: Sequence[str] | None, write: int, gone: Mapping[str, int], ours: Collection[str]) -> Start:
+        return self.document.begin(base, write, gone, self._author(ours, self._now_ms))
+
+    def finish(self, lines: Sequence[str], write: int, ours: Collection[str]) -> None:
+        if self.document.finish(lines, write, self._author(ours, self._now_ms)):
+            self._store()
+
+    # --- the file of the document -------------------------------------------------------------
+
+    @property
+    def _stored_at(self) -> Path:
+        return self._place.document(self._path)
+
+    def _author(self, ours: Collection[str], now_ms: int) -> Author:
+        return Author(instance=self._instance, at_ms=now_ms, ours=ours, tasks=self._tasks)
+
+    def _load(self) -> SharedDocument:
+        if self._kept is not None and self._kept[0] <= DOCUMENT_BYTES_MAX:
+            try:
+                return SharedDocument.load(self._stored_at.read_bytes(), instance=self._instance, file=self._path.name)
+            except BadUpdate:
+                pass
+        return SharedDocument(instance=self._instance, file=self._path.name)
+
+    def _store(self) -> None:
+        write_atomically(self._stored_at, self.document.stored())
+        self._kept = self._found()
+
+    def _found(self) -> tuple[int, ...] | None:
+        try:
+            found = os.lstat(self._stored_at)
+        except FileNotFoundError:
+            return None
+        return found.st_size, found.st_ino, found.st_mtime_ns

@@ -1,0 +1,76 @@
+"""The port to a document that several instances share: what takes the place of the base in a merge."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast.memory import lines
+from holdfast.memory.lines import Merged, entry_hash, key_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What the document says when a pass begins. `base`: the lines that both it and the file had last; None where that
+    is not known: then nothing counts as removed, but the entries in `gone` (hashes) do, where Holdfast wrote them.
+    `near`: lines that arrived and say nearly the same as one of ours."""
+
+    lines: list[str]
+    base: list[str] | None
+    gone: frozenset[str] = frozenset()
+    near: tuple[tuple[str, str], ...] = ()
+
+
+class SharedLines(Protocol):
+    """One pass over one file. Both calls are made under the lock of the place."""
+
+    def begin(self, base: Sequence[str] | None, write: int, gone: Mapping[str, int], ours: Collection[str]) -> Start:
+        """`base`, `write`: what the file's sidecar has. `gone`: entries (hashes) that were removed from the file, and
+        by which write. `ours`: keys of lines that Holdfast brought in."""
+        ...
+
+    def finish(self, lines: Sequence[str], write: int, ours: Collection[str]) -> None:
+        """The file and its sidecar have these lines; durable on return."""
+        ...
+
+
+def merged_with(
+    document: Sequence[str],
+    file: Sequence[str],
+    *,
+    base: Sequence[str] | None,
+    gone: Collection[str],
+    ours: Collection[str],
+) -> Merged:
+    """The document with the changes of the file since `base`. `gone`, `ours`: as in `Start`, and keys of lines that
+    Holdfast brought in.
+    A line that both have keeps its place in the document: a line that moves is removed and brought in again, and would
+    come back where another instance removes it meanwhile."""
+    if base is not None:
+        merged = lines.merge(base, file, document, key=whole_line)
+        left = _without_removed(merged.lines, Counter(base), Counter(file), Counter(document))
+        return Merged(lines=left, duplicates=merged.duplicates, near=merged.near)
+    left = [line for line in file if not gone or entry_hash(line) not in gone or key_of(line) not in ours]
+    return lines.union(left, document, key=whole_line)
+
+
+def _without_removed(merged: list[str], base: Counter[str], file: Counter[str], document: Counter[str]) -> list[str]:
+    """Without the lines that the file has removed and that the document has only in another place than the base."""
+    removed = base - file
+    extra = {line: file[line] + max(0, document[line] - base[line]) for line in removed if lines.is_telling(line)}
+    found = Counter(merged)
+    surplus = Counter({line: found[line] - most for line, most in extra.items()})
+    left: list[str] = []
+    for line in merged:
+        if surplus[line] > 0:
+            surplus[line] -= 1
+        else:
+            left.append(line)
+    return left
+
+
+def whole_line(line: str) -> str:
+    """Between instances two versions of one entry are two lines: one may be an edit."""
+    return line

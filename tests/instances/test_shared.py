@@ -1,0 +1,186 @@
+"""What instances send each other: any order, losses, compaction, and an instance that comes back old."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.errors import BadUpdate
+from holdfast.instances.line_document import NOTHING, Author
+from holdfast.instances.shared import SharedDocument, Update
+from holdfast.memory.shared_lines import merged_with
+
+FIRST = ["# Memory", "", "- the first line", "- the second line"]
+NAMES = ("a", "b", "c")
+
+
+class Side:
+    """An instance whose file is a list."""
+
+    def __init__(self, name: str, stored: bytes | None = None) -> None:
+        self.name, self.file, self.base, self.write = name, list(FIRST), list[str](FIRST), 1
+        self.document = SharedDocument(instance=name, file="MEMORY.md")
+        if stored is None:
+            self.document.found(FIRST)
+            self.document.finish(FIRST, 1, self.author)
+        else:
+            self.document = SharedDocument.load(stored, instance=name, file="MEMORY.md")
+
+    @property
+    def author(self) -> Author:
+        return Author(instance=self.name, at_ms=1_800_000_000_000 + self.write)
+
+    def settle(self) -> list[str]:
+        start = self.document.begin(self.base, self.write, {}, self.author)
+        self.file = merged_with(start.lines, self.file, base=start.base, gone=start.gone, ours=()).lines
+        self.base, self.write = list(self.file), self.write + 1
+        self.document.finish(self.file, self.write, self.author)
+        return self.file
+
+    def add(self, *lines: str) -> None:
+        self.file = [*self.file, *lines]
+        self.settle()
+
+
+def sides() -> tuple[Side, Side, Side]:
+    one = Side("a")
+    stored = one.document.stored()
+    return one, Side("b", stored), Side("c", stored)
+
+
+def tell(one: Side, *others: Side) -> None:
+    for other in others:
+        other.document.receive(one.document.update_for(other.name), other.author)
+
+
+def tell_all(*them: Side, rounds: int = 3) -> None:
+    for _ in range(rounds):
+        for one in them:
+            tell(one, *(other for other in them if other is not one))
+            one.settle()
+    for one in them:
+        one.settle()
+
+
+def test_an_edit_is_compared_with_what_the_file_showed_not_with_what_has_arrived() -> None:
+    one, other, _ = sides()
+    other.add("- by b")
+    tell(other, one)
+    one.file = [*one.file, "- by hand"]  # saved after the update came, from a text without it
+    assert sorted(one.settle()) == sorted([*FIRST, "- by b", "- by hand"])
+
+
+def test_what_is_lost_on_the_way_is_sent_again() -> None:
+    one, other, _ = sides()
+    one.add("- one")
+    one.document.update_for("b")  # lost
+    one.add("- two")
+    for _ in range(2):
+        tell(one, other)
+    assert other.settle() == [*FIRST, "- one", "- two"]
+    tell(other, one)
+    assert one.document.update_for("b").data == b""
+
+
+def test_history_is_kept_until_every_enrolled_instance_knows_it() -> None:
+    one, other, third = sides()
+    one.add("- one")
+    tell(one, other)
+    tell(other, one)
+    one.document.compact(NAMES)
+    tell(one, third)
+    assert third.settle() == [*FIRST, "- one"]
+    assert not one.document.update_for("c").whole
+
+
+def test_an_instance_that_was_restored_from_before_a_compaction_comes_back() -> None:
+    one, other, third = sides()
+    old = (third.document.stored(), list(third.file), list(third.base), third.write)
+    one.add("- one", "- two")
+    tell_all(one, other, third)
+    one.file.remove(FIRST[2])
+    one.settle()
+    tell_all(one, other, third)
+    for side in (one, other, third):
+        side.document.compact(NAMES)
+    third.document = SharedDocument.load(old[0], instance="c", file="MEMORY.md")
+    third.file, third.base, third.write = old[1], old[2], old[3]
+    third.add("- after the restore")
+    other.add("- meanwhile")
+    tell_all(one, other, third, rounds=5)
+    assert one.file == other.file == third.file
+    assert sorted(one.file) == sorted([*FIRST[:2], FIRST[3], "- one", "- two", "- after the restore", "- meanwhile"])
+    who = {line.text: line.instance for line in one.document.shown()}
+    assert who["- after the restore"] == "c"
+
+
+def test_a_lost_document_costs_no_line_and_makes_none_from_the_file() -> None:
+    one, other, _ = sides()
+    one.add("- one")
+    tell_all(one, other)
+    other.document = SharedDocument(instance="b", file="MEMORY.md")
+    other.file = [*other.file, "- only here"]
+    assert other.document.update_for("a") == Update(instance="b", file="MEMORY.md", version=NOTHING, wants_whole=True)
+    assert not other.document.may_found(("a", "b"))
+    tell(other, one)
+    tell(one, other)
+    other.settle()
+    tell_all(one, other)
+    assert one.file == other.file
+    assert sorted(one.file) == sorted([*FIRST, "- one", "- only here"])
+
+
+def test_where_no_instance_has_a_document_the_first_one_makes_it() -> None:
+    first, second = (SharedDocument(instance=name, file="MEMORY.md") for name in ("a", "b"))
+    assert not first.may_found(("a", "b"))  # it has not heard of the other yet
+    author = Author(instance="", at_ms=0)
+    first.receive(second.update_for("a"), author)
+    second.receive(first.update_for("b"), author)
+    assert first.may_found(("a", "b"))
+    assert not second.may_found(("a", "b"))
+
+
+def test_lines_that_say_nearly_the_same_are_listed_and_both_stay() -> None:
+    one, other, _ = sides()
+    one.add("- The landlord answers on Mondays.")
+    other.add("- the landlord answers on monday")
+    tell(other, one)
+    start = one.document.begin(one.base, one.write, {}, one.author)
+    assert start.near == (("- The landlord answers on Mondays.", "- the landlord answers on monday"),)
+    assert len(one.settle()) == len(FIRST) + 2
+
+
+def test_a_removal_counts_where_the_document_has_the_line_in_another_place() -> None:
+    document = ["- one", "- three", "- two"]
+    found = merged_with(document, ["- one", "- three"], base=["- one", "- two", "- three"], gone=(), ours=())
+    assert found.lines == ["- one", "- three"]
+
+
+@pytest.mark.parametrize("damage", ["version", "data", "whole"])
+def test_a_damaged_update_changes_nothing(damage: str) -> None:
+    one, other, _ = sides()
+    one.add("- one")
+    good = one.document.update_for("b")
+    bad = {
+        "version": Update(instance="a", file="MEMORY.md", version=b"\xff\xff", data=good.data),
+        "data": Update(instance="a", file="MEMORY.md", version=good.version, data=good.data[:-3]),
+        "whole": Update(instance="a", file="MEMORY.md", version=good.version, data=b"no document", whole=True),
+    }
+    before = other.document.stored()
+    with pytest.raises(BadUpdate):
+        other.document.receive(bad[damage], other.author)
+    assert other.document.stored().partition(b"\n")[0] == before.partition(b"\n")[0]
+    assert other.settle() == FIRST
+
+
+@pytest.mark.parametrize("stored", [b"", b"{}\n", b"[]\nx", b'{"format": 9}\n', b"\xff\n"])
+def test_a_stored_document_that_is_damaged_is_refused(stored: bytes) -> None:
+    with pytest.raises(BadUpdate):
+        SharedDocument.load(stored, instance="a", file="MEMORY.md")
+
+
+def test_one_line_is_small_on_the_way() -> None:
+    one, other, _ = sides()
+    one.add(*(f"- line number {number} of a long memory" for number in range(500)))
+    tell_all(one, other)
+    one.add("- one more")
+    assert len(one.document.update_for("b").data) < 1_000

@@ -1,0 +1,194 @@
+"""Two instances with real files: what people save, what Holdfast adds, what is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.app.blame import blame
+from holdfast.instances.shared_files import SharedFile
+from holdfast.layout.agent_home import AgentHome, MemoryPlace
+from holdfast.memory import sidecar
+from holdfast.memory.lines import entry_id, rendered
+from holdfast.memory.projection import MEMORY_HEADING, locked, write_file
+
+NOW = 1_800_000_000_000
+
+
+class Host:
+    def __init__(self, folder: Path, name: str) -> None:
+        folder.mkdir(mode=0o700)
+        self.name = name
+        self.place = MemoryPlace(folder=folder)
+        self.shared = self.open()
+
+    def open(self) -> SharedFile:
+        tasks = {entry_id("of a task"): "task-7"}
+        return SharedFile(self.place, self.place.memory_file, instance=self.name, tasks=tasks)
+
+    def lines(self) -> list[str]:
+        return self.place.memory_file.read_text().splitlines()
+
+    def save(self, *text: str) -> None:
+        new = self.place.folder / "swap"
+        new.write_text("".join(f"{line}\n" for line in text))
+        new.rename(self.place.memory_file)
+
+    def remember(self, *names: str) -> None:
+        with locked(self.place):
+            write_file(
+                self.place, self.place.memory_file, [entry(name) for name in names], heading=MEMORY_HEADING, now_ms=NOW
+            )
+
+    def merge(self, *, now_ms: int = NOW) -> None:
+        with locked(self.place):
+            self.shared.merge(now_ms=now_ms)
+
+
+def entry(name: str) -> str:
+    return rendered(id=entry_id(name), at_ms=NOW, text=name, origin="model", timed=False)
+
+
+def talk(one: Host, other: Host, *, rounds: int = 2) -> None:
+    for _ in range(rounds):
+        for speaker, hearer in ((one, other), (other, one)):
+            speaker.merge()
+            with locked(hearer.place):
+                hearer.shared.receive(speaker.shared.document.update_for(hearer.name), now_ms=NOW)
+            hearer.merge()
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> tuple[Host, Host]:
+    tmp_path.chmod(0o700)
+    one, other = Host(tmp_path / "one", "a"), Host(tmp_path / "other", "b")
+    one.remember("first")
+    with locked(one.place):
+        one.shared.found()
+    talk(one, other)
+    return one, other
+
+
+def test_both_files_get_what_either_wrote(hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    assert other.lines() == one.lines() == [*MEMORY_HEADING, entry("first")]
+    one.remember("of a task")
+    other.save(*other.lines(), "- by hand")
+    talk(one, other)
+    assert one.lines() == other.lines()
+    assert sorted(one.lines()) == sorted([*MEMORY_HEADING, entry("first"), entry("of a task"), "- by hand"])
+    who = {line.text: (line.instance, line.task) for line in other.shared.document.shown()}
+    assert who[entry("of a task")] == ("a", "task-7")
+    assert who["- by hand"] == ("b", "")
+
+
+async def test_blame_says_who_brought_each_line_in(hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    one.remember("of a task")
+    other.save(*other.lines(), "- by hand")
+    talk(one, other)
+    home = AgentHome(folder=one.place.folder, name="ada")
+    found = {line.text: line for line in await blame(home, "MEMORY.md")}
+    said = found["of a task"]
+    assert (said.origin, said.task, said.instance, said.at) == ("model", "task-7", "a", "2027-01-15T08:00:00Z")
+    assert (found["by hand"].origin, found["by hand"].instance) == ("file", "b")
+    one.place.document(one.place.memory_file).unlink()
+    alone = {line.text: line for line in await blame(home, "MEMORY.md")}
+    assert (alone["of a task"].origin, alone["of a task"].instance) == ("model", "")
+
+
+def test_a_line_removed_on_one_host_is_removed_on_the_other(hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    one.save(*one.lines(), "- old", "- stays")
+    one.remember("second")  # who has it in a text has seen the lines that came with it
+    talk(one, other)
+    other.save(*(line for line in other.lines() if line != "- old"))
+    one.save(*one.lines(), "- not seen there yet")
+    talk(one, other)
+    assert (
+        one.lines()
+        == other.lines()
+        == [*MEMORY_HEADING, entry("first"), "- stays", entry("second"), "- not seen there yet"]
+    )
+
+
+def test_an_old_text_that_an_editor_saves_takes_nothing_away(hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    loaded = other.lines()
+    one.remember("second")
+    talk(one, other)
+    assert entry("second") in other.lines()
+    other.save(*loaded, "- mine")
+    talk(one, other)
+    assert one.lines() == other.lines()
+    assert sorted(one.lines()) == sorted([*loaded, entry("second"), "- mine"])
+
+
+def test_an_entry_removed_before_a_merge_is_not_brought_by_the_other_host(hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    one.remember("shared")
+    one.remember("later")
+    one.save(*(line for line in one.lines() if line != entry("shared")))
+    one.remember("last")  # a write without the document sees the removal
+    other.remember("shared", "later", "last")
+    talk(one, other)
+    assert one.lines() == other.lines()
+    assert entry("shared") not in one.lines()
+
+
+def test_an_entry_that_came_and_was_removed_is_not_written_from_the_journal(hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    one.remember("shared", "later")
+    talk(one, other)
+    other.save(*(line for line in other.lines() if line != entry("shared")))
+    other.remember()
+    other.remember("shared")  # its own journal comes to it only now
+    talk(one, other)
+    assert one.lines() == other.lines() == [*MEMORY_HEADING, entry("first"), entry("later")]
+
+
+@pytest.mark.parametrize("lost", ["document", "sidecar", "both", "damaged"])
+def test_what_is_kept_beside_the_file_may_be_lost(hosts: tuple[Host, Host], lost: str) -> None:
+    one, other = hosts
+    one.remember("second")
+    talk(one, other)
+    stored = other.place.document(other.place.memory_file)
+    if lost in ("document", "both"):
+        stored.unlink()
+    if lost == "damaged":
+        stored.write_bytes(stored.read_bytes()[:-5])
+    if lost in ("sidecar", "both"):
+        other.place.sidecar(other.place.memory_file).unlink()
+    other.save(*other.lines(), "- by hand")
+    one.save(*one.lines(), "- on the other host")
+    talk(one, other, rounds=3)
+    assert one.lines() == other.lines()
+    assert sorted(one.lines()) == sorted(
+        [*MEMORY_HEADING, entry("first"), entry("second"), "- by hand", "- on the other host"]
+    )
+    told = [line for report in sidecar.read_reports(other.place.report) for line in report["unsure"]]  # pyright: ignore
+    assert "- by hand" in told
+
+
+def test_a_process_that_was_started_again_continues(hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    peers = set[int]()
+    for number in range(3):
+        one.shared = one.open()
+        one.remember(f"number {number}")
+        talk(one, other)
+        document = one.shared.document.document
+        assert document is not None
+        peers.add(document._doc.peer_id)
+    assert one.lines() == other.lines()
+    assert len(peers) == 3
+
+
+def test_a_pass_without_news_writes_nothing(hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    talk(one, other)
+    before = [path.stat().st_mtime_ns for path in (one.place.memory_file, one.place.document(one.place.memory_file))]
+    one.merge()
+    after = [path.stat().st_mtime_ns for path in (one.place.memory_file, one.place.document(one.place.memory_file))]
+    assert before == after
