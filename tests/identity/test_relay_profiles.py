@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from quick_agent import Agent, make_agent
 
 from holdfast.app.eviction import check_speaks
-from holdfast.app.profile_job import is_profile_due, renew_profile
+from holdfast.app.mail.profile_job import is_profile_due, renew_profile
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
 from holdfast.errors import EXIT_CONFLICT, EXIT_JOURNAL, KeysReplaced

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.app import profile_job
+from holdfast.app.mail import profile_job
 from holdfast.app.mail.held_mail import Received
 from holdfast.app.mail.mail_job import _my_turn, find_secured
+from holdfast.app.mail.profile_job import renew_profile
 from holdfast.app.mail.shared_keys import NAME, with_shared_keys
-from holdfast.app.profile_job import renew_profile
 from holdfast.core.clock import SystemClock
 from holdfast.identity.journal_keys.vault_keys import point_keys
 from holdfast.identity.speaker.open_speaker import open_speaker

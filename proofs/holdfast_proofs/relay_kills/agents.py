@@ -25,7 +25,7 @@ from typing import Any
 import holdfast
 from holdfast.app.mail.agent_post import AgentPost
 from holdfast.app.mail.mail_job import FILE as MAIL_FILE
-from holdfast.app.profile_job import renew_profile
+from holdfast.app.mail.profile_job import renew_profile
 from holdfast.errors import HoldfastError
 from holdfast.host.private_files import write_atomically
 from holdfast.host.sqlite import open_to_read

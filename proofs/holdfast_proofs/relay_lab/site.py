@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from holdfast.app.profile_job import renew_profile
+from holdfast.app.mail.profile_job import renew_profile
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.host.hardening import die_with_parent
 from holdfast.identity.acts.log_act import act_lock

@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.app.holdfast import Holdfast
+from holdfast.app.mail.profile_job import renew_profile
 from holdfast.app.open import open as open_holdfast
-from holdfast.app.profile_job import renew_profile
 from holdfast.app.worker import Order
 from holdfast.backup.backups import open_backups
 from holdfast.backup.places.backup_places import PlaceRequest, open_places

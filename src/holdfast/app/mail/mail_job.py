@@ -28,8 +28,8 @@ from holdfast.app.mail.agent_post import AgentPost
 from holdfast.app.mail.held_mail import Received, secured_up_to
 from holdfast.app.mail.intake import Intake
 from holdfast.app.mail.mail_link import has_relays
+from holdfast.app.mail.profile_job import is_profile_due, renew_profile
 from holdfast.app.mail.resend import Resender
-from holdfast.app.profile_job import is_profile_due, renew_profile
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.places.backup_places import states_of
 from holdfast.backup.places.places import read_places

@@ -11,7 +11,7 @@ PORT_MAX = 65_535
 JOBS = (
     "holdfast.surfaces.alarms:keep_watch",
     "holdfast.drills.standing.job:keep_forward",
-    "holdfast.app.profile_job:keep_published",
+    "holdfast.app.mail.profile_job:keep_published",
 )
 
 
