@@ -28,7 +28,7 @@ from holdfast.journal.postgres.links import BEGIN_READING, Link
 from holdfast.journal.postgres.opening import ALONE, open_journal
 from holdfast.journal.postgres.place import PostgresPlace, Row
 from holdfast.journal.postgres.sql_errors import in_our_words, translated
-from holdfast.journal.postgres.verbs.guards import check_keys, new_meta
+from holdfast.journal.postgres.verbs.guards import POSITION, Marks, check_keys, new_meta
 from holdfast.journal.postgres.verbs.shared import PostgresShared
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.admin import SINCE_EVER_MS
@@ -138,6 +138,11 @@ class PostgresAdmin:
 
     def high_water(self) -> HighWater:
         return high_water(self._folder)
+
+    def find_older(self) -> str:
+        marks = Marks.of(self._folder)
+        (row,) = self._query(POSITION, (marks.lane,))
+        return marks.find_older(row)
 
     def find_stopped(self) -> str | None:
         return None

@@ -28,6 +28,7 @@ from holdfast.journal.postgres.verbs import claims, inbox, listing, remarks, ses
 from holdfast.journal.postgres.verbs.changes import Changes
 from holdfast.journal.postgres.verbs.claims import Claim, Claims
 from holdfast.journal.postgres.verbs.gathered import Gathered
+from holdfast.journal.postgres.verbs.seen import Seen
 from holdfast.journal.postgres.verbs.sessions import Looks, PagedSession
 from holdfast.journal.postgres.writer import Confirm, Retain, Submit, Writer
 from holdfast.journal.records import NewRecord, Record, TaskState, TaskView
@@ -91,6 +92,7 @@ class PostgresJournal:
             looks=self._looks,
             wraps=wraps,
         )
+        self._seen = Seen(instance.folder, incarnation=instance.incarnation)
         self._changes = Changes(self._links, self._entropy.bytes(8).hex())
         self._task_rows, self._newest = Gathered(self._find_rows), Gathered(self._read_newest)
         self._total_seen: object = None
@@ -140,6 +142,8 @@ class PostgresJournal:
         found = await self._looks.extend(self._links, own, asked_boot_ms=asked)
         if not found.renewed:
             raise SessionLost("another process has declared this session dead")
+        if not await self._seen.heard(found.newest, self._links):
+            raise SessionLost("the database has lost commits that this host has seen: the journal is opened again")
         own.deadline_boot_ms = rules.deadline_boot_ms(asked, own.ttl_ms)
         self._changes.found(found.version, rouse=found.waits)
 
@@ -454,6 +458,9 @@ class PostgresJournal:
         await self._newest.close()
         await self._writer.close()
         await self._claims.close()
+        for tally in (self._writer.tally, self._claims.tally):
+            self._seen.committed(number=tally.last, lane=tally.w, stamp=tally.stamp, at_ms=tally.at_ms)
+        self._seen.store()
         await self._links.close()
         self._instance.close()
 

@@ -32,6 +32,7 @@ from holdfast.errors import CommitUnknown, HoldfastError, JournalOlderCopy
 from holdfast.journal.postgres.links import AGAIN_S, TRY_S, InDoubt, Link, Links, may_pass, transact
 from holdfast.journal.postgres.place import DATABASE_TIME, Wire
 from holdfast.journal.postgres.sql_errors import translated
+from holdfast.journal.postgres.verbs.guards import OLDER_HINT
 from holdfast.journal.total import NONCE_BYTES, RunningTotal
 
 TallyRow = tuple[bytes, int, str, int]  # the new total, the time, which row, its stamp before
@@ -82,9 +83,12 @@ class Tally:
     stamp: int = 0
     total: int = 0
     last: int = 0
+    at_ms: int = 0  # of the newest commit
+    asked_ms: int = 0  # of the one under way
 
     def moved(self, by: int, *, at_ms: int) -> TallyRow:
         """The values of COUNT for a batch that moves the total by so much."""
+        self.asked_ms = at_ms
         stored = self.running.hide(self.total + by, self.w.encode(), os.urandom(NONCE_BYTES))
         return (stored, at_ms, self.w, self.stamp)
 
@@ -114,7 +118,7 @@ class Lane(ABC, Generic[A]):
     async def do(self, act: A) -> Any:
         """Commit it; on return it is durable. A cancel waits until it is decided."""
         if self.broken:
-            raise JournalOlderCopy(self.broken)
+            raise JournalOlderCopy(self.broken, hint=OLDER_HINT)
         loop = asyncio.get_running_loop()
         self._queue.append(act)
         self._queued_at = loop.time()
@@ -295,6 +299,7 @@ class Lane(ABC, Generic[A]):
         self.tally.stamp += 1
         self.tally.total += move
         self.tally.last = max(self.tally.last, self.newest)
+        self.tally.at_ms = self.tally.asked_ms
         self._raise_mark(self.tally.last)
         self._doubt = None
         self.commits += 1
@@ -335,7 +340,7 @@ class Lane(ABC, Generic[A]):
             f"{self._links.place.shown}: the database has lost commits that it had acknowledged to this process: "
             "it was promoted with loss, or an older copy was put back"
         )
-        raise JournalOlderCopy(self.broken)
+        raise JournalOlderCopy(self.broken, hint=OLDER_HINT)
 
     async def _prepare(self, link: Link) -> None:
         """Over a new connection, look first whether the database still has what this lane has committed."""
