@@ -164,6 +164,8 @@ async def _examine_open(
         yield _reserve(reserved)
     yield _clock(journal)
     yield await _durability(journal, settings)
+    if journal.capabilities.statements_off:
+        yield note("transactional tools", journal.capabilities.statements_off)
     async for finding in _sessions(journal):
         yield finding
     async for finding in _parked(journal):

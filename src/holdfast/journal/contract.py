@@ -42,6 +42,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     durable: bool
     statements: bool  # applies Transactional tools' statements in the closing commit
+    statements_off: str = ""  # why not, where a person can change it
     shared: bool  # other processes may open the same journal
     hosts: bool = False  # processes on other machines too: leases are kept in the journal's own time
     administered: bool  # outlives its processes: `admin.JournalAdmin` serves it

@@ -60,7 +60,12 @@ class PostgresJournal:
     ) -> None:
         clock = instance.clock
         self.capabilities = contract.Capabilities(
-            durable=True, statements=not statements_off, shared=True, hosts=True, administered=True
+            durable=True,
+            statements=not statements_off,
+            statements_off=statements_off,
+            shared=True,
+            hosts=True,
+            administered=True,
         )
         self.journal_id, self.incarnation = journal_id, instance.incarnation
         self.place = links.place

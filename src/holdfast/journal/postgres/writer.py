@@ -20,7 +20,7 @@ from typing import Any, cast
 from psycopg import errors as pg
 
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
-from holdfast.errors import InvariantViolated, LeaseLost, RequestConflict, StepFailed
+from holdfast.errors import InvariantViolated, LeaseLost, RequestConflict, StatementFailed
 from holdfast.journal import rules
 from holdfast.journal.bodies import RestoredFrom
 from holdfast.journal.builds import name_and_build
@@ -150,7 +150,7 @@ class Writer(Lane[Write]):
         if hold.sealer is None:
             raise InvariantViolated("sealed", "a hold of this journal has a sealer")
         if statements and self.statements_off:
-            raise StepFailed(self.statements_off)
+            raise StatementFailed(self.statements_off)
         made = chained(
             entries,
             seq=hold.seq,
