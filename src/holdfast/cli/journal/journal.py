@@ -150,7 +150,11 @@ def run_check(args: argparse.Namespace) -> int:
     address = journal_of(args)
     admin = journal_at(address)
     if not admin.exists():
-        raise NotAJournal(f"there is no journal at {address}")
+        admin.check_not_lost()
+        raise NotAJournal(
+            f"there is no journal at {address}",
+            hint="name it with --journal or --home; `holdfast worker APP` makes one",
+        )
     journal_id = admin.peek()
     keys = load_or_create(address.folder / KEYS, journal_exists=True, entropy=SystemEntropy())
     older, damage, newest = admin.find_older(), admin.find_damage(keys), admin.newest_record()

@@ -264,7 +264,7 @@ class Lane(ABC, Generic[A]):
                 in_doubt = in_doubt or self._doubt is not None
                 passes = not isinstance(error, psycopg.Error) or may_pass(error)
                 trouble = translated(
-                    error if isinstance(error, psycopg.Error) else psycopg.OperationalError(str(error))
+                    error if isinstance(error, psycopg.Error) else psycopg.OperationalError(str(error)), live=True
                 )
                 if not passes:
                     self._fail(acts, CommitUnknown(trouble.message) if self._doubt is not None else trouble)
