@@ -95,7 +95,7 @@ def translated(error: psycopg.Error, *, opening: bool = False, live: bool = Fals
                 hint="its options are those of libpq, `schema` and `direct`: see `holdfast explain settings`",
             )
         case psycopg.OperationalError() if opening and is_refused(error):
-            hint = _CERTIFICATE_HINT if "certificate" in str(error) else None
+            hint = _CERTIFICATE_HINT if "certificate" in str(error) else JournalRefused.default_hint
             return JournalRefused(f"the database server refuses the connection: {_text(error)}", hint=hint)
         case psycopg.OperationalError() | psycopg.InterfaceError() | pg.IdleInTransactionSessionTimeout():
             return JournalBusy(
