@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
 from holdfast.core.notices import Notice
-from holdfast.errors import HoldfastError, JournalDamaged, SessionLost, TaskNotFound
+from holdfast.errors import HoldfastError, JournalDamaged, JournalFull, SessionLost, TaskNotFound
 from holdfast.journal import contract, rules
 from holdfast.journal.builds import NO_BUILD, Build, name_and_build
 from holdfast.journal.durability import Durability
@@ -120,6 +120,7 @@ class PostgresJournal:
     async def open_session(
         self, *, worker: str, ttl_ms: int, serves: contract.TaskNames = None, build: Build = NO_BUILD
     ) -> contract.Session:
+        await standby.until_there(self._links, ttl_ms=ttl_ms)
         session = PagedSession.begun(self._instance, ttl_ms=ttl_ms, build=build)
         asked = self._clock.boot_ms()
 
@@ -165,7 +166,7 @@ class PostgresJournal:
 
     async def submit(self, submission: contract.Submission) -> contract.Submitted:
         wrapped = self._wraps.new_data_key(task_id_bytes(submission.task_id))
-        found = await self._writer.do(Submit(submission=submission, wrapped=wrapped))
+        found = await self._writer.do(Submit(submission=submission, wrapped=wrapped), patient=False)
         self._changes.note()
         return found
 
@@ -444,7 +445,7 @@ class PostgresJournal:
 
     @property
     def full(self) -> bool:
-        return False
+        return isinstance(self._writer.trouble, JournalFull) or isinstance(self._claims.trouble, JournalFull)
 
     @property
     def broken(self) -> str:

@@ -42,6 +42,7 @@ COUNT_IN = (
     "WHERE w = %s AND stamp = %s RETURNING stamp"
 )
 GIVE_WAY_S = 0.005
+GIVE_UP_S = 0.5
 TOGETHER = 64  # batches until it is tried again whether a part of one is better sent early
 USED_UP = 2  # added to the stamp of a batch that is not there; one more would say that it is
 TURNS_EACH = 4  # turns of the event loop for each act of an agent among many
@@ -57,6 +58,7 @@ class Act:
     decided: bool = False
     future: asyncio.Future[None] | None = None
     move: int = 0  # what it adds to the total
+    given_up: bool = False  # whoever asked waits no more
 
     def decide(self) -> None:
         self.decided = True
@@ -107,16 +109,18 @@ class Lane(ABC, Generic[A]):
         self._doubt: int | None = None  # by how much the batch in doubt moves the total
         self._in_doubt: Sequence[A] = ()
         self.commits = 0
+        self._batch: list[A] = []  # under way
         self._begun: tuple[list[A], Link] | None = None  # sent, its answer not yet awaited
         self._under_way = False
         self._queued_at = self._began_at = 0.0
         self.together = 0  # so many batches are not sent before the turn of the loop is over
         self._gave_way = 0.0
         self.broken = ""
-        self.timeline = ""
+        self.trouble: HoldfastError | None = None  # why the last attempt to commit has failed
 
-    async def do(self, act: A) -> Any:
-        """Commit it; on return it is durable. A cancel waits until it is decided."""
+    async def do(self, act: A, *, patient: bool = True) -> Any:
+        """Commit it; on return it is durable. A cancel waits until it is decided; if not `patient` only for a moment,
+        and then it is not known whether it took place."""
         if self.broken:
             raise JournalOlderCopy(self.broken, hint=OLDER_HINT)
         loop = asyncio.get_running_loop()
@@ -140,6 +144,8 @@ class Lane(ABC, Generic[A]):
                 if act.future.cancelled():
                     act.future = loop.create_future()
                 cancelled = error
+                if not patient:
+                    loop.call_later(GIVE_UP_S, self._give_up, act)
         if cancelled is not None:
             self.ended(act)
             raise cancelled
@@ -156,6 +162,16 @@ class Lane(ABC, Generic[A]):
     def may_begin(self, link: Link) -> bool:
         """Nothing is in doubt, and the tally was seen over this connection."""
         return self._doubt is None and link.db in self._looked
+
+    def _give_up(self, act: A) -> None:
+        """Break off a commit that only those wait for who have given up: it may wait for a standby that is gone. The
+        driver tells the server, so that no connection is left behind there."""
+        act.given_up = True
+        if act in self._queue:
+            self._queue.remove(act)
+            act.decide()
+        elif not act.decided and self._pump is not None and all(one.given_up for one in self._batch):
+            self._pump.cancel()
 
     async def _give_way(self, loop: asyncio.AbstractEventLoop) -> None:
         """A task whose acts are decided at once would never let the lease be renewed: yield now and then."""
@@ -211,7 +227,7 @@ class Lane(ABC, Generic[A]):
             if self._begun is None:
                 self._began_at = loop.time()
             acts, taken = self._begun or (self.next_batch(self._queue), None)
-            self._begun = None
+            self._begun, self._batch = None, acts
             try:
                 await self._decide(acts, taken)
             except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
@@ -253,6 +269,7 @@ class Lane(ABC, Generic[A]):
                     for act in acts:
                         act.forget()
                     await self._commit(link, acts)
+                self.trouble = None
                 return
             except HoldfastError as error:
                 self._fail(acts, error)
@@ -269,6 +286,7 @@ class Lane(ABC, Generic[A]):
                 if not passes:
                     self._fail(acts, CommitUnknown(trouble.message) if self._doubt is not None else trouble)
                     return
+            self.trouble = trouble
             if loop.time() >= until:
                 self._fail(acts, CommitUnknown(trouble.message) if in_doubt else trouble)
                 return
