@@ -34,6 +34,7 @@ def test_a_dump_that_was_put_back_becomes_a_restore(new_host: NewHost, server: S
     server.load(dump)
 
     assert one.look("task", "list", "--json", code=6).error["code"] == "journal-older-copy"
+    assert one.look("todo", "--json", code=6).json["todo"][0]["about"] == "journal-older-copy"
     (finding,) = one.look("journal", "check", "--json", code=6).json["findings"]
     assert finding.startswith("this is an older copy: ")
     planned = one.look("recover", "--dry-run", "--json").json

@@ -276,7 +276,9 @@ async def _sessions(journal: Journal) -> AsyncIterator[Finding]:
     sessions = await journal.list_sessions()
     alive = [one for one in sessions if one.alive]
     names = ", ".join(one.worker for one in alive) or "none"
-    yield ok("sessions", f"{len(alive)} alive: {names}")
+    hosts = len({one.host_id for one in alive})
+    on_hosts = f" on {hosts} hosts" if hosts > 1 else ""
+    yield ok("sessions", f"{len(alive)} alive{on_hosts}: {names}")
     orphans = sum(one.tasks for one in sessions if not one.alive)
     waiting = (await journal.count_tasks()).get(TaskState.QUEUED, 0)
     if orphans:
