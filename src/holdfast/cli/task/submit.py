@@ -148,6 +148,8 @@ async def _not_known(hf: Holdfast, settings: Settings, args: argparse.Namespace)
             why = "there is no space left on the journal's disk"
         elif found.kept is Kept.GONE:
             why = found.text
+        elif found.kept is Kept.UNKNOWN:
+            why = f"{why}, and {found.text}"
     return CommitUnknown(f"{why}: {_NOT_KNOWN}", hint=_find_out(args))
 
 
