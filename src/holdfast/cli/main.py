@@ -194,7 +194,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HoldfastError as error:
         if not error.hint and error.exit_code == EXIT_USAGE:
             error.hint = f"see `holdfast {command_of(words)}--help`"
-        error.hint = _named(error.hint, words)
+        elif error.exit_code != EXIT_USAGE:
+            error.hint = _named(error.hint, words)
         return _report(error, as_json=as_json)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 
 _NAMES = ("--home", "--journal")
-_SUGGESTED = re.compile(r"`(holdfast (?:task|effect|approval|worker|doctor)\b[^`]*)`")
+_SUGGESTED = re.compile(r"`(holdfast (?:(?:task|effect|approval) [a-z]+|worker|doctor)\b[^`]*)`")
 
 
 def naming(words: Sequence[str]) -> str:
