@@ -1,7 +1,6 @@
 """The journal's contract: one atomic act per verb, in domain words.
 
-Every journal (memory, SQLite, PostgreSQL) keeps these promises, checked by one suite in
-`holdfast.testing.journal_contract`:
+Every journal (memory, SQLite, PostgreSQL) keeps these promises; `holdfast.testing.journal_contract` checks them:
 
 * **Durable.** A verb that returns has committed: what it wrote survives power loss on this journal. A verb that raises
   anything but CommitUnknown has written nothing. After CommitUnknown the caller must `confirm` before it acts on either
