@@ -61,6 +61,7 @@ async def test_nothing_is_lost_while_the_disk_is_full(tmp_path: Path, monkeypatc
                 with pytest.raises(JournalFull, match="no space left") as refused:
                     await submit_many(hf)
                 assert "free some space" in refused.value.hint
+                assert hf.journal.full
             finally:
                 server.free()
                 freed.set()

@@ -15,11 +15,13 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from holdfast.errors import (
     BadInput,
     HoldfastError,
     JournalBusy,
+    JournalGone,
     JournalNewer,
     JournalRefused,
     NotAJournal,
@@ -30,9 +32,11 @@ from holdfast.journal.postgres.admin import PostgresAdmin
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.journal.postgres.sql_errors import translated
+from holdfast_proofs.support.hosts import Host
 from holdfast_proofs.support.postgres import Server, find_oldest, started
 
 OpenJournal = Callable[..., Awaitable[PostgresJournal]]
+NewHost = Callable[..., Host]
 
 
 async def why_not(open_it: OpenJournal, url: str) -> HoldfastError:
@@ -66,6 +70,29 @@ async def test_a_wrong_url_or_user(open_it: OpenJournal, server: Server, place: 
     with pytest.raises(BadInput, match="colour") as odd:
         PostgresPlace.read(f"{server.url()}&colour=red")
     assert "libpq" in odd.value.hint
+    for wrong in ("port=99999", "sslmode=nonsense", "connect_timeout=soon"):
+        invalid = await why_not(open_it, f"{server.url()}&{wrong}")
+        assert (type(invalid), "not valid" in invalid.message) == (BadInput, True)
+
+
+def test_options_reach_libpq_as_they_are(server: Server) -> None:
+    given = PostgresPlace.read(f"{server.url()}&application_name=a%20b+c%25")
+    assert conninfo_to_dict(given.conninfo)["application_name"] == "a b+c%"
+
+
+async def test_a_journal_that_vanishes_or_has_no_keys_says_what_to_do_with_a_database(
+    open_it: OpenJournal, new_host: NewHost, server: Server, place: PostgresPlace
+) -> None:
+    live = await open_it()
+    one = new_host("one")
+    keyless = one.look("journal", "check", "--json", code=6).error
+    assert (keyless["code"], "copy keys.json from the folder of a host" in keyless["hint"]) == ("keys-missing", True)
+    server.execute(f"DROP SCHEMA {place.schema} CASCADE")
+    with pytest.raises(JournalGone, match="no longer in its database") as gone:
+        await live.count_tasks()
+    assert "bring the database back" in gone.value.hint
+    none = one.look("journal", "check", "--json", code=6).error
+    assert (none["code"], "--journal" in none["hint"]) == ("not-a-journal", True)
 
 
 async def test_a_schema_that_is_not_there_of_others_or_newer(
@@ -104,6 +131,7 @@ async def test_a_standby_and_a_server_with_the_name_of_another(open_it: OpenJour
         checked = f"sslmode=verify-full&sslrootcert={certificate}"
         other = await why_not(open_it, f"postgresql://holdfast@{address}/postgres?{checked}")
         assert (type(other), "certificate" in other.message) == (JournalRefused, True)
+        assert ("name that is in its certificate" in other.hint, "password" in other.hint) == (True, False)
 
 
 async def test_tls_and_passwords_out_of_files(

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from holdfast.app.health import Gauges
+from holdfast.cli.task import submit
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.ids import task_id_from_bytes
-from holdfast.errors import SessionLost
+from holdfast.errors import CommitUnknown, JournalBusy, SessionLost
 from holdfast.journal.contract import Claimed, Submission
 from holdfast.journal.durability import Kept
 from holdfast.journal.postgres.journal import PostgresJournal
@@ -23,15 +24,20 @@ from holdfast.runtime.engine.engine import Engine
 from holdfast.testing.journal_contract.world import noted
 from holdfast.testing.lab import wait_until
 from holdfast_proofs.failovers.writer import ProofKeys
+from holdfast_proofs.support.hosts import Host
 from holdfast_proofs.support.postgres import STANDBY, Server, find_oldest, standby_of, started
 
 OpenJournal = Callable[..., Awaitable[PostgresJournal]]
+NewHost = Callable[..., Host]
+
+
+def a_submission(name: str) -> Submission:
+    raw = hashlib.sha256(name.encode()).digest()[:16]
+    return Submission(task_id=task_id_from_bytes(raw), name="trip", args={}, args_fingerprint=b"f" * 16)
 
 
 async def started_task(journal: PostgresJournal) -> Claimed:
-    raw = hashlib.sha256(journal.journal_id.encode()).digest()[:16]
-    given = Submission(task_id=task_id_from_bytes(raw), name="trip", args={}, args_fingerprint=b"f" * 16)
-    await journal.submit(given)
+    await journal.submit(a_submission(journal.journal_id))
     (claimed,) = await journal.claim(await journal.open_session(worker="w", ttl_ms=60_000), names=None, limit=1)
     return claimed
 
@@ -66,6 +72,61 @@ async def test_a_worker_tells_that_the_standby_is_gone_though_its_session_cannot
         assert "\nholdfast_journal_standby 0\n" in await Gauges(engine=engine, journal=journal).metrics()
     engine.stop()
     await serving
+
+
+async def test_while_the_standby_is_gone_no_session_leaves_a_connection_behind(
+    open_it: OpenJournal, server: Server, standby_gone: Callable[..., Any]
+) -> None:
+    """A server does not notice that a client whose commit waits for a standby is gone. A process that lives waits
+    again after its wait was broken off: what it has sent counts only when the standby has it."""
+    journal, starting = await open_it(), await open_it(host="two")
+    await journal.submit(a_submission("before"))
+    with standby_gone() as until_waiting:
+        waiting = asyncio.create_task(journal.submit(a_submission("waits")))
+        await until_waiting()
+
+        async def waits_again() -> bool:
+            async with asyncio.timeout(10):
+                with pytest.raises(JournalBusy, match=r"standby \(nowhere\) is gone"):
+                    await starting.open_session(worker="w", ttl_ms=5)
+            found = server.execute("SELECT query FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+            return [query.partition(" ")[0] for (query,) in found] == ["UPDATE"]  # and not COMMIT any more
+
+        await wait_until(waits_again)
+        assert not waiting.done()
+    assert (await waiting).created
+
+
+async def test_a_submission_that_waits_for_a_standby_can_be_given_up(
+    open_it: OpenJournal, server: Server, standby_gone: Callable[..., Any]
+) -> None:
+    journal: PostgresJournal = await open_it()
+    await journal.submit(a_submission("before"))
+    with standby_gone() as until_waiting:
+        waiting = asyncio.create_task(journal.submit(a_submission("given-up")))
+        await until_waiting()
+        waiting.cancel()
+        await asyncio.wait({waiting}, timeout=15)
+        assert waiting.cancelled()
+        await journal.close()
+        assert server.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == []
+    again: PostgresJournal = await open_it()
+    assert not (await again.submit(a_submission("given-up"))).created, "the same request finds out what became of it"
+
+
+def test_submit_says_at_its_timeout_that_the_standby_is_gone(
+    new_host: NewHost, standby_gone: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submit, "ACCEPT_S_MIN", 0.2)
+    host = new_host("one")
+    host.submit('{"cents": 5}', "order-1", "--no-follow")
+    words = ("submit", host.app, '{"cents": 5}', "--task", "pay", "--request-id", "order-2", "--timeout", "0.2")
+    with standby_gone():
+        said = host.look(*words, "--json", code=CommitUnknown.exit_code).error
+    assert said["code"] == "commit-unknown"
+    assert "the synchronous standby (nowhere) is gone" in said["message"]
+    assert "not known whether the request was accepted" in said["message"]
+    assert "same --request-id" in said["hint"]
 
 
 async def test_a_user_who_may_not_look_is_told_the_grant(

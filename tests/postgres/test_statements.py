@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -11,15 +12,31 @@ from typing import Any
 import pytest
 
 from holdfast.core.ids import task_id_from_bytes
-from holdfast.errors import StatementFailed, StepFailed
+from holdfast.errors import StatementFailed
 from holdfast.journal.contract import Hold, Statement, Submission
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.journal.postgres.verbs.statements import names, rendered
 from holdfast.testing.journal_contract.world import noted
+from holdfast_proofs.support.hosts import Host
 from holdfast_proofs.support.postgres import USER, Server
 
 OpenJournal = Callable[..., Any]
+NewHost = Callable[..., Host]
+
+APP = """
+import holdfast
+
+@holdfast.tool(effect=holdfast.Transactional())
+async def seat(call: holdfast.Call) -> holdfast.Apply:
+    return holdfast.Apply([("CREATE TABLE seat (name text)", [])], "seated")
+
+@holdfast.task
+async def book(run: holdfast.Run) -> str:
+    return await run.call(seat)
+
+tasks = [book]
+"""
 
 
 async def held(journal: PostgresJournal) -> Hold:
@@ -150,6 +167,27 @@ async def test_without_the_right_to_make_roles_only_these_tools_are_off(
     journal: PostgresJournal = await open_it(place=plain)
     assert not journal.capabilities.statements
     hold = await held(journal)
-    with pytest.raises(StepFailed, match=r"Transactional tools are off.*may not make the role"):
+    with pytest.raises(StatementFailed, match=r"Transactional tools are off.*may not make the role") as off:
         await journal.append(hold, [noted("n1")], statements=[Statement(sql="SELECT 1")])
     await journal.append(hold, [noted("n1")])
+    await journal.close()
+
+    by_hand = re.search(r'CREATE ROLE "\w+" NOLOGIN; GRANT "\w+" TO "\w+";', off.value.message)
+    assert by_hand is not None
+    server.execute(by_hand.group())
+    again: PostgresJournal = await open_it(place=plain)
+    assert again.capabilities.statements, "what the message says to run is enough"
+
+
+def test_a_step_whose_tools_are_off_fails_with_the_reason_and_doctor_says_it(
+    new_host: NewHost, server: Server, place: PostgresPlace
+) -> None:
+    user = f"plain_{place.schema}"
+    server.execute(f"CREATE ROLE {user} LOGIN; GRANT CREATE ON DATABASE postgres TO {user}")
+    host = new_host("one", at=f"{server.url(user=user)}&schema={place.schema}")
+    app = host.folder / "app.py"
+    app.write_text(APP)
+    failed = host("submit", f"{app}:tasks", "{}", "--request-id", "1", "--run", "--json", code=9)
+    assert "Transactional tools are off" in failed.out + failed.err
+    found = {one["check"]: one["text"] for one in host.look("doctor", "--json").json["findings"]}
+    assert f'ALTER ROLE "{user}" CREATEROLE' in found["transactional tools"]

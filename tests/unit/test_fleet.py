@@ -44,6 +44,7 @@ def test_the_list_has_a_folder_on_each_line(tmp_path: Path, monkeypatch: pytest.
         ("one\na\0b\n", r"agents\.txt, line 2: not a path"),
         ("one\n" + "x" * 5_000, "line 2: not a path"),
         ("# none\n", "lists no agent"),
+        ("one\nagents.txt\n", r"line 2: .*/agents\.txt is a file"),
     ],
 )
 def test_a_list_that_is_wrong_is_refused_with_its_line(tmp_path: Path, text: str, said: str) -> None:

@@ -53,6 +53,11 @@ def test_urls_of_libpq_are_kept_as_they_are(text: str) -> None:
         ("postgresql://ada@db/s3cret\n", "printable"),
         ("postgresql://ada@db/s3cret é", "printable"),
         ("postgresql://ada@db/" + "s3cret" * 400, "at most"),
+        ("postgresql://ada@db/agents?direct=ada:s3cret@db2:5432", "direct"),
+        ("postgresql:/ada:s3cret@db/agents", "one slash"),
+        ("postgres:ada:s3cret@db/agents", "one slash"),
+        ("host=db dbname=agents password=s3cret", "libpq"),
+        ("password = 's3cret' host = db", "libpq"),
     ],
 )
 def test_other_urls_are_refused_and_no_secret_is_repeated(text: str, word: str) -> None:
@@ -60,6 +65,14 @@ def test_other_urls_are_refused_and_no_secret_is_repeated(text: str, word: str) 
         journal_address(text)
     assert word in met.value.message
     assert "s3cret" not in f"{met.value.message} {met.value.hint}"
+
+
+def test_a_connection_string_in_the_settings_is_not_repeated(tmp_path: Path) -> None:
+    (tmp_path / "holdfast.toml").write_text('[journal]\nurl = "password=s3cret"\n')
+    with pytest.raises(BadInput, match="libpq") as met:
+        journal_in(tmp_path)
+    assert "s3cret" not in f"{met.value.message} {met.value.hint}"
+    assert journal_address(tmp_path / "user.db").file == "user.db"
 
 
 def test_a_file_goes_with_its_folder_and_a_url_with_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from holdfast.errors import InvariantViolated, LeaseLost, TooLarge
 from holdfast.journal import rules
 from holdfast.journal.contract import Change, InboxKind
 from holdfast.journal.records import ENDED, RecordKind, TaskState
-from holdfast.journal.rules import NEVER_MS, Claimable, Death, Lease, LeaseWatch, LookedAt, SeenRecord
+from holdfast.journal.rules import NEVER_MS, Claimable, Death, Lease, LeaseWatch, LookedAt, SeenCommit
 
 TASK = TaskId("01J9ZK3V5T8Q2M4N6P7R8S9T0V")
 NOW = 1_000_000
@@ -178,25 +178,25 @@ def test_nobodys_lease_is_over_before_its_own_deadline(
 
 
 @pytest.mark.parametrize(
-    ("incarnation", "newest", "link", "may_be_erased", "older"),
+    ("incarnation", "newest", "stamp", "folded_ms", "older"),
     [
-        (2, 50, b"l", False, False),
-        (2, 51, b"l", False, False),
-        (2, 49, None, False, True),
-        (2, 49, None, True, True),  # a number that was drawn is never drawn again
-        (2, 80, None, False, True),  # the sequence ran ahead, the record is lost
-        (2, 80, None, True, False),
-        (2, 80, b"x", False, True),  # put back, and grown past the mark since
-        (2, 80, b"x", True, True),
-        (1, 80, b"l", False, True),
-        (3, 10, None, False, False),  # restored as it should be
+        (2, 50, 7, 0, False),
+        (2, 51, 8, 0, False),
+        (2, 49, 7, 0, True),
+        (2, 49, None, 900, True),  # a number that was committed stays the newest, or below it
+        (2, 80, None, 899, True),  # the writer's row is missing, and was not put together with another
+        (2, 80, None, 900, False),
+        (2, 80, 6, 0, True),  # put back, and grown past the mark since
+        (2, 80, 6, 900, True),
+        (1, 80, 7, 0, True),
+        (3, 10, None, 0, False),  # restored as it should be
     ],
 )
 def test_an_older_copy_of_several_writers_is_recognized(
-    incarnation: int, newest: int, link: bytes | None, may_be_erased: bool, older: bool
+    incarnation: int, newest: int, stamp: int | None, folded_ms: int, older: bool
 ) -> None:
-    mark = SeenRecord(incarnation=2, number=50, link=b"l")
-    found = rules.is_older_copy(mark, incarnation=incarnation, newest=newest, link=link, may_be_erased=may_be_erased)
+    mark = SeenCommit(incarnation=2, number=50, lane="l", stamp=7, at_ms=900)
+    found = rules.is_older_copy(mark, incarnation=incarnation, newest=newest, stamp=stamp, folded_ms=folded_ms)
     assert found is older
 
 

@@ -164,6 +164,8 @@ async def _examine_open(
         yield _reserve(reserved)
     yield _clock(journal)
     yield await _durability(journal, settings)
+    if journal.capabilities.statements_off:
+        yield note("transactional tools", journal.capabilities.statements_off)
     async for finding in _sessions(journal):
         yield finding
     async for finding in _parked(journal):
@@ -274,7 +276,9 @@ async def _sessions(journal: Journal) -> AsyncIterator[Finding]:
     sessions = await journal.list_sessions()
     alive = [one for one in sessions if one.alive]
     names = ", ".join(one.worker for one in alive) or "none"
-    yield ok("sessions", f"{len(alive)} alive: {names}")
+    hosts = len({one.host_id for one in alive})
+    on_hosts = f" on {hosts} hosts" if hosts > 1 else ""
+    yield ok("sessions", f"{len(alive)} alive{on_hosts}: {names}")
     orphans = sum(one.tasks for one in sessions if not one.alive)
     waiting = (await journal.count_tasks()).get(TaskState.QUEUED, 0)
     if orphans:

@@ -194,6 +194,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HoldfastError as error:
         if not error.hint and error.exit_code == EXIT_USAGE:
             error.hint = f"see `holdfast {command_of(words)}--help`"
+        elif error.exit_code != EXIT_USAGE:
+            error.hint = _named(error.hint, words)
         return _report(error, as_json=as_json)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -213,6 +215,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ended.exit_code
     except Exception as error:  # noqa: BLE001 - whatever it is, a person gets one line and a hint
         return _report(error, as_json=as_json)
+
+
+def _named(hint: str, words: Sequence[str]) -> str:
+    from holdfast.cli.input.again import all_named, naming
+
+    return all_named(hint, naming(words))
 
 
 def _report(error: Exception, *, as_json: bool) -> int:

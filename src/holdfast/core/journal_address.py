@@ -23,7 +23,12 @@ FILE = "journal.db"
 URL_CHARS_MAX = 2_000
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _SECRET = ("password", "sslpassword")
+_SERVER = re.compile(
+    r"(?P<url>\s*postgres(ql)?:)|(^|\s)(host|hostaddr|dbname|user|password|service)\s*=", re.IGNORECASE
+)
+_DIRECT = re.compile(r"[\w.:\[\]/-]+(,[\w.:\[\]/-]+)*")
 _FORM = "give the path of a file, or postgresql://USER@HOST/DATABASE"
+_SERVER_HINT = f"{_FORM}. A password belongs into a passfile (~/.pgpass) or a service file"
 _HINT = "remove the password: put it into a passfile (~/.pgpass, or `passfile=FILE` in the url) or into a service file"
 
 
@@ -67,8 +72,19 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
+def check_path(text: str) -> None:
+    """Refuse what is meant to be a server but would become the name of a file. Raises BadInput, and quotes nothing."""
+    if found := _SERVER.match(text) or _SERVER.search(text):
+        what = "a url with one slash, or none, after its scheme" if found["url"] else "a connection string of libpq"
+        raise BadInput(
+            f"the journal is given as {what}: it is no path, and no url that Holdfast reads", hint=_SERVER_HINT
+        )
+
+
 def parse_journal_url(text: str) -> str:
     """The url of a journal on a server, as it is kept. Raises BadInput, and quotes no part that may be secret."""
+    if not is_url(text):
+        check_path(text)
     if len(text) > URL_CHARS_MAX or not text.isascii() or not text.isprintable() or " " in text:
         raise BadInput(
             f"the url of the journal must be at most {URL_CHARS_MAX:,} printable ASCII characters without spaces",
@@ -76,7 +92,7 @@ def parse_journal_url(text: str) -> str:
         )
     scheme, _, rest = text.partition("://")
     if scheme.lower() not in ("postgresql", "postgres"):
-        raise BadInput(f"a journal cannot be at {scheme}://", hint=_FORM)
+        raise BadInput(f"a journal cannot be at {scheme}://" if is_url(text) else "this is no url", hint=_FORM)
     try:
         parts = urlsplit(f"postgresql://{rest}")
         options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
@@ -84,6 +100,8 @@ def parse_journal_url(text: str) -> str:
         raise BadInput("the url of the journal is not valid", hint=_FORM) from error
     if ":" in parts.netloc.rpartition("@")[0] or any(name.lower() in _SECRET for name, _ in options):
         raise BadInput("the url of the journal has a password in it, which other users could read", hint=_HINT)
+    if not _DIRECT.fullmatch(dict(options).get("direct", "none")):
+        raise BadInput("`direct` in the url of the journal is not HOST:PORT", hint="it has no user and no password")
     if parts.fragment or "#" in rest:
         raise BadInput("the url of the journal has a # in it", hint="write it as %23")
     return f"postgresql://{rest}"

@@ -163,6 +163,10 @@ class JournalAdmin(Protocol):
         """The highest mark that this machine has seen committed. Raises HighWaterDamaged."""
         ...
 
+    def find_older(self) -> str:
+        """Why it is an older copy than what this machine has seen; empty where it is not. Raises HighWaterDamaged."""
+        ...
+
     def find_stopped(self) -> str | None:
         """Why no new step begins since a sync failed; None where none did."""
         ...

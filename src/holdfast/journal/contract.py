@@ -1,7 +1,6 @@
 """The journal's contract: one atomic act per verb, in domain words.
 
-Every journal (memory, SQLite, PostgreSQL) keeps these promises, checked by one suite in
-`holdfast.testing.journal_contract`:
+Every journal (memory, SQLite, PostgreSQL) keeps these promises; `holdfast.testing.journal_contract` checks them:
 
 * **Durable.** A verb that returns has committed: what it wrote survives power loss on this journal. A verb that raises
   anything but CommitUnknown has written nothing. After CommitUnknown the caller must `confirm` before it acts on either
@@ -42,6 +41,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     durable: bool
     statements: bool  # applies Transactional tools' statements in the closing commit
+    statements_off: str = ""  # why not, where a person can change it
     shared: bool  # other processes may open the same journal
     hosts: bool = False  # processes on other machines too: leases are kept in the journal's own time
     administered: bool  # outlives its processes: `admin.JournalAdmin` serves it

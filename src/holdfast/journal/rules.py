@@ -230,23 +230,25 @@ def check_hold(*, task_id: TaskId, state: TaskState, epoch: int, seq: int, hold_
 # Copies
 
 
-class SeenRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest record whose commit a host saw return, kept outside the journal."""
+class SeenCommit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The newest commit of a journal of several writers that a host knows to be durable, kept outside the journal."""
 
     incarnation: int
-    number: int
-    link: bytes  # its hash
+    number: int  # of its newest record
+    lane: str  # which writer made it: a name that no other one has
+    stamp: int  # that writer's own count of its commits
+    at_ms: int  # the time of its row
 
 
-def is_older_copy(mark: SeenRecord, *, incarnation: int, newest: int, link: bytes | None, may_be_erased: bool) -> bool:
-    """Whether a journal of several writers was put back since the host saw that record (0052). `newest`: the highest
-    number that was ever drawn. `link`: the hash of the record with the mark's number, None where there is none.
-    `may_be_erased`: the mark is older than retention keeps records."""
+def is_older_copy(mark: SeenCommit, *, incarnation: int, newest: int, stamp: int | None, folded_ms: int) -> bool:
+    """Whether a journal of several writers was put back since the host saw that commit (0097). `newest`: the highest
+    number that was committed. `stamp`: of the mark's writer, None where the journal has no row of it. `folded_ms`: up
+    to that time rows of writers were put together, so that theirs may be missing."""
     if incarnation != mark.incarnation:
         return incarnation < mark.incarnation
     if newest < mark.number:
         return True
-    return not may_be_erased if link is None else link != mark.link
+    return mark.at_ms > folded_ms if stamp is None else stamp < mark.stamp
 
 
 # Poison

@@ -28,9 +28,8 @@ def look_outside(address: JournalAddress, admin: JournalAdmin, *, now_ms: int) -
             admin.check_not_lost()
             return ()
         admin.peek()
-        mark, newest, stopped = admin.high_water(), admin.newest_record(), admin.find_stopped()
-        behind = mark.sequence > newest and mark.incarnation >= admin.incarnation()
-        why = stopped or ("it is older than what this machine has committed" if behind else "")
+        newest = admin.newest_record()
+        why = admin.find_stopped() or admin.find_older()
     except HoldfastError as error:
         why, newest = error.message, 0
     source = why or f"the journal {address} has every record up to {newest}"

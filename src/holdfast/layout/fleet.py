@@ -50,6 +50,8 @@ def read_fleet(path: Path) -> list[str]:
             ) from None
         if home in homes:
             raise BadSettings(f"{path}, line {number}: {home} is on line {homes[home]} already", hint="remove one")
+        if os.path.isfile(home):
+            raise BadSettings(f"{path}, line {number}: {home} is a file", hint="write the agent's folder")
         homes[home] = number
     if not homes:
         raise BadSettings(f"{path} lists no agent", hint="write one agent's folder on each line")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from holdfast.core.journal_address import FILE, JournalAddress, file_at, is_url, parse_journal_url
+from holdfast.core.journal_address import FILE, JournalAddress, check_path, file_at, is_url, parse_journal_url
 from holdfast.errors import BadInput
 from holdfast.layout.agent_home import home_folder
 from holdfast.layout.settings import NAME, read_fields
@@ -24,6 +24,7 @@ def journal_address(where: Where, *, home: str | os.PathLike[str] | None = None)
         return JournalAddress(folder=home_folder(None if home is None else os.fspath(home)), url=url)
     if home is not None:
         raise BadInput("a journal in a file needs no other folder", hint="leave `home` out, or give a url")
+    check_path(text)
     if not text or "\0" in text:
         raise BadInput(f"{text!r} is not a valid path")
     try:

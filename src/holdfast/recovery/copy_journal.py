@@ -77,6 +77,7 @@ async def copy_journal(
         )
     goal.check_place()
     keys = keys or load_or_create(source.folder / KEYS, journal_exists=True, entropy=SystemEntropy())
+    tell(f"waiting until no process uses {source}, for {wait_s:g} s at most")
     with await _alone(origin, keys, clock, wait_s):
         tell(f"checking {source}")
         findings = origin.find_damage(keys)

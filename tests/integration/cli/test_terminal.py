@@ -88,9 +88,10 @@ def test_one_list_of_what_waits_for_a_person(hf: Commands) -> None:
     question = hf.look("approval", "list", "--json").json["approvals"][0]["approval"]
     todo = hf.look("todo", "--json").json["todo"]
     commands = {(one["kind"], one["about"]): one["command"] for one in todo}
-    assert commands["effect", place] == f"holdfast effect show {place}"
-    assert commands["approval", question] == f"holdfast approval grant {question}"
-    assert commands["alarm", "queue"] == "`holdfast worker APP`", "no worker serves the task that was submitted last"
+    same = f" --journal {hf.folder}"  # as `todo` was asked
+    assert commands["effect", place] == f"holdfast effect show {place}{same}"
+    assert commands["approval", question] == f"holdfast approval grant {question}{same}"
+    assert commands["alarm", "queue"] == f"`holdfast worker APP{same}`", "no worker serves the task submitted last"
     said = hf.look("todo").out
     assert all(command in said for command in commands.values())
     hf("effect", "settle", place, "--skip", "--yes")

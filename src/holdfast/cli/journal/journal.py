@@ -54,8 +54,9 @@ def add_parser(commands: Commands) -> None:
     add_options(parser, "--journal", "--home", "--json", "--dry-run", "--yes")
     parser = new_verb(verbs, "check", run_check).help("""check all of it
 
-        Check every record, chain, seal and row of the journal, and the running total over all tasks. Changes nothing,
-        and works while workers run. Exits with 6 if something is damaged.
+        Check every record, chain, seal and row of the journal, the running total over all tasks, and whether it is as
+        new as what this machine has seen of it. Changes nothing, and works while workers run. Exits with 6 if something
+        is damaged or missing.
         examples:
           holdfast journal check
           holdfast journal check --home ~/agents/ada --json
@@ -149,15 +150,21 @@ def run_check(args: argparse.Namespace) -> int:
     address = journal_of(args)
     admin = journal_at(address)
     if not admin.exists():
-        raise NotAJournal(f"there is no journal at {address}")
+        admin.check_not_lost()
+        raise NotAJournal(
+            f"there is no journal at {address}",
+            hint="name it with --journal or --home; `holdfast worker APP` makes one",
+        )
     journal_id = admin.peek()
     keys = load_or_create(address.folder / KEYS, journal_exists=True, entropy=SystemEntropy())
-    findings, newest = admin.find_damage(keys), admin.newest_record()
+    older, damage, newest = admin.find_older(), admin.find_damage(keys), admin.newest_record()
+    findings = [f"this is an older copy: {older}", *damage] if older else damage
     if args.json:
         print_json({"journal": str(address), "journal_id": journal_id, "sequence": newest, "findings": findings})
     elif findings:
         print_lines(*findings)
-        talk("hint: see `holdfast explain disk-full-and-damage`")
+        topic = "restore-an-older-journal" if older else "disk-full-and-damage"
+        talk(f"hint: see `holdfast explain {topic}`")
     else:
         print(f"{address}: every record up to number {newest}, every chain and every seal is right")
     return EXIT_JOURNAL if findings else 0

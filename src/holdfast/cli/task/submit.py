@@ -6,19 +6,26 @@ import argparse
 import asyncio
 import io
 import json
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.command import Commands, add_flag, add_options, new_command
 from holdfast.cli.input.input_journal import journal_of, unserved_text
 from holdfast.cli.screen.screen import print_json, talk
-from holdfast.errors import BadInput, Misuse
+from holdfast.errors import BadInput, CommitUnknown, HoldfastError, Misuse
 
 if TYPE_CHECKING:
     from holdfast.app.handle import TaskHandle
     from holdfast.app.holdfast import Holdfast
     from holdfast.app.loading import App
     from holdfast.core.journal_address import JournalAddress
+    from holdfast.layout.engine_settings import Settings
     from holdfast.runtime.task.task import TaskType
+
+ACCEPT_S_MIN = 5.0  # for the journal to accept a task: --timeout is about following it
+WHY_S = 2.0
+_NOT_KNOWN = "it is not known whether the request was accepted"
 
 
 def add_parser(commands: Commands) -> None:
@@ -44,7 +51,10 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--run", action="store_true", dest="run_here", help="also run a worker in this process")
     add_flag(parser, "--no-follow", "print the task id and do not wait")
     parser.add_argument(
-        "--timeout", type=float, metavar="S", help="stop following after S seconds; the task is not stopped"
+        "--timeout",
+        type=float,
+        metavar="S",
+        help="stop following after S seconds, or waiting for the journal after 5 at least; the task is not stopped",
     )
     add_options(parser, "--config", "--journal", "--home", "--new-journal", "--json")
 
@@ -109,8 +119,44 @@ async def _submit(
         new_journal=args.new_journal,
         log=Log(None if args.json else RunWarnings()),
     ) as hf:
-        handle = await hf.submit(task, request_id=args.request_id, **values)
+        began = time.monotonic()
+        try:
+            accepting = hf.submit(task, request_id=args.request_id, **values)
+            within_s = None if args.timeout is None else max(args.timeout, ACCEPT_S_MIN)
+            handle = await asyncio.wait_for(accepting, within_s)
+        except TimeoutError:
+            raise await _not_known(hf, settings, args) from None
+        except asyncio.CancelledError:
+            if not args.json:
+                talk(f"{_NOT_KNOWN}: {_find_out(args)}")
+            raise
+        if args.timeout is not None:
+            args.timeout = max(0.0, args.timeout - (time.monotonic() - began))
         return await _after_submit(hf, handle, args)
+
+
+async def _not_known(hf: Holdfast, settings: Settings, args: argparse.Namespace) -> HoldfastError:
+    """The journal has not answered in time: why, as far as it can be seen."""
+    from holdfast.journal.durability import Kept
+
+    why = "the journal has not answered in time"
+    with suppress(HoldfastError, TimeoutError):
+        found = await asyncio.wait_for(
+            hf.journal.find_durability(provider=settings.journal_durability == "provider"), WHY_S
+        )
+        if hf.journal.full:
+            why = "there is no space left on the journal's disk"
+        elif found.kept is Kept.GONE:
+            why = found.text
+        elif found.kept is Kept.UNKNOWN:
+            why = f"{why}, and {found.text}"
+    return CommitUnknown(f"{why}: {_NOT_KNOWN}", hint=_find_out(args))
+
+
+def _find_out(args: argparse.Namespace) -> str:
+    if args.request_id is not None:
+        return "submit it again with the same --request-id: if it was accepted, you get the same task, and it runs once"
+    return "`holdfast task list` shows whether it was; with --request-id you could simply submit it again"
 
 
 class RunWarnings(io.StringIO):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_options, new_command
@@ -18,7 +19,8 @@ STOPPED = "stop flag"  # the check of `doctor` that says: do not open this journ
 def add_parser(commands: Commands) -> None:
     parser = new_command(commands, "todo", run).help("""
         List everything that waits for a person: effects in doubt, questions that need a yes or no, parked tasks,
-        and what `holdfast doctor` warns of. Below each is the command to begin with. Changes nothing.
+        and what `holdfast doctor` warns of. Below each is the command to begin with. Changes nothing. If the tasks
+        cannot be listed, the exit code says why.
         columns:
           approval  a task asks for a yes or no
           effect    an effect may or may not have happened; you decide
@@ -40,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
 async def _run(args: argparse.Namespace) -> int:
     from holdfast.app.doctor import NO_JOURNAL, Level
     from holdfast.cli.doctor import every_finding
+    from holdfast.cli.input.again import all_named, named, naming
     from holdfast.cli.input.input_journal import journal_of, opened
     from holdfast.cli.screen.screen import ago, print_json, print_lines, talk
     from holdfast.core.clock import SystemClock, iso
@@ -53,15 +56,22 @@ async def _run(args: argparse.Namespace) -> int:
     alarms = [one for one in findings if one.level in (Level.WARNING, Level.DAMAGE) and one.check != "parked"]
     if (gone := next((one for one in alarms if one.check == NO_JOURNAL), None)) is not None:
         raise NotAJournal(gone.text, hint=gone.mend)
+    given = (("--journal", args.journal), ("--home", args.home))
+    options = naming([word for name, value in given if value is not None for word in (name, value)])
+    alarms = [dataclasses.replace(one, mend=all_named(one.mend, options)) for one in alarms]
     waiting: list[Todo] = []
+    code = 0
     if journal_at(address).exists() and not any(one.check == STOPPED for one in alarms):
         try:
             async with opened(args) as hf:
-                waiting = await list_todo(hf.journal)
+                waiting = [
+                    dataclasses.replace(one, command=named(one.command, options)) for one in await list_todo(hf.journal)
+                ]
         except HoldfastError as error:
             if not alarms:
                 raise
             talk(f"the tasks cannot be listed: {error.message}")
+            code = error.exit_code
     if args.json:
         print_json(
             {
@@ -79,7 +89,7 @@ async def _run(args: argparse.Namespace) -> int:
                 + [_alarm(one) for one in alarms]
             }
         )
-        return 0
+        return code
     now_ms = SystemClock().wall_ms()
     for one in waiting:
         since = ago(now_ms - one.since_ms)
@@ -88,7 +98,7 @@ async def _run(args: argparse.Namespace) -> int:
         print_lines(f"alarm     {one.check}: {one.text}", *([f"{'':10}{one.mend}"] if one.mend else []))
     if not waiting and not alarms:
         talk("nothing waits for you")
-    return 0
+    return code
 
 
 def _alarm(one: Finding) -> dict[str, str]:

@@ -19,9 +19,9 @@ def add_parser(commands: Commands) -> None:
     parser = new_command(commands, "worker", run).help("""
         Run the tasks of an app until you stop it. This process supervises a worker process and starts it again when
         it dies; the new one resumes its tasks at once. SIGTERM or Ctrl-C lets calls in flight finish; a second one
-        kills the worker, which loses nothing. Any number of workers may serve one journal on one machine. Events go
-        to standard error, as JSON lines unless it is a terminal. One worker may serve many agents: `holdfast explain
-        many-agents`.
+        kills the worker, which loses nothing. Any number of workers may serve one journal: on one machine, or on
+        many hosts if it is in PostgreSQL. Events go to standard error, as JSON lines unless it is a terminal. One
+        worker may serve many agents: `holdfast explain many-agents`.
         examples:
           holdfast worker trip.py:tasks
           holdfast worker orders.app:app --journal /var/lib/orders --health-port 9471

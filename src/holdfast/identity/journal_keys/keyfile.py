@@ -72,6 +72,12 @@ def load_or_create(path: Path, *, journal_exists: bool, entropy: Entropy) -> Ser
         return SignerRing(SignerClient(signer))
     if not os.path.lexists(path):
         if journal_exists:
+            if not any(path.parent.glob("*.db")):  # the journal is on a server
+                raise KeysMissing(
+                    f"there is no {path.name} in {path.parent}, and the journal has keys already",
+                    hint=f"copy {path.name} from the folder of a host that uses this journal (mode 0600), or let the "
+                    "agent's vault reach this host: see `holdfast explain postgres`",
+                )
             raise KeysMissing(f"there is no {path.name} next to the journal in {path.parent}")
         try:
             _create(path, entropy)

@@ -27,8 +27,8 @@ from holdfast.journal.postgres import check, copying, loading, restoring, schema
 from holdfast.journal.postgres.links import BEGIN_READING, Link
 from holdfast.journal.postgres.opening import ALONE, open_journal
 from holdfast.journal.postgres.place import PostgresPlace, Row
-from holdfast.journal.postgres.sql_errors import in_our_words, translated
-from holdfast.journal.postgres.verbs.guards import check_keys, new_meta
+from holdfast.journal.postgres.sql_errors import GONE_HINT, NONE_HINT, in_our_words, translated
+from holdfast.journal.postgres.verbs.guards import POSITION, Marks, check_keys, new_meta
 from holdfast.journal.postgres.verbs.shared import PostgresShared
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.admin import SINCE_EVER_MS
@@ -99,7 +99,7 @@ class PostgresAdmin:
 
     def peek(self) -> str:
         if not self.exists():
-            raise NotAJournal(f"there is no journal at {self._place.shown}")
+            raise NotAJournal(f"there is no journal at {self._place.shown}", hint=NONE_HINT)
         ((version,),) = self._query("SELECT number FROM $s.version")
         schema.check_version(version, self._place.shown)
         found = self._query("SELECT value FROM $s.meta WHERE key = 'journal_id'")
@@ -111,7 +111,9 @@ class PostgresAdmin:
         for folder in self._lost() if not self.exists() else ():
             newest = high_water(folder).sequence
             raise JournalGone(
-                f"{self._place.shown} is missing, but this machine has used it (journal {folder.name}, record {newest})"
+                f"{self._place.shown} is missing, but this machine has used it (journal {folder.name}, record "
+                f"{newest})",
+                hint=GONE_HINT,
             )
 
     def _lost(self) -> list[Path]:
@@ -138,6 +140,11 @@ class PostgresAdmin:
 
     def high_water(self) -> HighWater:
         return high_water(self._folder)
+
+    def find_older(self) -> str:
+        marks = Marks.of(self._folder)
+        (row,) = self._query(POSITION, (marks.lane,))
+        return marks.find_older(row)
 
     def find_stopped(self) -> str | None:
         return None

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
 from holdfast.core.notices import Notice
-from holdfast.errors import HoldfastError, JournalDamaged, SessionLost, TaskNotFound
+from holdfast.errors import HoldfastError, JournalDamaged, JournalFull, SessionLost, TaskNotFound
 from holdfast.journal import contract, rules
 from holdfast.journal.builds import NO_BUILD, Build, name_and_build
 from holdfast.journal.durability import Durability
@@ -28,6 +28,7 @@ from holdfast.journal.postgres.verbs import claims, inbox, listing, remarks, ses
 from holdfast.journal.postgres.verbs.changes import Changes
 from holdfast.journal.postgres.verbs.claims import Claim, Claims
 from holdfast.journal.postgres.verbs.gathered import Gathered
+from holdfast.journal.postgres.verbs.seen import Seen
 from holdfast.journal.postgres.verbs.sessions import Looks, PagedSession
 from holdfast.journal.postgres.writer import Confirm, Retain, Submit, Writer
 from holdfast.journal.records import NewRecord, Record, TaskState, TaskView
@@ -59,7 +60,12 @@ class PostgresJournal:
     ) -> None:
         clock = instance.clock
         self.capabilities = contract.Capabilities(
-            durable=True, statements=not statements_off, shared=True, hosts=True, administered=True
+            durable=True,
+            statements=not statements_off,
+            statements_off=statements_off,
+            shared=True,
+            hosts=True,
+            administered=True,
         )
         self.journal_id, self.incarnation = journal_id, instance.incarnation
         self.place = links.place
@@ -91,6 +97,7 @@ class PostgresJournal:
             looks=self._looks,
             wraps=wraps,
         )
+        self._seen = Seen(instance.folder, incarnation=instance.incarnation)
         self._changes = Changes(self._links, self._entropy.bytes(8).hex())
         self._task_rows, self._newest = Gathered(self._find_rows), Gathered(self._read_newest)
         self._total_seen: object = None
@@ -113,6 +120,7 @@ class PostgresJournal:
     async def open_session(
         self, *, worker: str, ttl_ms: int, serves: contract.TaskNames = None, build: Build = NO_BUILD
     ) -> contract.Session:
+        await standby.until_there(self._links, ttl_ms=ttl_ms)
         session = PagedSession.begun(self._instance, ttl_ms=ttl_ms, build=build)
         asked = self._clock.boot_ms()
 
@@ -140,6 +148,8 @@ class PostgresJournal:
         found = await self._looks.extend(self._links, own, asked_boot_ms=asked)
         if not found.renewed:
             raise SessionLost("another process has declared this session dead")
+        if not await self._seen.heard(found.newest, self._links):
+            raise SessionLost("the database has lost commits that this host has seen: the journal is opened again")
         own.deadline_boot_ms = rules.deadline_boot_ms(asked, own.ttl_ms)
         self._changes.found(found.version, rouse=found.waits)
 
@@ -156,7 +166,7 @@ class PostgresJournal:
 
     async def submit(self, submission: contract.Submission) -> contract.Submitted:
         wrapped = self._wraps.new_data_key(task_id_bytes(submission.task_id))
-        found = await self._writer.do(Submit(submission=submission, wrapped=wrapped))
+        found = await self._writer.do(Submit(submission=submission, wrapped=wrapped), patient=False)
         self._changes.note()
         return found
 
@@ -435,7 +445,7 @@ class PostgresJournal:
 
     @property
     def full(self) -> bool:
-        return False
+        return isinstance(self._writer.trouble, JournalFull) or isinstance(self._claims.trouble, JournalFull)
 
     @property
     def broken(self) -> str:
@@ -454,6 +464,9 @@ class PostgresJournal:
         await self._newest.close()
         await self._writer.close()
         await self._claims.close()
+        for tally in (self._writer.tally, self._claims.tally):
+            self._seen.committed(number=tally.last, lane=tally.w, stamp=tally.stamp, at_ms=tally.at_ms)
+        self._seen.store()
         await self._links.close()
         self._instance.close()
 

@@ -32,6 +32,7 @@ from holdfast.errors import CommitUnknown, HoldfastError, JournalOlderCopy
 from holdfast.journal.postgres.links import AGAIN_S, TRY_S, InDoubt, Link, Links, may_pass, transact
 from holdfast.journal.postgres.place import DATABASE_TIME, Wire
 from holdfast.journal.postgres.sql_errors import translated
+from holdfast.journal.postgres.verbs.guards import OLDER_HINT
 from holdfast.journal.total import NONCE_BYTES, RunningTotal
 
 TallyRow = tuple[bytes, int, str, int]  # the new total, the time, which row, its stamp before
@@ -41,6 +42,7 @@ COUNT_IN = (
     "WHERE w = %s AND stamp = %s RETURNING stamp"
 )
 GIVE_WAY_S = 0.005
+GIVE_UP_S = 0.5
 TOGETHER = 64  # batches until it is tried again whether a part of one is better sent early
 USED_UP = 2  # added to the stamp of a batch that is not there; one more would say that it is
 TURNS_EACH = 4  # turns of the event loop for each act of an agent among many
@@ -56,6 +58,7 @@ class Act:
     decided: bool = False
     future: asyncio.Future[None] | None = None
     move: int = 0  # what it adds to the total
+    given_up: bool = False  # whoever asked waits no more
 
     def decide(self) -> None:
         self.decided = True
@@ -82,9 +85,12 @@ class Tally:
     stamp: int = 0
     total: int = 0
     last: int = 0
+    at_ms: int = 0  # of the newest commit
+    asked_ms: int = 0  # of the one under way
 
     def moved(self, by: int, *, at_ms: int) -> TallyRow:
         """The values of COUNT for a batch that moves the total by so much."""
+        self.asked_ms = at_ms
         stored = self.running.hide(self.total + by, self.w.encode(), os.urandom(NONCE_BYTES))
         return (stored, at_ms, self.w, self.stamp)
 
@@ -103,18 +109,20 @@ class Lane(ABC, Generic[A]):
         self._doubt: int | None = None  # by how much the batch in doubt moves the total
         self._in_doubt: Sequence[A] = ()
         self.commits = 0
+        self._batch: list[A] = []  # under way
         self._begun: tuple[list[A], Link] | None = None  # sent, its answer not yet awaited
         self._under_way = False
         self._queued_at = self._began_at = 0.0
         self.together = 0  # so many batches are not sent before the turn of the loop is over
         self._gave_way = 0.0
         self.broken = ""
-        self.timeline = ""
+        self.trouble: HoldfastError | None = None  # why the last attempt to commit has failed
 
-    async def do(self, act: A) -> Any:
-        """Commit it; on return it is durable. A cancel waits until it is decided."""
+    async def do(self, act: A, *, patient: bool = True) -> Any:
+        """Commit it; on return it is durable. A cancel waits until it is decided; if not `patient` only for a moment,
+        and then it is not known whether it took place."""
         if self.broken:
-            raise JournalOlderCopy(self.broken)
+            raise JournalOlderCopy(self.broken, hint=OLDER_HINT)
         loop = asyncio.get_running_loop()
         self._queue.append(act)
         self._queued_at = loop.time()
@@ -136,6 +144,8 @@ class Lane(ABC, Generic[A]):
                 if act.future.cancelled():
                     act.future = loop.create_future()
                 cancelled = error
+                if not patient:
+                    loop.call_later(GIVE_UP_S, self._give_up, act)
         if cancelled is not None:
             self.ended(act)
             raise cancelled
@@ -152,6 +162,16 @@ class Lane(ABC, Generic[A]):
     def may_begin(self, link: Link) -> bool:
         """Nothing is in doubt, and the tally was seen over this connection."""
         return self._doubt is None and link.db in self._looked
+
+    def _give_up(self, act: A) -> None:
+        """Break off a commit that only those wait for who have given up: it may wait for a standby that is gone. The
+        driver tells the server, so that no connection is left behind there."""
+        act.given_up = True
+        if act in self._queue:
+            self._queue.remove(act)
+            act.decide()
+        elif not act.decided and self._pump is not None and all(one.given_up for one in self._batch):
+            self._pump.cancel()
 
     async def _give_way(self, loop: asyncio.AbstractEventLoop) -> None:
         """A task whose acts are decided at once would never let the lease be renewed: yield now and then."""
@@ -207,7 +227,7 @@ class Lane(ABC, Generic[A]):
             if self._begun is None:
                 self._began_at = loop.time()
             acts, taken = self._begun or (self.next_batch(self._queue), None)
-            self._begun = None
+            self._begun, self._batch = None, acts
             try:
                 await self._decide(acts, taken)
             except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
@@ -249,6 +269,7 @@ class Lane(ABC, Generic[A]):
                     for act in acts:
                         act.forget()
                     await self._commit(link, acts)
+                self.trouble = None
                 return
             except HoldfastError as error:
                 self._fail(acts, error)
@@ -260,11 +281,12 @@ class Lane(ABC, Generic[A]):
                 in_doubt = in_doubt or self._doubt is not None
                 passes = not isinstance(error, psycopg.Error) or may_pass(error)
                 trouble = translated(
-                    error if isinstance(error, psycopg.Error) else psycopg.OperationalError(str(error))
+                    error if isinstance(error, psycopg.Error) else psycopg.OperationalError(str(error)), live=True
                 )
                 if not passes:
                     self._fail(acts, CommitUnknown(trouble.message) if self._doubt is not None else trouble)
                     return
+            self.trouble = trouble
             if loop.time() >= until:
                 self._fail(acts, CommitUnknown(trouble.message) if in_doubt else trouble)
                 return
@@ -295,6 +317,7 @@ class Lane(ABC, Generic[A]):
         self.tally.stamp += 1
         self.tally.total += move
         self.tally.last = max(self.tally.last, self.newest)
+        self.tally.at_ms = self.tally.asked_ms
         self._raise_mark(self.tally.last)
         self._doubt = None
         self.commits += 1
@@ -335,7 +358,7 @@ class Lane(ABC, Generic[A]):
             f"{self._links.place.shown}: the database has lost commits that it had acknowledged to this process: "
             "it was promoted with loss, or an older copy was put back"
         )
-        raise JournalOlderCopy(self.broken)
+        raise JournalOlderCopy(self.broken, hint=OLDER_HINT)
 
     async def _prepare(self, link: Link) -> None:
         """Over a new connection, look first whether the database still has what this lane has committed."""

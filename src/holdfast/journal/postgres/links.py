@@ -267,7 +267,7 @@ async def repeated(once: Callable[[], Awaitable[T]], *, seconds: float = TRY_S) 
         except InDoubt as error:
             in_doubt, trouble = True, CommitUnknown(f"the connection was lost while committing: {error}")
         except psycopg.Error as error:
-            trouble: HoldfastError = translated(error)
+            trouble: HoldfastError = translated(error, live=True)
             if not may_pass(error):
                 raise (CommitUnknown(trouble.message) if in_doubt else trouble) from error
         if loop.time() >= until:

@@ -19,7 +19,7 @@ from holdfast.journal.postgres import restoring, schema, totals
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.links import InDoubt, Link, Links
 from holdfast.journal.postgres.place import PostgresPlace
-from holdfast.journal.postgres.sql_errors import translated
+from holdfast.journal.postgres.sql_errors import NONE_HINT, translated
 from holdfast.journal.postgres.verbs import statements
 from holdfast.journal.postgres.verbs.guards import check_keys, check_not_older, new_meta
 from holdfast.journal.seal import KeyWraps
@@ -124,7 +124,7 @@ async def _prepare_schema(link: Link, keys: KeyRing, *, entropy: Entropy, create
     schema.check_version(found, link.place.shown)
     if not found:
         if not create:
-            raise NotAJournal(f"there is no journal at {link.place.shown}")
+            raise NotAJournal(f"there is no journal at {link.place.shown}", hint=NONE_HINT)
         encoding = link.db.info.parameter_status("server_encoding")
         if encoding != "UTF8":
             raise BadInput(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import psycopg
 from psycopg import AsyncConnection, Connection
@@ -75,14 +75,14 @@ class PostgresPlace:
     def read(cls, url: str) -> PostgresPlace:
         """Raises BadInput."""
         parts = urlsplit(url)
-        options = parse_qsl(parts.query, keep_blank_values=True)
+        options = parse_qsl(parts.query.replace("+", "%2B"), keep_blank_values=True)  # to libpq, a plus is a plus
         schema = dict(options).get(SCHEMA, DEFAULT_SCHEMA)
         if not _NAME.fullmatch(schema) or schema.startswith("pg_"):
             raise BadInput(
                 f"{schema!r} is not a valid name for the journal's schema",
                 hint="use small letters, digits and underscores, at most 48, beginning with a letter",
             )
-        rest = urlencode([(name, value) for name, value in options if name not in (SCHEMA, DIRECT)])
+        rest = urlencode([one for one in options if one[0] not in (SCHEMA, DIRECT)], quote_via=quote)
         try:
             # Put together by hand: `urlunsplit` leaves out the slashes where no host is named.
             given = conninfo_to_dict(f"{parts.scheme}://{parts.netloc}{parts.path}{rest and '?'}{rest}")

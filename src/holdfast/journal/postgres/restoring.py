@@ -27,6 +27,7 @@ from holdfast.journal.postgres.links import BEGIN_LOCAL, Link, transact
 from holdfast.journal.postgres.rows import Chained, chained
 from holdfast.journal.postgres.standby import Promotion
 from holdfast.journal.postgres.verbs.guards import check_not_older
+from holdfast.journal.postgres.verbs.seen import forget_seen, note_folded
 from holdfast.journal.postgres.verbs.sessions import longest_lease_ms
 from holdfast.journal.postgres.writer import KEEP, records_by_column
 from holdfast.journal.records import NewRecord, RecordKind
@@ -150,6 +151,7 @@ async def restore(
         return done[-1][0]
     restored, newest = done[-1]
     raise_stored(folder, HighWater(restored.incarnation, newest), at_ms=clock.wall_ms())
+    forget_seen(folder)
     return restored
 
 
@@ -193,6 +195,8 @@ async def begin_total(link: Link, running: RunningTotal, *, last: int, at_ms: in
     tally = Tally(running)
     stored = running.hide(total % MODULUS, tally.w.encode(), os.urandom(NONCE_BYTES))
     await link.run("DELETE FROM $s.tally")
+    now = await link.one("SELECT $now")
+    await note_folded(link, max(at_ms, 0 if now is None else int(now[0])))
     await link.run(
         "INSERT INTO $s.tally (w, stamp, total, last, at_ms) VALUES (%s, 1, %b, %s, %s)", (tally.w, stored, last, at_ms)
     )

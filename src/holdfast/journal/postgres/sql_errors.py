@@ -13,10 +13,12 @@ from psycopg import errors as pg
 from psycopg import pq
 
 from holdfast.errors import (
+    BadInput,
     HoldfastError,
     JournalBusy,
     JournalDamaged,
     JournalFull,
+    JournalGone,
     JournalRefused,
     NotAJournal,
     ReadOnly,
@@ -43,13 +45,30 @@ _REFUSED = re.compile(
     r'|FATAL: +(database|role) ".*" does not exist|authentication failed|no pg_hba\.conf entry'
     r"|permission denied for database|is not permitted to log in"
 )
+# What libpq finds wrong with the url before it asks any server.
+_WRONG = re.compile(r"invalid port number|invalid \S+ value: |invalid integer value|could not match \d+ (port|host)")
 ASK_S_MAX = 5.0
+GONE_HINT = (
+    "bring the database back; if all you have is an older dump, load it and run `holdfast recover --journal URL`. If "
+    "nothing is left: `holdfast recover --journal URL --begin-anew`"
+)
+_CERTIFICATE_HINT = (
+    "give the host by a name that is in its certificate, and with `sslrootcert=FILE` in the url the authority that has "
+    "signed it; or look whether this is the server that you mean"
+)
+NONE_HINT = (
+    "check the url and its `schema`; `holdfast worker APP` and `holdfast submit APP REQUEST` make a journal where "
+    "there is none"
+)
 
 
-def translated(error: psycopg.Error, *, opening: bool = False) -> HoldfastError:
+def translated(error: psycopg.Error, *, opening: bool = False, live: bool = False) -> HoldfastError:
     """Our word for an error outside a commit: nothing was written. A server that refuses us when the journal is opened
-    is a matter for a person; one that did not before may be in the middle of a change, and is asked again."""
+    is a matter for a person; one that did not before may be in the middle of a change, and is asked again. `live`: of a
+    journal that this process has open."""
     match error:
+        case pg.UndefinedTable() | pg.InvalidSchemaName() if live:
+            return JournalGone(f"the journal is no longer in its database: {_text(error)}", hint=GONE_HINT)
         case pg.DiskFull() | pg.OutOfMemory():
             return JournalFull(f"the database server has no space left: {_text(error)}")
         case pg.ReadOnlySqlTransaction():
@@ -70,8 +89,14 @@ def translated(error: psycopg.Error, *, opening: bool = False) -> HoldfastError:
             )
         case pg.LockNotAvailable() | pg.DeadlockDetected() | pg.SerializationFailure() | pg.QueryCanceled():
             return JournalBusy(f"the database is busy: {_text(error)}")
+        case _ if opening and _is_wrong(error):
+            return BadInput(
+                f"the url of the journal is not valid: {_text(error)}",
+                hint="its options are those of libpq, `schema` and `direct`: see `holdfast explain settings`",
+            )
         case psycopg.OperationalError() if opening and is_refused(error):
-            return JournalRefused(f"the database server refuses the connection: {_text(error)}")
+            hint = _CERTIFICATE_HINT if "certificate" in str(error) else JournalRefused.default_hint
+            return JournalRefused(f"the database server refuses the connection: {_text(error)}", hint=hint)
         case psycopg.OperationalError() | psycopg.InterfaceError() | pg.IdleInTransactionSessionTimeout():
             return JournalBusy(
                 f"the database cannot be reached: {_text(error)}",
@@ -81,6 +106,13 @@ def translated(error: psycopg.Error, *, opening: bool = False) -> HoldfastError:
             return JournalDamaged(f"a row of the journal cannot be understood: {_text(error)}")
         case _:
             return JournalDamaged(f"the database failed: {type(error).__name__}: {_text(error)}")
+
+
+def _is_wrong(error: psycopg.Error) -> bool:
+    """Whether the url itself is wrong: no server was asked."""
+    if isinstance(error, psycopg.ProgrammingError):  # the driver reads some options itself
+        return error.sqlstate is None
+    return isinstance(error, psycopg.OperationalError) and _WRONG.search(str(error)) is not None
 
 
 def is_refused(error: psycopg.Error) -> bool:

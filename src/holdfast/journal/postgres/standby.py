@@ -12,11 +12,15 @@ workers keep of their own commits decide: a process or host that has seen a late
 
 from __future__ import annotations
 
+import asyncio
 from enum import Enum, auto
 
+from holdfast.errors import JournalBusy
 from holdfast.journal.durability import Durability, Kept
-from holdfast.journal.postgres.links import Link
+from holdfast.journal.postgres.links import Link, Links
 
+LOOK_AGAIN_S = 0.2
+WAIT_SHARE = 0.8  # of a lease: then the process may be killed
 TIMELINE, STANDBY, SINCE = "timeline", "standby", "standby_since_ms"  # in `meta`
 _NOTE = (
     "INSERT INTO $s.meta AS m (key, value) VALUES (%s, {value}) ON CONFLICT (key) DO UPDATE "
@@ -54,6 +58,32 @@ async def find_durability(link: Link, *, provider: bool = False) -> Durability:
         text="the server has no synchronous standby: if it is lost, what it has committed may be lost",
         hint='set synchronous_standby_names, or [journal] durability = "provider" where a service replicates below it',
     )
+
+
+async def end_old_waits(link: Link, *, older_ms: int) -> None:
+    """A server does not notice that a client is gone while its commit waits for the standby: each worker that is killed
+    meanwhile would leave connections behind. So the waits of journals' commits that have lasted for so long are broken
+    off. A process that still lives gets the warning of such a commit, and waits again (`Link.make_durable`)."""
+    await link.run(
+        "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND usename = current_user "
+        "AND datname = current_database() AND application_name = current_setting('application_name') "
+        "AND query_start < clock_timestamp() - %s * interval '1 ms'",
+        (older_ms,),
+    )
+
+
+async def until_there(links: Links, *, ttl_ms: int) -> None:
+    """Before a session begins: while the standby is gone, its commit would only wait, and its process be killed. Raises
+    JournalBusy."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + WAIT_SHARE * ttl_ms / 1000
+    while (found := await links.read(find_durability)).kept in (Kept.GONE, Kept.UNKNOWN):
+        await links.read(lambda link: end_old_waits(link, older_ms=2 * ttl_ms))
+        if found.kept is Kept.UNKNOWN:
+            return
+        if loop.time() >= until:
+            raise JournalBusy(found.text, hint=found.hint)
+        await asyncio.sleep(LOOK_AGAIN_S)
 
 
 async def note(link: Link, kept: Kept, *, decided: bool = False) -> int:

@@ -20,7 +20,7 @@ from typing import Any, cast
 from psycopg import errors as pg
 
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
-from holdfast.errors import InvariantViolated, LeaseLost, RequestConflict, StepFailed
+from holdfast.errors import InvariantViolated, LeaseLost, RequestConflict, StatementFailed
 from holdfast.journal import rules
 from holdfast.journal.bodies import RestoredFrom
 from holdfast.journal.builds import name_and_build
@@ -33,6 +33,7 @@ from holdfast.journal.postgres.place import Row
 from holdfast.journal.postgres.rows import Chained, chained
 from holdfast.journal.postgres.times import CarriedTime
 from holdfast.journal.postgres.verbs import inbox, remarks, upkeep
+from holdfast.journal.postgres.verbs.seen import note_folded
 from holdfast.journal.postgres.verbs.sessions import longest_lease_ms
 from holdfast.journal.postgres.verbs.statements import apply_statements
 from holdfast.journal.records import NewRecord, RecordKind, TaskState
@@ -149,7 +150,7 @@ class Writer(Lane[Write]):
         if hold.sealer is None:
             raise InvariantViolated("sealed", "a hold of this journal has a sealer")
         if statements and self.statements_off:
-            raise StepFailed(self.statements_off)
+            raise StatementFailed(self.statements_off)
         made = chained(
             entries,
             seq=hold.seq,
@@ -307,9 +308,12 @@ class Writer(Lane[Write]):
         await upkeep.sweep_old(link, before_ms=now_ms - act.keep_ms)
         move = sum(element(head, erased=True) - element(head) for head in erased)
         move -= sum(element(head, erased=True) for head in gone)
-        newest = 0
-        for w, total, last in await link.run(_FOLD, (now_ms - act.keep_ms, self.tally.w)):
+        newest = folded_ms = 0
+        for w, total, last, at_ms in await link.run(_FOLD, (now_ms - act.keep_ms, self.tally.w)):
             move, newest = move + self._running.show(total, w.encode()), max(newest, last)
+            folded_ms = max(folded_ms, at_ms)
+        if folded_ms:
+            await note_folded(link, folded_ms)
         await self.count(link, move, newest=newest, at_ms=now_ms)
         act.result = len(erased)
         self.committing(move)
@@ -428,7 +432,7 @@ class Writer(Lane[Write]):
 _MEET = "INSERT INTO $s.meeting (task_id) SELECT unnest(%b::bytea[]) ON CONFLICT DO NOTHING"
 
 # Rows of lanes that have written nothing for long; one that still lives begins a new row.
-_FOLD = "DELETE FROM $s.tally WHERE at_ms < %s AND w <> %s RETURNING w, total, last"
+_FOLD = "DELETE FROM $s.tally WHERE at_ms < %s AND w <> %s RETURNING w, total, last, at_ms"
 
 # What a tool's statement may have set is undone, and said again what the commit must be.
 _AFTER_STATEMENTS = b"RESET ALL; " + BEGIN.partition(b"; ")[2]

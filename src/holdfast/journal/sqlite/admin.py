@@ -162,6 +162,12 @@ class SqliteAdmin:
     def high_water(self) -> HighWater:
         return high_water(self._folder)
 
+    def find_older(self) -> str:
+        mark, found = self.high_water(), HighWater(self.incarnation(), self.newest_record())
+        if found >= mark:
+            return ""
+        return f"it ends at record {found.sequence}, but this machine has committed record {mark.sequence}"
+
     def find_stopped(self) -> str | None:
         folder = self._folder
         found = find_stopped(folder) if folder.is_dir() else None

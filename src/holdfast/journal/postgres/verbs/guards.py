@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.core.ports import KeyRing
 from holdfast.core.reading_ring import ReadingRing, refuse
 from holdfast.errors import JournalDamaged, JournalOlderCopy, KeysWrong
 from holdfast.journal.admin import HighWater
 from holdfast.journal.postgres.links import Link
+from holdfast.journal.postgres.place import Row
+from holdfast.journal.postgres.verbs.seen import LANE, read_seen
+from holdfast.journal.rules import SeenCommit, is_older_copy
 from holdfast.journal.seal import key_check
 from holdfast.journal.sqlite.host.high_water import high_water
 from holdfast.journal.sqlite.opening.open import JOURNAL_ID_CHARS
+
+OLDER_HINT = (
+    "if the newer database still exists, use that one. If it is lost, stop the workers on every host and run `holdfast "
+    "recover --journal URL`: Holdfast then looks up or parks each effect that may have happened since this copy was "
+    "made, and never repeats one on a guess. See `holdfast explain restore-an-older-journal`"
+)
 
 
 def new_meta(keys: KeyRing, journal_id: str) -> dict[str, str]:
@@ -32,20 +42,51 @@ async def check_keys(link: Link, keys: KeyRing) -> str:
     return journal_id
 
 
+POSITION = f"SELECT number, (SELECT coalesce(max(at_ms), 0) FROM $s.tally), {LANE} FROM $s.incarnation"
+
+
+class Marks(NamedTuple):
+    """How far this host has seen the journal come. Read before the journal: another process may commit between the two,
+    and raises them only afterwards."""
+
+    high_water: HighWater
+    seen: SeenCommit | None
+
+    @classmethod
+    def of(cls, folder: Path) -> Marks:
+        """Raises HighWaterDamaged."""
+        return cls(high_water(folder), read_seen(folder))
+
+    @property
+    def lane(self) -> str:
+        return "" if self.seen is None else self.seen.lane
+
+    def find_older(self, row: Row) -> str:
+        """Why the journal, whose POSITION this is, is an older copy; empty where it is not."""
+        incarnation, _, stamp, folded_ms, newest = row
+        mark, seen = self.high_water, self.seen
+        if HighWater(incarnation, newest) < mark:
+            return (
+                f"it ends at record {newest} of incarnation {incarnation}, but this machine has committed record "
+                f"{mark.sequence} of incarnation {mark.incarnation}: the database is an older copy, or was promoted "
+                "with loss"
+            )
+        if seen is not None and is_older_copy(
+            seen, incarnation=incarnation, newest=newest, stamp=stamp, folded_ms=folded_ms
+        ):
+            return (
+                f"it does not have the commit with record {seen.number} of incarnation {seen.incarnation}, which this "
+                "machine has seen: an older copy of the database was put back, and has been used since"
+            )
+        return ""
+
+
 async def check_not_older(link: Link, folder: Path) -> tuple[int, int]:
-    """Its incarnation, and the time of its newest record; JournalOlderCopy where this host's mark is above it."""
-    mark = high_water(folder)  # first: another process may commit between the two, and raises it only afterwards
-    row = await link.one(
-        "SELECT number, (SELECT coalesce(max(last), 0) FROM $s.tally), (SELECT coalesce(max(at_ms), 0) FROM $s.tally) "
-        "FROM $s.incarnation"
-    )
+    """Its incarnation, and the time of its newest record. Raises JournalOlderCopy, HighWaterDamaged."""
+    marks = Marks.of(folder)
+    row = await link.one(POSITION, (marks.lane,))
     if row is None:
         raise JournalDamaged(f"{link.place.shown} has no incarnation")
-    incarnation, newest, newest_ms = row
-    if HighWater(incarnation, newest) < mark:
-        raise JournalOlderCopy(
-            f"{link.place.shown} ends at record {newest} of incarnation {incarnation}, but this machine has committed "
-            f"record {mark.sequence} of incarnation {mark.incarnation}: the database is an older copy, or was promoted "
-            "with loss"
-        )
-    return incarnation, newest_ms
+    if older := marks.find_older(row):
+        raise JournalOlderCopy(f"{link.place.shown}: {older}", hint=OLDER_HINT)
+    return row[0], row[1]

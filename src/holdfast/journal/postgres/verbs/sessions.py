@@ -19,6 +19,7 @@ from holdfast.journal.postgres.links import SETTINGS, Link, Links
 from holdfast.journal.postgres.place import Row
 from holdfast.journal.postgres.times import CarriedTime
 from holdfast.journal.postgres.totals import VERSION_OF
+from holdfast.journal.postgres.verbs.seen import NEWEST
 from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.host.page_reader import page_path
 from holdfast.journal.sqlite.verbs.sessions import SqliteSession as PagedSession
@@ -36,7 +37,7 @@ _EXTEND = (
     "until_ms = greatest($now + o.ttl_ms, o.until_ms + 1) FROM settings WHERE o.s = %b AND o.ended = 0 RETURNING 1) "
     "SELECT (SELECT count(*) FROM own), "
     "(SELECT min(due_ms) FROM $s.task WHERE state IN ('queued', 'sleeping', 'waiting')), "
-    f"{VERSION_OF}, {_LEASES}"
+    f"{VERSION_OF}, {NEWEST}, {_LEASES}"
 )
 
 
@@ -61,10 +62,10 @@ class Looks:
         """Extend the session's lease, and look at everything else in the same statement."""
         until_boot_ms = rules.lease_until_boot_ms(asked_boot_ms, session.ttl_ms)
         rows = await links.extend(_EXTEND, (until_boot_ms, session.row))
-        renewed, due_ms, *version = rows[0][:5]
-        at = self._looked([row[5:] for row in rows], asked_boot_ms)
+        renewed, due_ms, *version, newest = rows[0][:6]
+        at = self._looked([row[6:] for row in rows], asked_boot_ms)
         waits = (due_ms is not None and due_ms <= at.now_ms) or bool(self._dead(at, but=session.row))
-        return Extended(renewed == 1, waits, tuple(version))
+        return Extended(renewed == 1, waits, tuple(version), newest)
 
     def _looked(self, rows: Sequence[Row], asked_boot_ms: int) -> rules.LookedAt:
         now_ms, timeline = int(rows[0][0]), str(rows[0][1])
@@ -137,6 +138,7 @@ class Extended(NamedTuple):
     renewed: bool  # False: the session was found dead
     waits: bool  # a task is due, or its worker has died
     version: Row  # totals.version
+    newest: str | None  # seen.NEWEST
 
 
 class DeadSession(NamedTuple):

@@ -82,10 +82,12 @@ async def prepare(link: Link, journal_id: str) -> str:
     except (pg.DuplicateObject, pg.DuplicateFunction, pg.UniqueViolation):
         pass  # another process makes the same at this moment
     except (pg.InsufficientPrivilege, pg.InternalError) as error:
-        role, _ = names(link.place.schema, journal_id)
+        (role, _), user = names(link.place.schema, journal_id), link.db.info.user
         return (
-            f"Transactional tools are off: this database user may not make the role {role} that their statements run "
-            f"as ({error.diag.message_primary})"
+            f"Transactional tools are off: the database user {user} may not make the role {role} that their statements "
+            f"run as ({error.diag.message_primary or error}). As an administrator of the database: "
+            f'CREATE ROLE "{role}" NOLOGIN; GRANT "{role}" TO "{user}"; or, for all journals of this user: '
+            f'ALTER ROLE "{user}" CREATEROLE; then start the workers again'
         )
     return ""
 
@@ -97,7 +99,9 @@ async def _make(link: Link, journal_id: str) -> None:
     row = await link.one("SELECT rolsuper OR rolcanlogin FROM pg_roles WHERE rolname = %s", (role,))
     if row is None or row[0]:
         raise pg.InsufficientPrivilege(f"the role {role} is there and has rights that it must not have")
-    await link.run(f'GRANT "{role}" TO CURRENT_USER')
+    member = await link.one("SELECT pg_has_role(current_user, %s, 'MEMBER')", (role,))
+    if member is None or not member[0]:
+        await link.run(f'GRANT "{role}" TO CURRENT_USER')
     await link.run(f'CREATE SCHEMA IF NOT EXISTS "{tools}"')
     await link.run(f'ALTER SCHEMA "{tools}" OWNER TO "{role}"')
     await link.run("DROP FUNCTION IF EXISTS $s.run_statement(text)")
