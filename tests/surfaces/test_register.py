@@ -17,6 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import holdfast
+from holdfast.app.doctor import examine_backups
 from holdfast.backup import surfaces as backup_surfaces
 from holdfast.backup.backups import archive_name
 from holdfast.backup.places.backup_places import PlaceRequest, open_places
@@ -153,7 +154,9 @@ def test_a_place_that_is_not_mounted_is_on_no_disk_of_this_machine(world: World)
     aside = sentinel.rename(sentinel.with_name("aside"))
     try:
         seen = backup_surfaces.see_places(world.home, now_ms=SystemClock().wall_ms())
-        assert (seen[0].off, seen[0].away) == (True, "place-missing")
+        assert seen[0].off
+        assert seen[0].absent is not None
+        assert not seen[0].absent.gone, "its disk may be unplugged"
         never = dataclasses.replace(seen[0], state=PlaceState())
         found = [backup_surfaces.found_places(world.home, (one,), now_ms=1).facts for one in (seen[0], never)]
         off = [any(fact.name == "place.off" for fact in facts) for facts in found]
@@ -161,6 +164,40 @@ def test_a_place_that_is_not_mounted_is_on_no_disk_of_this_machine(world: World)
     finally:
         aside.rename(sentinel)
     assert backup_surfaces.is_on_disk_of(world.home.state, seen[0].place)
+
+
+@pytest.mark.usefixtures("drilled")
+@pytest.mark.parametrize(
+    ("part", "verdict"), [(".", Verdict.AT_RISK), ("ada/repository/data", Verdict.UNCOVERED)], ids=["disk", "data"]
+)
+def test_a_backup_that_is_gone_covers_and_proves_nothing(world: World, part: str, verdict: Verdict) -> None:
+    moved = [(one, one.with_name(f"{one.name}-moved")) for one in (world.place(1) / part, world.place(2) / part)]
+    assert looked(world.home).level.proven
+    try:
+        moved[1][0].rename(moved[1][1])
+        found = looked(world.home)
+        rows = rows_of(found)
+        assert rows["place/place-2"].verdict is verdict
+        assert "not there now" in rows["place/place-2"].why
+        assert rows["escrow/place-2"].verdict is Verdict.AT_RISK
+        assert {"snapshot", "domains", "escrow"} <= failing(found), "the other place is on the agent's own disk"
+        assert found.level.level == 1
+        assert found.level.next is not None
+        assert "not there now" in found.level.next.why
+        moved[0][0].rename(moved[0][1])
+        rows = rows_of(looked(world.home))
+        assert {rows[one].verdict for one in ("folder", "journal", "memory", "place/place-1")} == {verdict}
+        texts = asyncio.run(doctors_words(world.home))
+        assert sum("not there now" in one for one in texts) == 2
+    finally:
+        for before, after in moved:
+            if after.exists():
+                after.rename(before)
+    assert looked(world.home).level.proven
+
+
+async def doctors_words(home: AgentHome) -> list[str]:
+    return [one.text async for one in examine_backups(home.folder) if one.level.value == "warning"]
 
 
 def test_escrow_that_differs_is_noticed(world: World) -> None:

@@ -30,7 +30,7 @@ from holdfast.backup.places.place_state import PlaceState
 from holdfast.backup.places.places import Place, check_there, read_places, shared_domains
 from holdfast.backup.places.published import check_not_replaced
 from holdfast.backup.places.rescue_file import rescue_findings
-from holdfast.backup.surfaces import is_on_disk_of
+from holdfast.backup.surfaces import find_absence, is_on_disk_of
 from holdfast.backup.upkeep.due import find_trouble
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.journal_address import JournalAddress
@@ -426,10 +426,13 @@ def _backup_place(place: Place, state: PlaceState, home: AgentHome) -> Finding:
     trouble = find_trouble(place.name, state, added_ms=place.added_ms, now_ms=now_ms, stale_after_ms=stale_ms)
     if trouble is not None:
         return warning("backups", trouble.text, trouble.hint)
+    absent = find_absence(place)
+    if absent is not None:
+        return warning("backups", f"place {place.name}: {absent.why}", f"`holdfast place check {place.name}`")
     try:
         check_there(place)
         away = ""
-    except HoldfastError as error:
+    except HoldfastError as error:  # a folder that rclone copies
         away = f"; not reachable now ({error.code})"
     if not state.verified_ms:
         return note("backups", f"place {place.name}: no verified backup yet{away}", "`holdfast backup now`")

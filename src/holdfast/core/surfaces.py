@@ -104,5 +104,10 @@ def day_of(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).date().isoformat()
 
 
+def minute_of(at_ms: int) -> str:
+    """A moment for people, in UTC."""
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
+
+
 def age_text(ms: int) -> str:
     return f"{ms // DAY_MS} days" if ms >= 2 * DAY_MS else f"{max(0, ms) // HOUR_MS} h"
