@@ -71,7 +71,15 @@ def test_the_worst_surface_comes_first(folder: Path, capsys: pytest.CaptureFixtu
 
 def test_targets_say_who_set_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("target", "show", "--json", home=folder)
-    assert shown(capsys) == {"rto_s": 300, "rpo_s": 86_400, "mtd_s": None, "by": "", "at": "", "default": True}
+    assert shown(capsys) == {
+        "rto_s": 300,
+        "rpo_s": 86_400,
+        "mtd_s": None,
+        "restart_s": None,
+        "by": "",
+        "at": "",
+        "default": True,
+    }
     run("target", "set", "--rto", "15m", "--rpo", "1h", "--by", "Mira Lund", home=folder)
     run("target", "set", "--mtd", "1d", "--by", "Ole", home=folder)
     capsys.readouterr()
@@ -86,7 +94,15 @@ def test_targets_say_who_set_them(folder: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize(
     "words",
-    [(), ("--rto", "0"), ("--rto", "-1"), ("--rto", "soon"), ("--rpo", "9999999999"), ("--rto", "1h", "--mtd", "1m")],
+    [
+        (),
+        ("--rto", "0"),
+        ("--restart", "0"),
+        ("--rto", "-1"),
+        ("--rto", "soon"),
+        ("--rpo", "9999999999"),
+        ("--rto", "1h", "--mtd", "1m"),
+    ],
 )
 def test_targets_that_make_no_sense_are_refused(folder: Path, words: tuple[str, ...]) -> None:
     run("target", "set", *words, home=folder, code=2)

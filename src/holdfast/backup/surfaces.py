@@ -202,9 +202,7 @@ def _facts(one: SeenPlace, *, now_ms: int) -> list[Fact]:
         found.append(Fact(name="place.away", about=name, value=one.absent.why, at_ms=now_ms, source=one.place.address))
         if one.absent.gone:
             return found
-    if one.off and (
-        state.made_ms or one.absent is None
-    ):  # one that is not there and never had a snapshot helps in nothing
+    if one.off and (state.made_ms or one.absent is None):  # away, and never with a snapshot: it helps in nothing
         found.append(Fact(name="place.off", about=name, value=True, at_ms=now_ms, source=f"{name} is on {one.device}"))
     if state.made_ms and state.made not in state.missing:
         source = f"{state.made} at {name}"

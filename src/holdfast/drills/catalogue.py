@@ -23,6 +23,7 @@ from holdfast.errors import BadInput
 from holdfast.relay.client.profile import find_own_profile
 
 MONTH_DAYS, QUARTER_DAYS, WEEK_DAYS = 30, 90, 7
+RESTART_S = 1.0  # of a worker that is started again on its machine, unless the owner set another target
 RECOVERY_S = 300.0  # of a whole recovery, unless the owner of the agent set a target
 
 
@@ -100,7 +101,7 @@ DRILLS: tuple[Drill, ...] = (
         run=process_kill,
         on_production=kill_worker,
         type="component",
-        rto_s=1.0,
+        rto_s=RESTART_S,
         rpo_s=0.0,
         rpo_items=0,
         parked_max=0,

@@ -73,8 +73,7 @@ def kill_worker(run: DrillRun) -> None:
     os.kill(old.pid, signal.SIGKILL)
     run.event("recovery_started", "the supervising parent starts a worker process again", at_ms=killed_ms)
     new = _wait_worker(home, old)
-    run.event("detected", f"process {new.pid} serves")
-    run.event("connectivity_restored", f"worker {new.worker}")
+    run.event("connectivity_restored", f"worker {new.worker}, process {new.pid}")
     _wait_step(run, after_ms=killed_ms)
     run.act("see what waits for a person", must=False)
 

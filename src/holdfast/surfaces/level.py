@@ -6,8 +6,8 @@ it hold too. No gate can be set by hand: it looks at facts alone, and facts are 
 
 Laws, tested over random sets of facts: more evidence never lowers anything, and older evidence never raises anything.
 Four kinds of facts are not evidence but duties, and may lower: that there is a place, that it is not there now, that a
-snapshot waits for its test restore, and that a drill failed or lost something. A fact that is dated in the future was written by a wrong clock
-and counts for nothing.
+snapshot waits for its test restore, and that a drill failed or lost something. A fact that is dated in the future was
+written by a wrong clock and counts for nothing.
 
 Facts by name (`about` in brackets):
 
