@@ -24,12 +24,14 @@ from holdfast.backup.places.backup_places import PlaceRequest, open_places
 from holdfast.backup.places.place_state import PlaceState
 from holdfast.backup.restore.restore_home import RestoredMark, write_mark
 from holdfast.core.clock import SystemClock, SystemEntropy
-from holdfast.core.surfaces import DAY_MS, HOUR_MS, Surface, Targets, Verdict
+from holdfast.core.surfaces import DAY_MS, HOUR_MS, Surface, Targets, Verdict, day_of
 from holdfast.host.private_files import ensure_private_folder
-from holdfast.identity.acts.paper_sheets import today
+from holdfast.identity.acts.paper_sheets import mark_verified, open_paper, today
+from holdfast.identity.files.paper_readings import ASKER, challenge_of
 from holdfast.identity.files.public_file import change_identity
 from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.identity.paper.sheets import PrintedSheet
+from holdfast.identity.speaker.open_speaker import open_speaker
 from holdfast.identity.vault.rescue import RescueEntry
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.runtime.models.reply import Reply, Route, StopReason, Text
@@ -51,6 +53,9 @@ def says(answer: object) -> Callable[[object], object]:
     return lambda _: answer
 
 
+SHEET = PrintedSheet(number=1, date=today(), generation=1)
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     """A whole agent with two places in two failure domains, a tested snapshot in both, and paper that was read back."""
@@ -64,11 +69,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         return world
 
     world = asyncio.run(made())
-    sheet = PrintedSheet(number=1, date=today(), generation=1)
-    change_identity(
-        world.home.identity_file,
-        lambda one: msgspec.structs.replace(one, paper=one.paper.printed(sheet).verified(1, date=today())),
-    )
+    change_identity(world.home.identity_file, lambda one: msgspec.structs.replace(one, paper=one.paper.printed(SHEET)))
+    mark_verified(open_paper(world.home.folder), [1], date=today(), speaker=open_speaker(world.home, SystemClock()))
     return world
 
 
@@ -259,6 +261,31 @@ def test_a_sheet_that_was_revoked_leaves_the_vault_uncovered(world: World) -> No
         assert {"paper", "read-back"} <= failing(found)
     finally:
         world.home.identity_file.write_bytes(before)
+
+
+@pytest.mark.parametrize("source", ["another agent's", "by hand"])
+def test_a_reading_that_this_agent_did_not_sign_proves_nothing(world: World, tmp_path: Path, source: str) -> None:
+    """The register of another agent, with its signed readings; and a later date in our own."""
+    before, readings = world.home.identity_file.read_bytes(), world.home.readings_file.read_bytes()
+    if source == "by hand":
+        yesterday = day_of(SystemClock().wall_ms() - DAY_MS)
+        changed = before.replace(f'"verified": "{today()}"'.encode(), f'"verified": "{yesterday}"'.encode())
+        assert changed != before
+        world.home.identity_file.write_bytes(changed)
+    else:
+        other = asyncio.run(make_world(tmp_path / "other", places=1, files=1)).home
+        answer = open_speaker(other, SystemClock()).answer(challenge_of(SHEET, date=today()), asker=ASKER)
+        world.home.readings_file.write_bytes(answer.line() + b"\n")
+    try:
+        found = looked(world.home)
+        assert (found.level.level, "read-back" in failing(found)) == (3, True)
+        rows = rows_of(found)
+        assert (rows["vault"].verdict, rows["paper/1"].verdict) == (Verdict.AT_RISK, Verdict.AT_RISK)
+        assert "did not sign" in rows["paper/1"].why
+    finally:
+        world.home.identity_file.write_bytes(before)
+        world.home.readings_file.write_bytes(readings)
+    assert rows_of(looked(world.home))["paper/1"].verdict is Verdict.COVERED
 
 
 @pytest.fixture

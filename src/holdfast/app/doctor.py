@@ -40,6 +40,7 @@ from holdfast.core.version import find_version
 from holdfast.errors import EXIT_JOURNAL, EngineMissing, HoldfastError, JournalDamaged, KeysReplaced
 from holdfast.identity.acts.paper_sheets import today
 from holdfast.identity.files.own_log import find_own_log, find_pending
+from holdfast.identity.files.paper_readings import believed
 from holdfast.identity.files.public_file import read_identity
 from holdfast.identity.journal_keys.keyfile import is_pointer, load_or_create
 from holdfast.identity.journal_keys.secret_file import SecretFile
@@ -465,7 +466,7 @@ async def examine_identity(home: AgentHome) -> AsyncIterator[Finding]:
     vault = _vault(home)
     if vault is not None:
         yield vault
-    if identity.paper.is_fresh(today()):
+    if believed(home, watched.log, identity.paper, port=Sodium()).is_fresh(today()):
         yield ok("paper", "read back within 90 days")
     else:
         why = "no sheet was read back" + (" in 90 days" if identity.paper.sheets else "")

@@ -17,6 +17,7 @@ import msgspec
 from holdfast.core.surfaces import DAY_MS, Cover, Fact, Found, Surface, Verdict, day_of, in_backups
 from holdfast.errors import HoldfastError
 from holdfast.identity.files.own_log import find_pending, read_own_log
+from holdfast.identity.files.paper_readings import believed
 from holdfast.identity.files.public_file import read_identity
 from holdfast.identity.journal_keys.keyfile import is_pointer
 from holdfast.identity.journal_keys.secret_file import StoredSecret
@@ -95,8 +96,9 @@ async def found_identity(home: AgentHome, *, now_ms: int) -> Found:
         broken = _log_row(home, Verdict.AT_RISK, error.message, fix=DOCTOR)
         fact = Fact(name="identity.log", value=False, at_ms=now_ms, source=error.message)
         return Found(surfaces=(broken,), facts=(fact,))
-    rows = [*_vault_rows(home, paper, now_ms), *_log_rows(home, watched), *_paper_rows(paper, now_ms)]
-    return Found(surfaces=tuple(rows), facts=tuple(_facts(home, paper, watched, now_ms)))
+    read = believed(home, watched.log, paper, port=Sodium())
+    rows = [*_vault_rows(home, read, now_ms), *_log_rows(home, watched), *_paper_rows(read, paper, now_ms)]
+    return Found(surfaces=tuple(rows), facts=tuple(_facts(home, read, watched, now_ms)))
 
 
 def _vault_rows(home: AgentHome, paper: SheetRegister, now_ms: int) -> list[Surface]:
@@ -206,11 +208,13 @@ def _witness_row(address: str, watched: Watched) -> Surface:
     )
 
 
-def _paper_rows(paper: SheetRegister, now_ms: int) -> list[Surface]:
+def _paper_rows(paper: SheetRegister, noted: SheetRegister, now_ms: int) -> list[Surface]:
     rows = list[Surface]()
     for sheet in paper.current():
         fresh = state_of(sheet, day_of(now_ms)) is SheetState.VERIFIED
         read = f"read back on {sheet.verified}" if sheet.verified else f"printed on {sheet.date}, never read back"
+        if not sheet.verified and (said := noted.get(sheet.number).verified):
+            read = f"noted as read back on {said}, but the agent did not sign that"
         row = Surface(
             id=f"paper/{sheet.number}",
             kind="recovery sheet",
