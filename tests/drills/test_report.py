@@ -29,6 +29,7 @@ from holdfast.errors import HoldfastError
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.layout.covering import CoveredKind
+from holdfast.surfaces import register
 from holdfast.surfaces.report import (
     Event,
     ReportFile,
@@ -39,6 +40,7 @@ from holdfast.surfaces.report import (
     read_report,
     read_reports,
 )
+from holdfast.surfaces.report_marks import MarkedReport, note_report
 from holdfast_proofs.drill_reports import recompute, violations
 from holdfast_proofs.drills import Example, make_example
 
@@ -108,6 +110,45 @@ def test_a_dropped_or_exchanged_report_breaks_the_chain(example: Example, copied
         copied[1].with_suffix(".json").rename(example.home.folder / "drills" / copied[1].name)
     assert kept == paths(example)[1].read_bytes()
     os.chmod(paths(example)[1], 0o600)
+
+
+def test_the_newest_report_cannot_be_dropped_in_silence(
+    example: Example, copied: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Removed, and still after a later drill; copied files alone cannot show it, and the command says so."""
+    verify = ["drill", "verify", "--home", str(example.home.folder)]
+    last, marks = paths(example)[-1], example.home.instance / "drills.json"
+    kept = marks.read_bytes()
+    last.unlink()
+    try:
+        assert main(verify) == 2
+        assert "report 3" in capsys.readouterr().err
+        fourth = example.run("store-failover").path
+        assert main(verify) == 2
+        assert "is missing" in capsys.readouterr().err
+        fourth.unlink()
+    finally:
+        shutil.copy(copied[-1], last)
+        os.chmod(last, 0o600)
+        marks.write_bytes(kept)
+    assert main(verify) == 0
+    capsys.readouterr()
+    assert main(["drill", "verify", str(copied[0]), "--log", str(copied[0].with_name("kel.jsonl"))]) == 0
+    assert "cannot be seen from these files" in capsys.readouterr().err
+
+
+def test_a_red_report_that_was_removed_does_not_bring_the_proof_back(example: Example, copied: list[Path]) -> None:
+    """hand-off has passed; a later one that failed is removed."""
+    marks = example.home.instance / "drills.json"
+    kept = marks.read_bytes()
+    passed = next(one for one in read_reports(example.home) if one.slug == "hand-off")
+    red = MarkedReport(id="x", n=9, digest="gone", drill="hand-off", verdict="fail", ended_ms=passed.ended_ms + 1)
+    note_report(example.home, red, there=[])
+    try:
+        facts = [one for one in register._drills(example.home).facts if one.about == "hand-off" and one.name == "drill"]
+        assert [one.value for one in sorted(facts, key=lambda one: one.at_ms or 0)] == [True, False]
+    finally:
+        marks.write_bytes(kept)
 
 
 def test_another_agents_log_does_not_verify_it(

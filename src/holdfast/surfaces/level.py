@@ -25,7 +25,7 @@ Facts by name (`about` in brackets):
     paper, paper.read-back                a sheet, or enough shares, exist; were read back
     journal.shared, instances.alive       the journal is on a server; so many hosts have a live worker
     relay [url]                           its operator, if it holds the agent's newest profile; else empty
-    drill [slug]                          True: passed, False: failed
+    drill [slug]                          True: passed, False: failed, or its report was removed
     drill.lost [slug]                     items that were lost in it
 """
 
@@ -57,6 +57,7 @@ RELAYS_MIN, OPERATORS_MIN = 3, 2
 RELAY_DAYS = 90
 ADD = "holdfast place add NAME ADDRESS"
 RELAY = "holdfast relay add ADDRESS"
+MISSING = "missing"  # a source of the fact `drill` begins so where its report was removed
 SKEW_MS = 10 * 60_000  # of a clock that is set by the network
 
 
@@ -314,7 +315,8 @@ def _drilled(slug: str, days: int, what: str) -> Callable[[Facts], Judged]:
     def judge(facts: Facts) -> Judged:
         newest, fix = facts.newest("drill").get(slug), f"holdfast drill run {slug}"
         if newest is not None and not newest.value:
-            why = f"the newest {what} failed"
+            missing = newest.source.startswith(MISSING)
+            why = f"the report of the newest {what} is missing" if missing else f"the newest {what} failed"
             return Judged(ok=False, evidence_ms=newest.at_ms, why=why, fix=fix)
         return _within(newest, days, facts, what=what, fix=fix)
 

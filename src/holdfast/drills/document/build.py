@@ -32,6 +32,7 @@ from holdfast.layout.agent_home import AgentHome
 from holdfast.surfaces import report as out
 from holdfast.surfaces.level import judge_level
 from holdfast.surfaces.register import Register, drill_facts
+from holdfast.surfaces.report_marks import MarkedReport, note_report
 
 RADIUS = {
     False: "a shadow: own mounts, processes and network; every write in the drill's folder",
@@ -322,7 +323,17 @@ def write_report(order: DrillOrder, report: out.DrillReport, evidence: dict[str,
         file = out.ReportFile(certificate=json.loads(certificate.line()), report=report, seal=json.loads(seal.line()))
         path = folder / f"{report.id}.json"
         write_atomically(path, out.file_bytes(file))
-        write_pages(out.read_report(path))
+        made = out.read_report(path)
+        write_pages(made)
+        mark = MarkedReport(
+            id=report.id,
+            n=seal.record.n,
+            digest=seal.digest,
+            drill=report.scenario.drill,
+            verdict=report.verdict,
+            ended_ms=report.ended_ms,
+        )
+        note_report(home, mark, there=(one.seal.digest for one in previous))
     return path
 
 
