@@ -9,7 +9,8 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -32,6 +33,7 @@ from holdfast.identity.files.public_file import change_identity
 from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.identity.paper.sheets import PrintedSheet
 from holdfast.identity.speaker.open_speaker import open_speaker
+from holdfast.identity.surfaces import Watched, _witness_row
 from holdfast.identity.vault.rescue import RescueEntry
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.runtime.models.reply import Reply, Route, StopReason, Text
@@ -117,7 +119,8 @@ def test_a_whole_agent_is_covered_everywhere_and_level_3_waits_for_a_drill(world
     found = looked(world.home)
     rows = rows_of(found)
     assert rows.keys() >= WHOLE
-    assert {name: row.why for name, row in rows.items() if row.verdict is not Verdict.COVERED} == {}
+    lacking = [name for name, row in rows.items() if row.verdict is not Verdict.COVERED]
+    assert lacking == [f"witness/{world.root / 'witness'}"], "it is the only one"
     assert all(row.holds and row.owner and row.domain and row.why for row in found.surfaces)
     assert {(row.rpo_s, row.rto_s) for row in found.surfaces} == {(86_400, 300)}
     assert (found.level.level, found.level.proven_level, failing(found)) == (3, 2, {"restore-drill"})
@@ -258,9 +261,26 @@ def test_a_sheet_that_was_revoked_leaves_the_vault_uncovered(world: World) -> No
     try:
         found = looked(world.home)
         assert rows_of(found)["vault"].verdict is Verdict.UNCOVERED
+        assert rows_of(found)["vault/second"].verdict is Verdict.UNCOVERED
         assert {"paper", "read-back"} <= failing(found)
+        assert "keys" not in failing(found)
+        assert world.home.vault is not None
+        aside = world.home.vault.rename(world.home.vault.with_name("aside"))
+        try:
+            found = looked(world.home)
+        finally:
+            aside.rename(world.home.vault)
+        assert rows_of(found)["vault"].verdict is Verdict.UNCOVERED
+        assert "keys" in failing(found), "there are none"
     finally:
         world.home.identity_file.write_bytes(before)
+
+
+def test_an_only_witness_has_nothing_that_protects_it() -> None:
+    watched = cast("Watched", SimpleNamespace(holding={"a", "b"}, silent={}))
+    assert _witness_row("a", watched, alone=False).verdict is Verdict.COVERED
+    row = _witness_row("a", watched, alone=True)
+    assert (row.verdict, row.protection) == (Verdict.AT_RISK, "")
 
 
 @pytest.mark.parametrize("source", ["another agent's", "by hand"])
@@ -390,6 +410,8 @@ def test_an_arbiter_that_is_gone_is_noticed_once_it_was_asked(world: World) -> N
     identity = msgspec.structs.replace(world.home.settings.identity, arbiter=str(world.root / "arbiter"))
     settings = msgspec.structs.replace(world.home.settings, identity=identity)
     home = AgentHome(folder=world.home.folder, name="ada", settings=settings)
+    assert rows_of(looked(home))["arbiter"].verdict is Verdict.AT_RISK, "its folder does not exist"
+    ensure_private_folder(world.root / "arbiter")
     assert rows_of(looked(home))["arbiter"].verdict is Verdict.COVERED
     lease = home.instance / "lease.json"
     lease.touch(0o600)
