@@ -122,6 +122,7 @@ def backup_tampered(run: DrillRun) -> None:
         run.event("declared", f"{place.name} is not trusted", actor="drill lead")
         run.event("recovery_started", f"from {other.name}")
         verified(run, other, title="test the other one", restores=True)
+        run.act("stop using the bad place", "--yes", must=False)
 
 
 def old_backup(run: DrillRun) -> None:

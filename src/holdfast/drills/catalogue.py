@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Literal
 
 from holdfast.drills.backups import backup_tampered, old_backup, place_lost, test_restore
@@ -363,5 +364,7 @@ def get_drill(name: str) -> Drill:
     for one in DRILLS:
         if name.lower() in (one.slug, one.code.lower()):
             return one
+    near = get_close_matches(name.lower(), [one.slug for one in DRILLS], n=1)
     known = ", ".join(f"{one.slug} ({one.code})" for one in DRILLS)
-    raise BadInput(f"there is no drill {name!r}", hint=f"the drills are: {known}")
+    hint = f"did you mean {near[0]}?" if near else f"the drills are: {known}"
+    raise BadInput(f"there is no drill {name!r}", hint=hint)

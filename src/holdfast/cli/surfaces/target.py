@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from holdfast.cli.command import Commands, add_options, home_of, new_noun, new_verb
+from holdfast.cli.command import Commands, acting_home, add_options, home_of, new_noun, new_verb
 from holdfast.cli.screen.screen import clock_time, finish, print_fields, print_json
 from holdfast.core.clock import iso
 from holdfast.core.surfaces import Targets
@@ -52,7 +52,7 @@ def run_set(args: argparse.Namespace) -> int:
     seconds = {name: parse_seconds(text, what=name) for name, text in given.items() if text is not None}
     if not seconds:
         raise BadInput("give at least one of --rto, --rpo, --mtd and --restart")
-    home = home_of(args)
+    home = acting_home(args)
     before = read_targets(home)
     targets = Targets(
         rto_s=seconds.get("--rto", before.rto_s),
