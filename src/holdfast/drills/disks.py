@@ -65,7 +65,7 @@ def disk_full(run: DrillRun) -> None:
         run.step("free some space")
         run.event("recovery_started", "the file is removed", actor="operator")
         freed_ms = time.time_ns() // 1_000_000
-        run.prepare("rm", str(filler))
+        run.prepare("rm", "-f", str(filler))
         run.event("state_restored", "there is space again")
         run.event("journal_reconciled", "nothing was put back")
         run.verify_step(task, after_ms=freed_ms)
