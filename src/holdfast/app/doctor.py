@@ -428,12 +428,12 @@ def _backup_place(place: Place, state: PlaceState, home: AgentHome) -> Finding:
     if trouble is not None:
         return warning("backups", trouble.text, trouble.hint)
     absent = find_absence(place)
-    if absent is not None:
+    if absent is not None and (state.made_ms or state.verified_ms):
         return warning("backups", f"place {place.name}: {absent.why}", f"`holdfast place check {place.name}`")
     try:
         check_there(place)
         away = ""
-    except HoldfastError as error:  # a folder that rclone copies
+    except HoldfastError as error:
         away = f"; not reachable now ({error.code})"
     if not state.verified_ms:
         return note("backups", f"place {place.name}: no verified backup yet{away}", "`holdfast backup now`")

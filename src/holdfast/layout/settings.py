@@ -288,8 +288,14 @@ def parse_agent_settings(parsed: Mapping[str, Any], *, where: Path) -> AgentSett
 
 
 _FAULT = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<at>[^`]*)`)?")
-_NAMES = {"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}
-_NAMES |= {"array": "a list", "object": "a table"}
+_NAMES = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
 
 
 def _explained(error: str, path: Path) -> BadSettings:
