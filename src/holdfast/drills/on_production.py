@@ -144,7 +144,7 @@ def _wait_worker(home: AgentHome, old: SessionRow) -> SessionRow:
 
 
 def _wait_step(run: DrillRun, *, after_ms: int) -> tuple[str, int]:
-    """The first step of the agent's own work that succeeded after this time, and when. Raises NotProven without work."""
+    """The first step of the agent's own work that succeeded after this time, and when. Raises NotProven."""
     end = time.monotonic() + WAIT_S
     while time.monotonic() < end:
         for row in _tasks(run.production.home):
