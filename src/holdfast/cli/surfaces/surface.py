@@ -74,14 +74,14 @@ async def look_at(args: argparse.Namespace, *, deep: bool = True) -> Register:
 
 
 def any_home(args: argparse.Namespace) -> AgentHome:
-    """The agent of --home; a folder that has none is an agent without a name. Raises NotAnAgent where there is no
-    folder."""
+    """The agent of --home; a folder that has none is an agent without a name. Raises NotAnAgent where --home
+    names no folder."""
     from holdfast.errors import NotAnAgent
     from holdfast.layout.agent_home import AgentHome, find_home, home_folder
     from holdfast.layout.journal_location import journal_in
 
     folder = home_folder(args.home)
-    if not folder.is_dir():
+    if args.home and not folder.is_dir():  # $HOLDFAST_HOME may name one that is made next
         raise NotAnAgent(f"there is no folder {folder}")
     return find_home(folder) or AgentHome(folder=folder, name="", journal_url=journal_in(folder).url)
 
