@@ -29,7 +29,7 @@ from holdfast_proofs.runner import Proof, ProofFailed, Result, at_least_one
 SAID = b"the last drill was killed"
 MARK = "HOLDFAST_PROOF_MARK"
 GONE_S = 30.0
-READ = ("-wal", "-shm", "/stamp.json")
+READ = ("-wal", "-shm", "/stamp.json", "/drills.json")
 MEMORY = "/dev/shm"  # noqa: S108 - looked at, never written to
 SHARED = ("region-loss", "store-failover")  # the example's journal is a file: they do not apply
 

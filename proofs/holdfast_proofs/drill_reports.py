@@ -49,9 +49,14 @@ acked = re.search(r"journal at \d+/(\d+) of (\S+)", said.get("baseline_taken", "
 back = re.search(r"snapshot \d+ of (\S+) from .*journal at \d+/(\d+)", said.get("state_restored", ""))
 if acked and back:
     found["records"] = max(0, int(acked[1]) - int(back[2]))
-    when = datetime.fromisoformat(acked[2]) - datetime.fromisoformat(back[1])
-    found["rpo_s"] = max(0.0, round(when.total_seconds(), 3)) if found["records"] else 0.0
 results = report["results"]
+snapshot = re.search(r"snapshot \d+ of (\S+) from ", said.get("state_restored", ""))
+compared = [one["evidence"] for one in results["invariants"] if one["code"] == "state"]
+if snapshot and compared:
+    files = re.search(r"the newest of ([^\s;]+)", compared[0])
+    newest = ([acked[2]] if acked and found["records"] else []) + ([files[1]] if files else [])
+    gaps = [datetime.fromisoformat(one) - datetime.fromisoformat(snapshot[1]) for one in newest]
+    found["rpo_s"] = round(max([0.0, *(one.total_seconds() for one in gaps)]), 3)
 lost = results["rpo"]["lost_items"]
 told = {"rto_s": results["rto"]["actual_s"], "rpo_s": results["rpo"]["actual_s"]}
 told["records"] = lost.get("journal records")

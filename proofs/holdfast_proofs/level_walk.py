@@ -73,7 +73,7 @@ class Person:
         if found := re.search(r"word (\d+) of 24: ([a-z]+) \[Enter\]$", shown):
             self.words[int(found[1])] = found[2]
             return ""
-        if re.search(r"second place \[[^]]*\]:$", shown):
+        if re.search(r"(second place|address of a relay) \[[^]]*\]:$", shown):
             return ""
         if re.search(r"passphrase (for|of) the second place( \(not shown\))?:$", shown):
             return self._passphrase("second")

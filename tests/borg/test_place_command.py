@@ -19,6 +19,7 @@ NOW_MS = round(time.time() * 1000)
 
 SHAPE = {
     "name",
+    "absent",
     "kind",
     "address",
     "repository",

@@ -12,18 +12,26 @@ from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
 import pytest
 
 from holdfast.cli.main import main
+from holdfast.drills.document.build import find_disorder
 from holdfast.drills.document.export import html, markdown
+from holdfast.drills.host_loss import compare_state, measure_loss
 from holdfast.drills.probe import APP
+from holdfast.drills.production import Mark, Production
+from holdfast.drills.run import DrillRun
 from holdfast.errors import HoldfastError
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.records.ed25519 import Sodium
+from holdfast.layout.covering import CoveredKind
+from holdfast.surfaces import register
 from holdfast.surfaces.report import (
+    Event,
     ReportFile,
     Results,
     check_report,
@@ -32,6 +40,7 @@ from holdfast.surfaces.report import (
     read_report,
     read_reports,
 )
+from holdfast.surfaces.report_marks import MarkedReport, note_report
 from holdfast_proofs.drill_reports import recompute, violations
 from holdfast_proofs.drills import Example, make_example
 
@@ -103,6 +112,45 @@ def test_a_dropped_or_exchanged_report_breaks_the_chain(example: Example, copied
     os.chmod(paths(example)[1], 0o600)
 
 
+def test_the_newest_report_cannot_be_dropped_in_silence(
+    example: Example, copied: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Removed, and still after a later drill; copied files alone cannot show it, and the command says so."""
+    verify = ["drill", "verify", "--home", str(example.home.folder)]
+    last, marks = paths(example)[-1], example.home.instance / "drills.json"
+    kept = marks.read_bytes()
+    last.unlink()
+    try:
+        assert main(verify) == 2
+        assert "report 3" in capsys.readouterr().err
+        fourth = example.run("store-failover").path
+        assert main(verify) == 2
+        assert "is missing" in capsys.readouterr().err
+        fourth.unlink()
+    finally:
+        shutil.copy(copied[-1], last)
+        os.chmod(last, 0o600)
+        marks.write_bytes(kept)
+    assert main(verify) == 0
+    capsys.readouterr()
+    assert main(["drill", "verify", str(copied[0]), "--log", str(copied[0].with_name("kel.jsonl"))]) == 0
+    assert "cannot be seen from these files" in capsys.readouterr().err
+
+
+def test_a_red_report_that_was_removed_does_not_bring_the_proof_back(example: Example, copied: list[Path]) -> None:
+    """hand-off has passed; a later one that failed is removed."""
+    marks = example.home.instance / "drills.json"
+    kept = marks.read_bytes()
+    passed = next(one for one in read_reports(example.home) if one.slug == "hand-off")
+    red = MarkedReport(id="x", n=9, digest="gone", drill="hand-off", verdict="fail", ended_ms=passed.ended_ms + 1)
+    note_report(example.home, red, there=[])
+    try:
+        facts = [one for one in register._drills(example.home).facts if one.about == "hand-off" and one.name == "drill"]
+        assert [one.value for one in sorted(facts, key=lambda one: one.at_ms or 0)] == [True, False]
+    finally:
+        marks.write_bytes(kept)
+
+
 def test_another_agents_log_does_not_verify_it(
     copied: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +163,35 @@ def test_a_stranger_recomputes_the_recovery_time(copied: list[Path]) -> None:
     found, told = recompute(copied[1])
     assert found == told
     assert found["rto_s"]
+
+
+def event(name: str, at_s: float) -> Event:
+    return Event(name=name, at="", at_s=at_s, actor="drill", evidence="")
+
+
+def test_a_timeline_that_is_not_in_order_gives_no_figures() -> None:
+    good = [event("fault_injected", 1.0), event("detected", 1.2), event("recovery_started", 1.2)]
+    assert find_disorder([*good, event("first_verified_step", 2.0)]) == ""
+    assert "recovery_started at 1.2 s" in find_disorder([good[0], event("detected", 1.3), good[2]])
+    assert "detected before fault_injected" in find_disorder([event("detected", 1.0), *good])
+
+
+def test_without_a_journal_the_loss_is_the_time_of_the_newest_file_that_the_snapshot_lacks() -> None:
+    home = SimpleNamespace(state=Path("/a"), folder=Path("/a"))
+    ages = {"old": 10, "new": 170, "newest": 190}
+    marks = {f"/a/{name}": Mark(1, at * 10**9, 0, 0, "now") for name, at in ages.items()}
+    production = cast("Production", SimpleNamespace(home=home, marks=marks, journal=None))
+    covered = tuple((name, CoveredKind.FILE) for name in ages)
+    for restored, seconds, lost in (
+        ({**dict.fromkeys(ages, "now"), "new": "then"}, 70.0, 1),
+        ({"old": "now"}, 90.0, 2),
+    ):
+        more: dict[str, Any] = {"checks": [], "check": print, "lost_ms": 0, "began_ms": 200_000}
+        run = cast("DrillRun", SimpleNamespace(production=production, **more))
+        compare_state(run, restored, snapshot_s=100, covered=covered)
+        measure_loss(run, {"journal_sequence": None, "at": 100}, tasks=None)
+        assert run.rpo is not None
+        assert (run.rpo.actual_s, run.rpo.actual_items) == (seconds, lost)
 
 
 def test_the_published_schema_is_the_reports(copied: list[Path]) -> None:

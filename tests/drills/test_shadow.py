@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -105,6 +106,33 @@ def test_what_is_gone_can_be_made_again_and_renamed(tmp_path: Path, place: World
         process = shadow.start(["sh", "-c", f"{script} && ls {place.root}/ada"])
         assert process.communicate(timeout=60)[0] == b"f\n"
     assert (place.root / "ada/one").exists()
+
+
+RENAMES = """
+import sys
+from pathlib import Path
+from holdfast.host.shadow import ShadowPlan, open_shadow
+home = Path(sys.argv[1])
+with open_shadow(ShadowPlan(folder=Path(sys.argv[2]), own=(home,), gone=(home / "gone",))) as shadow:
+    script = 'mv "$1" "$1.old" && ls "$1.old" && cat "$1.old/inner/one" && rm -rf "$1.old" && mkdir "$1"'
+    process = shadow.start(["sh", "-ec", script, "sh", str(home)])
+    print(process.communicate(timeout=60)[0].decode(), process.returncode)
+"""
+
+
+def test_a_folder_beside_a_mount_can_be_renamed_and_removed(tmp_path: Path) -> None:
+    """Above a mount each folder is a mount of its own, which the kernel keeps in its place."""
+    home, disk = tmp_path / "ada", tmp_path / "disk"
+    (home / "inner").mkdir(parents=True)
+    disk.mkdir()
+    (home / "inner" / "one").write_text("1\n")
+    (home / "gone").write_text("2\n")
+    own = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
+    run = 'mount -t tmpfs tmpfs "$1" && shift && exec "$@"'
+    words = [*own, "sh", "-ec", run, "sh", str(disk), sys.executable, "-c", RENAMES, str(home), str(tmp_path / "d")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("inner\n1\n 0\n", "")
+    assert (home / "inner" / "one").exists()
 
 
 def test_a_far_end_outside_is_reached_inside(tmp_path: Path) -> None:

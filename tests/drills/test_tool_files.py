@@ -64,6 +64,7 @@ async def pay(call: holdfast.Call, cents: int) -> str:
 async def publish(call: holdfast.Call, text: str) -> str:
     made = (await call.http.post(f"{SHOP}/effects", json={"text": text})).json()["id"]
     write(WORK / "published.txt")
+    write("loose.txt")
     return made
 
 @holdfast.task
@@ -111,7 +112,10 @@ def test_each_path_is_named_with_its_tool(
     )
     assert found["tidy"] == out.ToolFiles(tool="tidy", ran="function", ended="returned", files=())
     assert (found["pay"].ran, found["pay"].ended, found["pay"].files) == ("sandbox", "returned", ())
-    assert (found["publish"].ended, found["publish"].files) == ("returned", (str(root / "work" / "published.txt"),))
+    assert (found["publish"].ended, found["publish"].files) == (
+        "returned",
+        ("./loose.txt", str(root / "work" / "published.txt")),
+    )
     assert found["never_called"].ran == "not run"
     assert "never_called" in report.deviations[0]
     (recorded,) = done.evidence["far-ends.jsonl"][1].splitlines()

@@ -30,7 +30,7 @@ def fact(name: str, value: bool | int | str = True, *, about: str = "", age_ms: 
 
 def is_duty(one: Fact) -> bool:
     """Facts that are no evidence: they may lower the level."""
-    if one.name in ("place", "place.device", "place.unverified"):
+    if one.name in ("place", "place.away", "place.device", "place.unverified"):
         return True
     return (one.name == "drill" and not one.value) or (one.name == "drill.lost" and bool(one.value))
 
@@ -53,6 +53,8 @@ def random_facts(rng: random.Random) -> list[Fact]:
         add("place.device", rng.choice(("disk 1", "disk 2", f"disk of {place}")), about=place)
         for name in ("place.off", "place.made", "place.verified", "place.escrow"):
             add(name, about=place)
+        if rng.random() < 0.1:
+            found.append(fact("place.away", "not there now", about=place))
         if rng.random() < 0.1:
             found.append(fact("place.unverified", about=place, age_ms=rng.choice(AGES[:4])))
     add("paper.read-back")
@@ -87,27 +89,28 @@ def expected(facts: list[Fact]) -> tuple[int, int]:
     places = {one.about: one.value for one in facts if one.name == "place"}
     device = {one.about: one.value for one in facts if one.name == "place.device"}
     tested = {one.about: NOW - (one.at_ms or 0) for one in facts if one.name == "place.verified"}
+    away = {one.about for one in facts if one.name == "place.away"}
+    here = places.keys() - away
+    seen = tested.keys() - away
     apart = any(
-        places[x] != places[y] and x in device and y in device and device[x] != device[y]
-        for x in tested
-        for y in tested
+        places[x] != places[y] and x in device and y in device and device[x] != device[y] for x in seen for y in seen
     )
     waiting = [NOW - (one.at_ms or 0) for one in facts if one.name == "place.unverified"]
     lost = last("drill.lost", "region-loss")
     has = {
         1: some("state.on-disk") and some("state.resumes"),
-        2: any(some("place.off", about=one) and some("place.made", about=one) for one in places),
+        2: any(some("place.off", about=one) and some("place.made", about=one) for one in here),
         3: some("identity.log") and some("identity.keys-apart") and some("paper"),
         4: some("journal.shared") and any(one.name == "instances.alive" and int(one.value) >= 2 for one in facts),
     }
     proof = {
         1: True,
-        2: bool(tested)
+        2: bool(seen)
         and all(age <= 24 * HOUR_MS for age in waiting)
         and apart
         and all(tested.get(one, NOW) <= 86_400_000 for one in places),
         3: some("paper.read-back", days=90)
-        and sum(some("place.escrow", about=one) for one in places) >= 2
+        and sum(some("place.escrow", about=one) for one in here) >= 2
         and drilled("host-loss", 90),
         4: drilled("region-loss", 30)
         and drilled("two-alive", 30)

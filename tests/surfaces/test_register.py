@@ -9,7 +9,8 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -17,18 +18,22 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import holdfast
+from holdfast.app.doctor import examine_backups
 from holdfast.backup import surfaces as backup_surfaces
 from holdfast.backup.backups import archive_name
 from holdfast.backup.places.backup_places import PlaceRequest, open_places
 from holdfast.backup.places.place_state import PlaceState
 from holdfast.backup.restore.restore_home import RestoredMark, write_mark
 from holdfast.core.clock import SystemClock, SystemEntropy
-from holdfast.core.surfaces import DAY_MS, HOUR_MS, Surface, Targets, Verdict
+from holdfast.core.surfaces import DAY_MS, HOUR_MS, Surface, Targets, Verdict, day_of
 from holdfast.host.private_files import ensure_private_folder
-from holdfast.identity.acts.paper_sheets import today
+from holdfast.identity.acts.paper_sheets import mark_verified, open_paper, today
+from holdfast.identity.files.paper_readings import ASKER, challenge_of
 from holdfast.identity.files.public_file import change_identity
 from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.identity.paper.sheets import PrintedSheet
+from holdfast.identity.speaker.open_speaker import open_speaker
+from holdfast.identity.surfaces import Watched, _witness_row
 from holdfast.identity.vault.rescue import RescueEntry
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.runtime.models.reply import Reply, Route, StopReason, Text
@@ -50,6 +55,9 @@ def says(answer: object) -> Callable[[object], object]:
     return lambda _: answer
 
 
+SHEET = PrintedSheet(number=1, date=today(), generation=1)
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     """A whole agent with two places in two failure domains, a tested snapshot in both, and paper that was read back."""
@@ -63,11 +71,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         return world
 
     world = asyncio.run(made())
-    sheet = PrintedSheet(number=1, date=today(), generation=1)
-    change_identity(
-        world.home.identity_file,
-        lambda one: msgspec.structs.replace(one, paper=one.paper.printed(sheet).verified(1, date=today())),
-    )
+    change_identity(world.home.identity_file, lambda one: msgspec.structs.replace(one, paper=one.paper.printed(SHEET)))
+    mark_verified(open_paper(world.home.folder), [1], date=today(), speaker=open_speaker(world.home, SystemClock()))
     return world
 
 
@@ -114,7 +119,8 @@ def test_a_whole_agent_is_covered_everywhere_and_level_3_waits_for_a_drill(world
     found = looked(world.home)
     rows = rows_of(found)
     assert rows.keys() >= WHOLE
-    assert {name: row.why for name, row in rows.items() if row.verdict is not Verdict.COVERED} == {}
+    lacking = [name for name, row in rows.items() if row.verdict is not Verdict.COVERED]
+    assert lacking == [f"witness/{world.root / 'witness'}"], "it is the only one"
     assert all(row.holds and row.owner and row.domain and row.why for row in found.surfaces)
     assert {(row.rpo_s, row.rto_s) for row in found.surfaces} == {(86_400, 300)}
     assert (found.level.level, found.level.proven_level, failing(found)) == (3, 2, {"restore-drill"})
@@ -153,7 +159,9 @@ def test_a_place_that_is_not_mounted_is_on_no_disk_of_this_machine(world: World)
     aside = sentinel.rename(sentinel.with_name("aside"))
     try:
         seen = backup_surfaces.see_places(world.home, now_ms=SystemClock().wall_ms())
-        assert (seen[0].off, seen[0].away) == (True, "place-missing")
+        assert seen[0].off
+        assert seen[0].absent is not None
+        assert not seen[0].absent.gone, "its disk may be unplugged"
         never = dataclasses.replace(seen[0], state=PlaceState())
         found = [backup_surfaces.found_places(world.home, (one,), now_ms=1).facts for one in (seen[0], never)]
         off = [any(fact.name == "place.off" for fact in facts) for facts in found]
@@ -161,6 +169,40 @@ def test_a_place_that_is_not_mounted_is_on_no_disk_of_this_machine(world: World)
     finally:
         aside.rename(sentinel)
     assert backup_surfaces.is_on_disk_of(world.home.state, seen[0].place)
+
+
+@pytest.mark.usefixtures("drilled")
+@pytest.mark.parametrize(
+    ("part", "verdict"), [(".", Verdict.AT_RISK), ("ada/repository/data", Verdict.UNCOVERED)], ids=["disk", "data"]
+)
+def test_a_backup_that_is_gone_covers_and_proves_nothing(world: World, part: str, verdict: Verdict) -> None:
+    moved = [(one, one.with_name(f"{one.name}-moved")) for one in (world.place(1) / part, world.place(2) / part)]
+    assert looked(world.home).level.proven
+    try:
+        moved[1][0].rename(moved[1][1])
+        found = looked(world.home)
+        rows = rows_of(found)
+        assert rows["place/place-2"].verdict is verdict
+        assert "not there now" in rows["place/place-2"].why
+        assert rows["escrow/place-2"].verdict is Verdict.AT_RISK
+        assert {"snapshot", "domains", "escrow"} <= failing(found), "the other place is on the agent's own disk"
+        assert found.level.level == 1
+        assert found.level.next is not None
+        assert "not there now" in found.level.next.why
+        moved[0][0].rename(moved[0][1])
+        rows = rows_of(looked(world.home))
+        assert {rows[one].verdict for one in ("folder", "journal", "memory", "place/place-1")} == {verdict}
+        texts = asyncio.run(doctors_words(world.home))
+        assert sum("not there now" in one for one in texts) == 2
+    finally:
+        for before, after in moved:
+            if after.exists():
+                after.rename(before)
+    assert looked(world.home).level.proven
+
+
+async def doctors_words(home: AgentHome) -> list[str]:
+    return [one.text async for one in examine_backups(home.folder) if one.level.value == "warning"]
 
 
 def test_escrow_that_differs_is_noticed(world: World) -> None:
@@ -219,9 +261,51 @@ def test_a_sheet_that_was_revoked_leaves_the_vault_uncovered(world: World) -> No
     try:
         found = looked(world.home)
         assert rows_of(found)["vault"].verdict is Verdict.UNCOVERED
+        assert rows_of(found)["vault/second"].verdict is Verdict.UNCOVERED
         assert {"paper", "read-back"} <= failing(found)
+        assert "keys" not in failing(found)
+        assert world.home.vault is not None
+        aside = world.home.vault.rename(world.home.vault.with_name("aside"))
+        try:
+            found = looked(world.home)
+        finally:
+            aside.rename(world.home.vault)
+        assert rows_of(found)["vault"].verdict is Verdict.UNCOVERED
+        assert "keys" in failing(found), "there are none"
     finally:
         world.home.identity_file.write_bytes(before)
+
+
+def test_an_only_witness_has_nothing_that_protects_it() -> None:
+    watched = cast("Watched", SimpleNamespace(holding={"a", "b"}, silent={}))
+    assert _witness_row("a", watched, alone=False).verdict is Verdict.COVERED
+    row = _witness_row("a", watched, alone=True)
+    assert (row.verdict, row.protection) == (Verdict.AT_RISK, "")
+
+
+@pytest.mark.parametrize("source", ["another agent's", "by hand"])
+def test_a_reading_that_this_agent_did_not_sign_proves_nothing(world: World, tmp_path: Path, source: str) -> None:
+    """The register of another agent, with its signed readings; and a later date in our own."""
+    before, readings = world.home.identity_file.read_bytes(), world.home.readings_file.read_bytes()
+    if source == "by hand":
+        yesterday = day_of(SystemClock().wall_ms() - DAY_MS)
+        changed = before.replace(f'"verified": "{today()}"'.encode(), f'"verified": "{yesterday}"'.encode())
+        assert changed != before
+        world.home.identity_file.write_bytes(changed)
+    else:
+        other = asyncio.run(make_world(tmp_path / "other", places=1, files=1)).home
+        answer = open_speaker(other, SystemClock()).answer(challenge_of(SHEET, date=today()), asker=ASKER)
+        world.home.readings_file.write_bytes(answer.line() + b"\n")
+    try:
+        found = looked(world.home)
+        assert (found.level.level, "read-back" in failing(found)) == (3, True)
+        rows = rows_of(found)
+        assert (rows["vault"].verdict, rows["paper/1"].verdict) == (Verdict.AT_RISK, Verdict.AT_RISK)
+        assert "did not sign" in rows["paper/1"].why
+    finally:
+        world.home.identity_file.write_bytes(before)
+        world.home.readings_file.write_bytes(readings)
+    assert rows_of(looked(world.home))["paper/1"].verdict is Verdict.COVERED
 
 
 @pytest.fixture
@@ -326,6 +410,8 @@ def test_an_arbiter_that_is_gone_is_noticed_once_it_was_asked(world: World) -> N
     identity = msgspec.structs.replace(world.home.settings.identity, arbiter=str(world.root / "arbiter"))
     settings = msgspec.structs.replace(world.home.settings, identity=identity)
     home = AgentHome(folder=world.home.folder, name="ada", settings=settings)
+    assert rows_of(looked(home))["arbiter"].verdict is Verdict.AT_RISK, "its folder does not exist"
+    ensure_private_folder(world.root / "arbiter")
     assert rows_of(looked(home))["arbiter"].verdict is Verdict.COVERED
     lease = home.instance / "lease.json"
     lease.touch(0o600)

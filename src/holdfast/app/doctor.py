@@ -30,7 +30,7 @@ from holdfast.backup.places.place_state import PlaceState
 from holdfast.backup.places.places import Place, check_there, read_places, shared_domains
 from holdfast.backup.places.published import check_not_replaced
 from holdfast.backup.places.rescue_file import rescue_findings
-from holdfast.backup.surfaces import is_on_disk_of
+from holdfast.backup.surfaces import find_absence, is_on_disk_of
 from holdfast.backup.upkeep.due import find_trouble
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.journal_address import JournalAddress
@@ -40,6 +40,7 @@ from holdfast.core.version import find_version
 from holdfast.errors import EXIT_JOURNAL, EngineMissing, HoldfastError, JournalDamaged, KeysReplaced
 from holdfast.identity.acts.paper_sheets import today
 from holdfast.identity.files.own_log import find_own_log, find_pending
+from holdfast.identity.files.paper_readings import believed
 from holdfast.identity.files.public_file import read_identity
 from holdfast.identity.journal_keys.keyfile import is_pointer, load_or_create
 from holdfast.identity.journal_keys.secret_file import SecretFile
@@ -430,6 +431,9 @@ def _backup_place(place: Place, state: PlaceState, home: AgentHome) -> Finding:
     trouble = find_trouble(place.name, state, added_ms=place.added_ms, now_ms=now_ms, stale_after_ms=stale_ms)
     if trouble is not None:
         return warning("backups", trouble.text, trouble.hint)
+    absent = find_absence(place)
+    if absent is not None and (state.made_ms or state.verified_ms):
+        return warning("backups", f"place {place.name}: {absent.why}", f"`holdfast place check {place.name}`")
     try:
         check_there(place)
         away = ""
@@ -466,7 +470,7 @@ async def examine_identity(home: AgentHome) -> AsyncIterator[Finding]:
     vault = _vault(home)
     if vault is not None:
         yield vault
-    if identity.paper.is_fresh(today()):
+    if believed(home, watched.log, identity.paper, port=Sodium()).is_fresh(today()):
         yield ok("paper", "read back within 90 days")
     else:
         why = "no sheet was read back" + (" in 90 days" if identity.paper.sheets else "")

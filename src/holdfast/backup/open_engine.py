@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.backup.borg.install import install_program
-from holdfast.backup.borg.verbs import Borg, ask_version, check_version, find_program
+from holdfast.backup.borg.verbs import Borg, ask_version, check_version, find_program, has_segments
 from holdfast.backup.engine import SILENT, BackupEngine, Progress
 from holdfast.errors import EngineMissing
 from holdfast.layout.settings import BackupSettings
@@ -31,6 +31,11 @@ async def describe_engine(settings: BackupSettings) -> str:
     version = await ask_version(program)
     check_version(version, accept_old=False)
     return f"Borg {'.'.join(map(str, version))} ({program})"
+
+
+def holds_data(repository: Path, *, id: str) -> bool:
+    """Whether a repository of this id with data is in this folder now. Opens nothing; a test restore looks inside."""
+    return has_segments(repository, id=id)
 
 
 def engine_program(settings: BackupSettings) -> Path:

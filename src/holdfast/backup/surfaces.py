@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.backup.archive.manifest import is_lock
 from holdfast.backup.chain.heads import HeadFile
+from holdfast.backup.open_engine import holds_data
 from holdfast.backup.places.address import PlaceKind, parse_address
 from holdfast.backup.places.backup_places import states_of
 from holdfast.backup.places.companion_files import read_folder
@@ -24,7 +26,19 @@ from holdfast.backup.places.rescue_file import find_fix, opened_by, read_registe
 from holdfast.backup.restore.restore_home import find_mark
 from holdfast.backup.upkeep.due import find_trouble
 from holdfast.core.notices import counted
-from holdfast.core.surfaces import HOUR_MS, Cover, Fact, Found, Surface, Targets, Verdict, age_text, day_of, in_backups
+from holdfast.core.surfaces import (
+    HOUR_MS,
+    Cover,
+    Fact,
+    Found,
+    Surface,
+    Targets,
+    Verdict,
+    age_text,
+    day_of,
+    in_backups,
+    minute_of,
+)
 from holdfast.errors import HoldfastError
 from holdfast.host.private_files import is_in_memory, read_plain
 from holdfast.identity.vault.age import FILE_BYTES_MAX
@@ -41,6 +55,29 @@ NAMES_SHOWN = 5
 _LOST = (Reason.SECRET, Reason.LARGE, Reason.UNREADABLE, Reason.UNKEEPABLE)
 
 
+class Absence(NamedTuple):
+    """Why the repository of a place is not there now."""
+
+    gone: bool  # the place is there, its repository is not; else the disk may be unplugged
+    why: str
+
+
+def find_absence(place: Place) -> Absence | None:
+    """Looks at a place that is a folder. None where its repository is there, and of a far place: only a connection
+    would show that, so there the last runs count."""
+    if place.kind is not PlaceKind.FOLDER or not place.place_id:
+        return None
+    try:
+        check_there(place)
+    except HoldfastError:
+        found = find_place_id(place.root)
+        other = "another place is mounted" if found else "plug in or mount its disk"
+        return Absence(False, f"not there now: {other} at {place.address}; if it is lost, add another place")
+    if holds_data(Path(place.repository), id=place.repository_id):
+        return None
+    return Absence(True, f"not there now: {place.repository} is missing, or holds no backups of this agent")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenPlace:
     """A place, and what is known of it without opening it."""
@@ -49,7 +86,7 @@ class SeenPlace:
     state: PlaceState
     device: str  # the disk or host that it is on
     off: bool  # another one than the agent's folder is on
-    away: str  # why it cannot be reached now; empty where it can, or where that was not tried
+    absent: Absence | None
     snapshot_ms: int | None  # when the newest tested snapshot was made
     escrow_ms: int | None  # when escrow.age was seen beside it, equal to the vault's
 
@@ -65,18 +102,13 @@ def see_places(home: AgentHome, *, now_ms: int) -> tuple[SeenPlace, ...]:
 
 
 def _see(home: AgentHome, place: Place, state: PlaceState, *, now_ms: int) -> SeenPlace:
-    try:
-        check_there(place)
-        away = ""
-    except HoldfastError as error:
-        away = error.code
     device = device_of(place)
     return SeenPlace(
         place=place,
         state=state,
         device=device,
         off=device not in (MEMORY, _device(home.state)),
-        away=away,
+        absent=find_absence(place),
         snapshot_ms=_made_ms(state.verified),
         escrow_ms=_escrow_seen(home, place, state, now_ms=now_ms),
     )
@@ -122,6 +154,10 @@ def _escrow_seen(home: AgentHome, place: Place, state: PlaceState, *, now_ms: in
     return now_ms if same else None
 
 
+def check_of(place: str) -> str:
+    return f"holdfast place check {place}"
+
+
 def cover_of(seen: tuple[SeenPlace, ...], *, now_ms: int, targets: Targets) -> Cover:
     """What the backups do for a file of the agent's folder."""
     if not seen:
@@ -130,17 +166,23 @@ def cover_of(seen: tuple[SeenPlace, ...], *, now_ms: int, targets: Targets) -> C
     if not tested:
         verdict = Verdict.AT_RISK if any(one.state.made_ms for one in seen) else Verdict.UNCOVERED
         return Cover(verdict=verdict, why="no snapshot was restored for a test yet", fix=NOW)
-    best = max(tested, key=lambda one: one.snapshot_ms or 0)
+    there = [one for one in tested if one.absent is None]
+    if not there:
+        lost = all(one.absent is not None and one.absent.gone for one in tested)
+        why = f"no place that holds a tested snapshot is there now: {', '.join(one.name for one in tested)}"
+        verdict = Verdict.UNCOVERED if lost else Verdict.AT_RISK
+        return Cover(verdict=verdict, why=why, fix=check_of(tested[0].name))
+    best = max(there, key=lambda one: one.snapshot_ms or 0)
     at_ms = best.snapshot_ms or 0
     evidence = f"snapshot {best.state.verified} at {best.name}, restored for a test"
     old = now_ms - at_ms
     if old > targets.rpo_s * 1000:
         why = f"the newest tested snapshot is {age_text(old)} old; the target is {targets.rpo_s:,} s"
         return Cover(evidence=evidence, evidence_ms=at_ms, verdict=Verdict.AT_RISK, why=why, fix=NOW)
-    if not any(one.off for one in seen):
-        why = "every place is on the agent's own disk or in memory"
+    if not any(one.off and one.absent is None for one in seen):
+        why = "every place that is there now is on the agent's own disk or in memory"
         return Cover(evidence=evidence, evidence_ms=at_ms, verdict=Verdict.AT_RISK, why=why, fix=ADD)
-    why = f"a tested snapshot of {day_of(at_ms)} is within the RPO target"
+    why = f"a tested snapshot of {minute_of(at_ms)} is within the RPO target; newer changes are not in it"
     return Cover(evidence=evidence, evidence_ms=at_ms, verdict=Verdict.COVERED, why=why)
 
 
@@ -156,7 +198,11 @@ def _facts(one: SeenPlace, *, now_ms: int) -> list[Fact]:
         Fact(name="place", about=name, value=one.place.domain.casefold() or name, at_ms=now_ms, source="places.json"),
         Fact(name="place.device", about=name, value=one.device, at_ms=now_ms, source=one.place.address),
     ]
-    if one.off and (state.made_ms or not one.away):  # one that is not there and never had a snapshot helps in nothing
+    if one.absent is not None:
+        found.append(Fact(name="place.away", about=name, value=one.absent.why, at_ms=now_ms, source=one.place.address))
+        if one.absent.gone:
+            return found
+    if one.off and (state.made_ms or one.absent is None):  # away, and never with a snapshot: it helps in nothing
         found.append(Fact(name="place.off", about=name, value=True, at_ms=now_ms, source=f"{name} is on {one.device}"))
     if state.made_ms and state.made not in state.missing:
         source = f"{state.made} at {name}"
@@ -180,13 +226,16 @@ def _place_row(home: AgentHome, one: SeenPlace, *, now_ms: int) -> Surface:
     trouble = find_trouble(one.name, state, added_ms=place.added_ms, now_ms=now_ms, stale_after_ms=stale_ms)
     made = f"made {day_of(state.made_ms)}" if state.made_ms else "never made"
     tested = f"tested {day_of(state.verified_ms)}" if state.verified_ms else "never tested"
-    if trouble is not None:
-        verdict, why, fix = Verdict.AT_RISK, trouble.text, f"holdfast place check {one.name}"
+    if one.absent is not None:
+        verdict = Verdict.UNCOVERED if one.absent.gone else Verdict.AT_RISK
+        why, fix = one.absent.why, check_of(one.name)
+    elif trouble is not None:
+        verdict, why, fix = Verdict.AT_RISK, trouble.text, check_of(one.name)
     elif not state.verified_ms:
         verdict, why, fix = Verdict.AT_RISK, "no snapshot here was restored for a test", NOW
     else:
         verdict, why, fix = Verdict.COVERED, "restored for a test and compared with the signed head", ""
-    away = f", not reachable now ({one.away})" if one.away else ""
+    away = ", not there now" if one.absent is not None else ""
     return Surface(
         id=f"place/{one.name}",
         kind="backup place",
@@ -203,7 +252,8 @@ def _place_row(home: AgentHome, one: SeenPlace, *, now_ms: int) -> Surface:
 
 
 def _escrow_row(one: SeenPlace) -> Surface:
-    there = one.escrow_ms is not None
+    there = one.escrow_ms is not None and one.absent is None
+    lacking = "no equal copy was seen here" if one.absent is None else "the place is not there now"
     return Surface(
         id=f"escrow/{one.name}",
         kind="escrow",
@@ -214,8 +264,8 @@ def _escrow_row(one: SeenPlace) -> Surface:
         evidence="equal to escrow.age in the vault" if there else "",
         evidence_ms=one.escrow_ms,
         verdict=Verdict.COVERED if there else Verdict.AT_RISK,
-        why="the paper and this place are enough for a recovery" if there else "no equal copy was seen here",
-        fix="" if there else NOW,
+        why="the paper and this place are enough for a recovery" if there else lacking,
+        fix="" if there else NOW if one.absent is None else check_of(one.name),
     )
 
 

@@ -95,6 +95,7 @@ class Targets(msgspec.Struct, frozen=True, kw_only=True):
     rto_s: int = 300
     rpo_s: int = 86_400
     mtd_s: int | None = None  # longest outage that the owner accepts
+    restart_s: int | None = None  # to start a killed worker again; None: 1 s
     by: str = ""  # empty: these are the defaults
     at_ms: int = 0
 
@@ -102,6 +103,11 @@ class Targets(msgspec.Struct, frozen=True, kw_only=True):
 def day_of(at_ms: int) -> str:
     """A day for people, in UTC."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).date().isoformat()
+
+
+def minute_of(at_ms: int) -> str:
+    """A moment for people, in UTC."""
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def age_text(ms: int) -> str:

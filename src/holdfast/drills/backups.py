@@ -101,7 +101,7 @@ def backup_tampered(run: DrillRun) -> None:
     home, kept = run.values["home"], f"{place.own}.before"
     with run.running_copy():
         run.event("baseline_taken", f"places {place.name} and {other.name}")
-        run.run(("cp", "-a", str(place.own), kept))
+        run.prepare("cp", "-a", str(place.own), kept)
         flipped = run.run((*PYTHON, FLIP, str(place.repository), str(run.seed)))
         if flipped.code:
             raise NotProven(
@@ -109,11 +109,11 @@ def backup_tampered(run: DrillRun) -> None:
             )
         run.fault("a byte of a backup is changed", how=flipped.out.strip(), target=place.name)
         verified(run, place, title="test the place", restores=False)
-        run.run(("rm", "-rf", str(place.own)))
-        run.run(("cp", "-a", kept, str(place.own)))
+        run.prepare("rm", "-rf", str(place.own))
+        run.prepare("cp", "-a", kept, str(place.own))
         run.good("backup", "now", "--no-verify", "--home", home)
-        run.run(("rm", "-rf", str(place.own)))
-        run.run(("mv", kept, str(place.own)))
+        run.prepare("rm", "-rf", str(place.own))
+        run.prepare("mv", kept, str(place.own))
         run.event("fault_again", f"the repository of {place.name} is put back to an older day", actor="drill")
         listed = run.act("look for a rollback", "--json", must=False, why="its JSON is read").json()
         said = {one["place"]: one for one in listed["places"]}[place.name]
@@ -122,6 +122,7 @@ def backup_tampered(run: DrillRun) -> None:
         run.event("declared", f"{place.name} is not trusted", actor="drill lead")
         run.event("recovery_started", f"from {other.name}")
         verified(run, other, title="test the other one", restores=True)
+        run.act("stop using the bad place", "--yes", must=False)
 
 
 def old_backup(run: DrillRun) -> None:

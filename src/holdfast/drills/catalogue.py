@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Literal
 
 from holdfast.drills.backups import backup_tampered, old_backup, place_lost, test_restore
@@ -23,6 +24,7 @@ from holdfast.errors import BadInput
 from holdfast.relay.client.profile import find_own_profile
 
 MONTH_DAYS, QUARTER_DAYS, WEEK_DAYS = 30, 90, 7
+RESTART_S = 1.0  # of a worker that is started again on its machine, unless the owner set another target
 RECOVERY_S = 300.0  # of a whole recovery, unless the owner of the agent set a target
 
 
@@ -100,7 +102,7 @@ DRILLS: tuple[Drill, ...] = (
         run=process_kill,
         on_production=kill_worker,
         type="component",
-        rto_s=1.0,
+        rto_s=RESTART_S,
         rpo_s=0.0,
         rpo_items=0,
         parked_max=0,
@@ -362,5 +364,7 @@ def get_drill(name: str) -> Drill:
     for one in DRILLS:
         if name.lower() in (one.slug, one.code.lower()):
             return one
+    near = get_close_matches(name.lower(), [one.slug for one in DRILLS], n=1)
     known = ", ".join(f"{one.slug} ({one.code})" for one in DRILLS)
-    raise BadInput(f"there is no drill {name!r}", hint=f"the drills are: {known}")
+    hint = f"did you mean {near[0]}?" if near else f"the drills are: {known}"
+    raise BadInput(f"there is no drill {name!r}", hint=hint)

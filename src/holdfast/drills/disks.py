@@ -48,7 +48,7 @@ def disk_full(run: DrillRun) -> None:
         task = run.submit(STEPS, pause_s=PAUSE_S)
         run.far_end("keyed").wait_effects(1)
         run.event("baseline_taken", f"task {task}: one step done; {describe(run)}")
-        run.run((*PYTHON, FILL, str(filler)))
+        run.prepare(*PYTHON, FILL, str(filler))
         run.fault("the disk is full", how="a file takes all of it", target=str(home))
         time.sleep(PAUSE_S)  # a call that had begun may end
         during = run.far_end("keyed").ledger()
@@ -65,7 +65,7 @@ def disk_full(run: DrillRun) -> None:
         run.step("free some space")
         run.event("recovery_started", "the file is removed", actor="operator")
         freed_ms = time.time_ns() // 1_000_000
-        run.run(("rm", str(filler)))
+        run.prepare("rm", "-f", str(filler))
         run.event("state_restored", "there is space again")
         run.event("journal_reconciled", "nothing was put back")
         run.verify_step(task, after_ms=freed_ms)
@@ -85,8 +85,7 @@ def journal_damage(run: DrillRun) -> None:
     """Bits of the journal are flipped: each is found by the check or changes nothing that can be read."""
     place, home = get_place(run), run.production.home.folder
     journal, kept = home / "journal.db", Path("/srv/holdfast-drill-kept.db")
-    with run.running_copy():
-        run.own_home()
+    with run.running_copy(own=True):
         worker = run.start_worker()
         worker.wait_serving()
         task = run.submit(["keyed", "keyed"])
@@ -96,12 +95,12 @@ def journal_damage(run: DrillRun) -> None:
         run.good("backup", "now", place.name, "--home", run.values["home"])
         before = run.task(task)
         beside = [f"{journal}{end}" for end in ("-wal", "-shm")]
-        run.run(("cp", "-a", str(journal), str(kept)))
+        run.prepare("cp", "-a", str(journal), str(kept))
         run.event("baseline_taken", f"task {task}; {describe(run)}")
         found = harmless = 0
         for number in range(FLIPS):
-            run.run(("sh", "-c", 'cp -a "$1" "$2" && rm -f "$3" "$4"', "sh", str(kept), str(journal), *beside))
-            flipped = run.run((*PYTHON, FLIP, str(journal), f"{run.seed}-{number}"))
+            run.prepare("sh", "-c", 'cp -a "$1" "$2" && rm -f "$3" "$4"', "sh", str(kept), str(journal), *beside)
+            flipped = run.prepare(*PYTHON, FLIP, str(journal), f"{run.seed}-{number}")
             if number == 0:
                 run.fault("the journal is damaged", how=f"one bit, {flipped.out.strip()}", target=str(journal))
             checked = run.act("check the journal", must=False)

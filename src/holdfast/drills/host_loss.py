@@ -127,7 +127,8 @@ def work_and_die(run: DrillRun) -> str:
             worker.process.wait()
         run.far_end("keyed").release()
         run.set_faults("keyed")
-    run.event("detected", "the worker's process is gone", actor="drill")
+    text = "the worker's process is gone" if task else "everything of the agent on the machine is absent"
+    run.event("detected", text, actor="drill")
     run.event("declared", "host lost", actor="drill lead")
     return task
 
@@ -167,7 +168,8 @@ def restore(run: DrillRun, *, key_options: Iterable[str], typed: Iterable[tuple[
     if run.production.journal is not None:
         checked = run.act("check the journal", must=False)
         run.check("I11", checked.code == 0, f"holdfast journal check: exit {checked.code}")
-    run.event("journal_reconciled", f"incarnation {found['incarnation']}; {found['suspect_tasks']} open tasks in doubt")
+    text = f"incarnation {found['incarnation']}; {found['suspect_tasks']} open tasks in doubt"
+    run.event("journal_reconciled", "the agent has no journal" if found["incarnation"] is None else text)
     run.backup = out.BackupResult(
         places=tuple(one.name for one in run.production.places),
         archive=restored["archive"],
@@ -250,10 +252,11 @@ def compare_state(
     """`restored`: the digest of each file of the restored folder."""
     found = compare_files(run.production, restored, snapshot_s=snapshot_s, covered=covered)
     equal = not found.differing
-    text = f"{found.compared} files compared" + (
-        "" if equal else f"; not as they were: {', '.join(found.differing[:5])}"
-    )
-    run.check("state", equal, text)
+    text = f"{found.compared} files compared"
+    if found.lost:
+        run.lost_ms = min(found.lost_ms, run.began_ms)
+        text += f"; {len(found.lost)} are newer than the snapshot, the newest of {iso(run.lost_ms)}"
+    run.check("state", equal, text if equal else f"{text}; not as they were: {', '.join(found.differing[:5])}")
     run.rpo = out.Rpo(
         target_s=None,
         actual_s=None,
@@ -277,24 +280,26 @@ def compare_state(
 
 
 def measure_loss(run: DrillRun, snapshot: Json, *, tasks: set[str] | None) -> None:
-    """What production has acknowledged and the restored agent does not have: counted against production's journal.
+    """What production has acknowledged and the restored agent does not have: records of its journal, and files.
     `tasks`: those of the restored journal, where it was opened."""
     acked, recovered = run.production.journal, snapshot["journal_sequence"]
     files = run.rpo.lost_items.get("files", 0) if run.rpo is not None else 0
     if acked is None or recovered is None:
         items: dict[str, int] = {"files": files}
         last_acked = last_recovered = None
-        seconds = 0.0
+        newest_ms = 0
     else:
         records = max(0, acked.sequence - int(recovered))
         items = {"journal records": records, "files": files}
         if tasks is not None:
             items["tasks"] = len(acked.tasks - tasks)
-        seconds = max(0.0, acked.newest_ms / 1000 - int(snapshot["at"])) if records else 0.0
+        newest_ms = acked.newest_ms if records else 0
         last_acked = out.Commit(incarnation=acked.incarnation, sequence=acked.sequence, at=iso(acked.newest_ms))
         last_recovered = out.Commit(
             incarnation=int(snapshot["incarnation"]), sequence=int(recovered), at=iso(int(snapshot["at"]) * 1000)
         )
+    # From the snapshot to the newest change that it lacks, of a record or a file; nothing where it lacks none.
+    seconds = max(0.0, max(newest_ms, run.lost_ms) / 1000 - int(snapshot["at"]))
     run.rpo = out.Rpo(
         target_s=None,
         actual_s=round(seconds, 3),

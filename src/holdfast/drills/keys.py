@@ -64,17 +64,17 @@ def keys_stolen(run: DrillRun) -> None:
     loot = Path("/srv/holdfast-drill-thief")
     stolen = {"home": loot / "home", "vault": loot / "vault", "second": loot / "second", "arbiter": loot / "arbiter"}
     with run.running_copy():
-        run.run(("mkdir", "-m", "700", "-p", str(loot)))
+        run.prepare("mkdir", "-m", "700", "-p", str(loot))
         for source, target in (
             (home.state, stolen["home"]),
             (home.vault, stolen["vault"]),
             (home.second, stolen["second"]),
         ):
-            run.run(("cp", "-a", str(source), str(target)))
+            run.run(("cp", "-a", str(source), str(target)))  # beside a live agent a file may go
         settings = stolen["home"] / home.settings_file.relative_to(home.state)
         for name in ("vault", "second", "arbiter"):
-            run.run((*PYTHON, SET, str(settings), "identity", name, f'"{stolen[name]}"'))
-        run.run((*PYTHON, SET, str(settings), "identity", "watch_s", str(WATCH_S)))
+            run.prepare(*PYTHON, SET, str(settings), "identity", name, f'"{stolen[name]}"')
+        run.prepare(*PYTHON, SET, str(settings), "identity", "watch_s", str(WATCH_S))
         thief = run.start_worker(home=settings.parent)
         thief.wait_serving()
         run.event("baseline_taken", "a thief works with the agent's keys")

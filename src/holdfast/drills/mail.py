@@ -179,7 +179,7 @@ def all_relays_lost(run: DrillRun) -> None:
 
 def mail_during_recovery(run: DrillRun) -> None:
     place, home = get_place(run), run.production.home
-    with run.running_copy():
+    with run.running_copy(own=True):
         stage = open_stage(run)
         run.good("backup", "now", place.name, "--home", stage.home)
         stage.send()
@@ -187,7 +187,7 @@ def mail_during_recovery(run: DrillRun) -> None:
         time.sleep(1.0)  # its acknowledgement: the relays hold it from now on
         run.event("baseline_taken", f"the snapshot lacks one message that was handled; {describe(run)}")
         stage.end_worker()
-        run.run(("rm", "-rf", str(home.state)))
+        run.prepare("rm", "-rf", str(home.state))
         run.fault("the agent's folder is lost", how="it is removed; an older snapshot is restored", target="journal")
         lost_ms = time.time_ns() // 1_000_000
         stage.send()

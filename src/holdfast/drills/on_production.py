@@ -73,9 +73,10 @@ def kill_worker(run: DrillRun) -> None:
     os.kill(old.pid, signal.SIGKILL)
     run.event("recovery_started", "the supervising parent starts a worker process again", at_ms=killed_ms)
     new = _wait_worker(home, old)
-    run.event("detected", f"process {new.pid} serves")
-    run.event("connectivity_restored", f"worker {new.worker}")
-    _wait_step(run, after_ms=killed_ms)
+    seen_ms = time.time_ns() // 1_000_000
+    text, ended_ms = _wait_step(run, after_ms=killed_ms)
+    run.event("connectivity_restored", f"worker {new.worker}, process {new.pid}", at_ms=min(seen_ms, ended_ms))
+    run.event("first_verified_step", text, at_ms=ended_ms)
     run.act("see what waits for a person", must=False)
 
 
@@ -142,8 +143,8 @@ def _wait_worker(home: AgentHome, old: SessionRow) -> SessionRow:
     raise DrillFailed(f"no worker began within {WAIT_S:g} s")
 
 
-def _wait_step(run: DrillRun, *, after_ms: int) -> None:
-    """The first step of the agent's own work that succeeded after this time. Raises NotProven where it has no work."""
+def _wait_step(run: DrillRun, *, after_ms: int) -> tuple[str, int]:
+    """The first step of the agent's own work that succeeded after this time, and when. Raises NotProven."""
     end = time.monotonic() + WAIT_S
     while time.monotonic() < end:
         for row in _tasks(run.production.home):
@@ -151,8 +152,7 @@ def _wait_step(run: DrillRun, *, after_ms: int) -> None:
                 continue
             for step in run.task(str(row.task_id))["steps"]:
                 if step["state"] == "succeeded" and (ended_ms := run.ms(step["ended"])) > after_ms:
-                    run.event("first_verified_step", f"step {step['ordinal']} of {row.task_id}", at_ms=ended_ms)
-                    return
+                    return f"step {step['ordinal']} of {row.task_id}", ended_ms
         time.sleep(0.1)
     raise NotProven(
         f"the worker came back, but did no step within {WAIT_S:g} s", hint="run the drill while the agent works"

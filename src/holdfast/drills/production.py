@@ -341,6 +341,7 @@ class FilesCompared:
     compared: int
     differing: tuple[str, ...]  # of files that have not changed since the snapshot
     lost: tuple[str, ...]  # changed or new since the snapshot
+    lost_ms: int  # when the newest of these was changed; 0: none is lost
     root_before: str
     root_after: str
 
@@ -371,7 +372,7 @@ def compare_files(
     differing: list[str] = []
     lost: list[str] = []
     roots = (hashlib.sha256(), hashlib.sha256())
-    count = 0
+    count = lost_ns = 0
     for path, kind in list_covered(production.home) if covered is None else covered:
         mark = production.marks.get(str(state / path))
         if kind is not CoveredKind.FILE or mark is None or path.removeprefix(own) in REWRITTEN:
@@ -381,6 +382,7 @@ def compare_files(
         young = mark.mtime_ns >= snapshot_s * 1_000_000_000
         if there != mark.sha256:
             (lost if young else differing).append(path)
+            lost_ns = max(lost_ns, mark.mtime_ns if young else 0)
         elif not young:
             roots[0].update(f"{path}\0{mark.sha256}\n".encode())
             roots[1].update(f"{path}\0{there}\n".encode())
@@ -388,6 +390,7 @@ def compare_files(
         compared=count,
         differing=tuple(differing),
         lost=tuple(lost),
+        lost_ms=lost_ns // 1_000_000,
         root_before=roots[0].hexdigest(),
         root_after=roots[1].hexdigest(),
     )

@@ -117,6 +117,14 @@ class Worker:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
+    def when(self, event: str, text: str = "", *, after_ms: int) -> int | None:
+        """The wall clock of its first event of this kind after that time, in ms."""
+        for one in self.events():
+            at_ms = DrillRun.ms(str(one.get("at", "")))
+            if at_ms >= after_ms and one.get("event") == event and str(one.get("text", "")).startswith(text):
+                return at_ms
+        return None
+
     def serving(self) -> list[int]:
         """The process ids, inside the shadow, of every worker process so far."""
         return [int(one["pid"]) for one in self.events() if one.get("event") == "serving"]
@@ -191,6 +199,7 @@ class DrillRun:
     state: out.StateResult | None = None
     backup: out.BackupResult | None = None
     rpo: out.Rpo | None = None
+    lost_ms: int = 0  # when the newest file was changed that the restored snapshot lacks
     files: list[out.ToolFiles] | None = None
     fresh: bool = False
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
@@ -242,10 +251,13 @@ class DrillRun:
         gone: Iterable[Path] = (),
         copies: Sequence[tuple[Path, Path]] = (),
         small: Sequence[tuple[Path, int]] = (),
+        own: Sequence[Path] = (),
         name: str = "world",
     ) -> Generator[Shadow]:
         """A machine of its own. Two of one name share what they write, one after the other."""
-        plan = ShadowPlan(folder=self.folder / name, gone=tuple(gone), copies=tuple(copies), small=tuple(small))
+        plan = ShadowPlan(
+            folder=self.folder / name, gone=tuple(gone), copies=tuple(copies), small=tuple(small), own=tuple(own)
+        )
         before = self.shadow
         with open_shadow(plan) as shadow:
             self.shadow = shadow
@@ -279,19 +291,18 @@ class DrillRun:
                 self.check("far machine cleared", far.kill(), f"nothing is left on {self.on}")
 
     @contextlib.contextmanager
-    def running_copy(self, *, gone: Iterable[Path] = (), small: Sequence[tuple[Path, int]] = ()) -> Generator[Shadow]:
-        """A machine on which a copy of the agent can run: the same folder, keys and places."""
+    def running_copy(
+        self, *, gone: Iterable[Path] = (), small: Sequence[tuple[Path, int]] = (), own: bool = False
+    ) -> Generator[Shadow]:
+        """A machine on which a copy of the agent can run: the same folder, keys and places. `own`: the agent's folder
+        is a plain copy, which can be removed and renamed."""
         locked = self.production.find_locked()
         if locked:
             raise NotProven(locked, hint=ADD_UNLOCK)
         gone = (*gone_in_copy(self.production.home), *gone)
-        with self.machine(gone=gone, copies=self.copies, small=small) as shadow:
+        folders = (self.production.home.state,) if own else ()
+        with self.machine(gone=gone, copies=self.copies, small=small, own=folders) as shadow:
             yield shadow
-
-    def own_home(self) -> None:
-        """Let the agent's folder be the shadow's own altogether: an overlay renames no folder of the layer below."""
-        home = str(self.production.home.state)
-        self.run(("sh", "-c", 'cp -a "$1" "$1.own" && rm -rf "$1" && mv "$1.own" "$1"', "sh", home))
 
     def get_shadow(self) -> Machine:
         if self.shadow is None:
@@ -328,6 +339,13 @@ class DrillRun:
         said = tuple(shown or words)
         done = Done(words=said, code=process.returncode, out=raw_out.decode(), err=raw_err.decode(), seconds=seconds)
         self._note(done)
+        return done
+
+    def prepare(self, *words: str) -> Done:
+        """A command of the drill itself: where it fails, nothing is known of the agent. Raises NotProven."""
+        done = self.run(words)
+        if done.code != 0:
+            raise NotProven(f"the drill itself failed: {shlex.join(words)}: {done.said}", hint="run it again")
         return done
 
     def holdfast(
@@ -446,7 +464,7 @@ class DrillRun:
                 ended_ms = self.ms(step["ended"])
                 effect = effects.get(step["ordinal"])
                 if step["state"] == "succeeded" and effect is not None and ended_ms > after_ms:
-                    at_ms = max(ended_ms, effect.at_ms)
+                    at_ms = max(ended_ms, effect.at_ms, self.ms(self.events[-1].at))  # it ends the recovery
                     text = f"step {step['ordinal']} of {task_id}: succeeded; far end: {effect.id}, key {effect.key}"
                     self.event("first_verified_step", text, at_ms=at_ms)
                     return

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +28,7 @@ from holdfast.runtime.tool.tool import Call, Tool
 
 TASKS_READ = 1_000  # the newest ones
 SCRATCH = "/srv/holdfast-drill-scratch"  # what a tool finds as `call.scratch`
+WORK = "/srv/holdfast-drill-work"  # the folder in which the tool runs
 TEXT_CHARS = 200
 
 Step = tuple[TaskView, StepView]
@@ -38,7 +40,9 @@ def main(app: str, home: str, what: str, name: str = "") -> None:
     if what == "list":
         _say([_seen(one, one.name in recorded) for one in tools.values()])
         return
-    Path(SCRATCH).mkdir(mode=0o700, parents=True, exist_ok=True)
+    for one in (SCRATCH, WORK):
+        Path(one).mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.chdir(WORK)  # a worker may run anywhere: what a tool writes there is in no folder of the agent
     _say({"ended": asyncio.run(call_once(tools[name], *recorded[name]))})
 
 

@@ -2,7 +2,8 @@
 
 The machine's root is made of overlays, so every file that the tool or any program of it wrote is in the upper layers,
 whatever wrote it: a thread, a child, another language. A new machine for each tool, which dies with everything in it,
-tells apart who wrote what. What is in `run.scratch` or covered by backups is no finding.
+tells apart who wrote what. What is in `run.scratch` or covered by backups is no finding. The tool runs in an empty
+folder: what it writes there is named `./NAME`, and is wherever the worker was started.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 
 from holdfast.drills.production import gone_in_copy
 from holdfast.drills.run import ADD_UNLOCK, DrillRun, Json
-from holdfast.drills.tool_alone import SCRATCH
+from holdfast.drills.tool_alone import SCRATCH, WORK
 from holdfast.errors import NotProven
 from holdfast.host.shadow import Shadow
 from holdfast.layout.covering import is_no_loss, judge_name
@@ -134,7 +135,10 @@ def _outside(run: DrillRun, paths: Iterable[str]) -> Iterable[str]:
     home = run.production.home
     state, own = f"{home.state}/", home.covering().own
     for path in paths:
-        if path.startswith(f"{SCRATCH}/") or "/__pycache__/" in path:
+        if path.startswith(f"{SCRATCH}/") or "/__pycache__/" in path or path == f"{WORK}/":
+            continue
+        if path.startswith(f"{WORK}/"):
+            yield f".{path.removeprefix(WORK)}"
             continue
         inner = path.removeprefix(state)
         if inner == path or _left_out(inner, own):

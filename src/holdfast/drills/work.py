@@ -53,15 +53,29 @@ def _killed_inside(run: DrillRun, worker: Worker, kind: str, when: str, number: 
     end.release()
     end.faults()
     if number == 0:
-        run.event("recovery_started", "the supervising parent starts a worker process again")
         worker.wait_serving(served + 1)
-        run.event("detected", "a new worker process serves", at_ms=killed_ms)
+        _note_restart(run, worker, killed_ms)
         run.verify_step(task, after_ms=killed_ms)
     else:
         worker.wait_serving(served + 1)
         run.event("killed_again", f"inside a {kind} call, {when} its effect", actor="drill", at_ms=killed_ms)
     run.wait_task(task)  # a task that is killed three times without progress is parked
     return task
+
+
+def _note_restart(run: DrillRun, worker: Worker, killed_ms: int) -> None:
+    """What the worker's own log says of it, at the times that it says."""
+    said = (
+        ("detected", "supervisor", "worker ended", "the supervising parent sees the end"),
+        ("recovery_started", "supervisor", "worker ", "it starts a worker process again"),
+        ("connectivity_restored", "serving", "", "the new worker process serves"),
+    )
+    at_ms: int | None = killed_ms
+    for name, event, text, evidence in said:
+        at_ms = worker.when(event, text, after_ms=at_ms)
+        if at_ms is None:
+            raise DrillFailed(f"the worker's log does not say when: {evidence}")
+        run.event(name, evidence, at_ms=at_ms)
 
 
 def _killed_at_random(run: DrillRun, worker: Worker) -> str:

@@ -49,6 +49,7 @@ class ShadowPlan:
     folder: Path  # where all its writes land; on a disk whose file system may be an upper layer
     gone: tuple[Path, ...] = ()  # absent in the shadow
     copies: tuple[tuple[Path, Path], ...] = ()  # files of this machine, and where they appear
+    own: tuple[Path, ...] = ()  # folders that are copied: a layer below, or a mount, keeps a folder from being renamed
     small: tuple[tuple[Path, int], ...] = ()  # folders on a disk of their own, which has so many bytes
 
 
@@ -275,6 +276,7 @@ def open_shadow(plan: ShadowPlan) -> Generator[Shadow]:
         "folder": str(plan.folder),
         "gone": [str(one) for one in plan.gone],
         "copies": [[str(source), str(target)] for source, target in plan.copies],
+        "own": [str(one) for one in plan.own],
         "small": [[str(path), size] for path, size in plan.small],
     }
     first = subprocess.Popen(

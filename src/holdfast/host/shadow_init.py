@@ -107,6 +107,8 @@ def make_root(spec: Spec) -> list[str]:
     mount("proc", world.at("/proc"), "proc", NOSUID | NODEV)
     make_devices(world.at("/dev"))
     world.overlay(SHARED_MEMORY)
+    for path in spec["own"]:
+        copy_folder(path, world.at(path), gone=world.gone - {path})
     for source, target in spec["copies"]:
         copy(source, world.at(target))
     with open(world.at(MARK), "w", encoding="ascii"):
@@ -127,7 +129,7 @@ class World:
     def __init__(self, spec: Spec) -> None:
         self.folder = spec["folder"]
         self.root = os.path.join(self.folder, "root")
-        self.gone = {*spec["gone"], self.folder}
+        self.gone = {*spec["gone"], *spec["own"], self.folder}
         self.points = sorted(mount_points() - {"/"})
         self.left: list[str] = []
 
@@ -255,6 +257,25 @@ def copy(source: str, target: str) -> None:
     os.makedirs(os.path.dirname(target), exist_ok=True)
     shutil.copyfile(source, target)
     like(source, target)
+
+
+def copy_folder(source: str, target: str, *, gone: set[str]) -> None:
+    """Files, folders and links; nothing that is gone, and no socket or pipe."""
+    os.makedirs(target, exist_ok=True)
+    for entry in os.scandir(source):
+        at = os.path.join(target, entry.name)
+        if entry.path in gone:
+            continue
+        if entry.is_symlink():
+            os.symlink(os.readlink(entry.path), at)
+        elif entry.is_dir(follow_symlinks=False):
+            copy_folder(entry.path, at, gone=gone)
+        elif entry.is_file(follow_symlinks=False):
+            with suppress(FileNotFoundError):  # a live agent has just removed it
+                shutil.copy2(entry.path, at)
+                like(entry.path, at)
+    like(source, target)
+    shutil.copystat(source, target)
 
 
 def put_on_disk(path: str, world: World, size: int) -> None:

@@ -15,8 +15,9 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.surfaces import DAY_MS, Cover, Fact, Found, Surface, Verdict, day_of, in_backups
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, VaultMissing
 from holdfast.identity.files.own_log import find_pending, read_own_log
+from holdfast.identity.files.paper_readings import believed
 from holdfast.identity.files.public_file import read_identity
 from holdfast.identity.journal_keys.keyfile import is_pointer
 from holdfast.identity.journal_keys.secret_file import StoredSecret
@@ -33,6 +34,7 @@ VERIFY = "holdfast paper verify"
 PRINT = "holdfast paper print"
 DOCTOR = "holdfast doctor"
 LEASE = "lease.json"  # app.agent_lease.LEASE: a worker here has asked the arbiter
+MORE_WITNESSES = "holdfast identity rotate --witness FOLDER --witness FOLDER --witness FOLDER"
 SHOW = "holdfast identity show --fetch"
 
 
@@ -95,46 +97,57 @@ async def found_identity(home: AgentHome, *, now_ms: int) -> Found:
         broken = _log_row(home, Verdict.AT_RISK, error.message, fix=DOCTOR)
         fact = Fact(name="identity.log", value=False, at_ms=now_ms, source=error.message)
         return Found(surfaces=(broken,), facts=(fact,))
-    rows = [*_vault_rows(home, paper, now_ms), *_log_rows(home, watched), *_paper_rows(paper, now_ms)]
-    return Found(surfaces=tuple(rows), facts=tuple(_facts(home, paper, watched, now_ms)))
+    read = believed(home, watched.log, paper, port=Sodium())
+    rows = [*_vault_rows(home, read, now_ms), *_log_rows(home, watched), *_paper_rows(read, paper, now_ms)]
+    return Found(surfaces=tuple(rows), facts=tuple(_facts(home, read, watched, now_ms)))
 
 
 def _vault_rows(home: AgentHome, paper: SheetRegister, now_ms: int) -> list[Surface]:
     rows = [_vault_row(home, paper, now_ms)]
     if home.second is not None:
-        there = exists(home.second)
+        verdict, why, fix = _by_paper(paper, now_ms)
+        if not exists(home.second):
+            why, fix = f"not there now: mount {home.second} to rotate keys; {why}", fix or SHOW
+            verdict = Verdict.AT_RISK if verdict is Verdict.COVERED else verdict
         second = Surface(
             id="vault/second",
             kind="second place",
             holds="the next key",
             where=str(home.second),
-            protection="paper",
-            verdict=Verdict.COVERED if there else Verdict.AT_RISK,
-            why="there; the running agent does not open it" if there else "not there now: mount it to rotate keys",
-            fix="" if there else SHOW,
+            protection="paper" if paper.current() else "",
+            verdict=verdict,
+            why=why,
+            fix=fix,
         )
         rows.append(second)
     return rows
+
+
+def _by_paper(paper: SheetRegister, now_ms: int) -> tuple[Verdict, str, str]:
+    """What the paper does for keys that are lost: verdict, why, and what to do."""
+    if paper.is_fresh(day_of(now_ms)):
+        return Verdict.COVERED, "a sheet that was read back brings the identity back", ""
+    if paper.current():
+        return Verdict.AT_RISK, "no sheet was read back in 90 days", VERIFY
+    return Verdict.UNCOVERED, "no sheet was printed: lost keys cannot be recovered", PRINT
 
 
 def _vault_row(home: AgentHome, paper: SheetRegister, now_ms: int) -> Surface:
     assert home.vault is not None  # the caller has looked
     try:
         opened = f"opened by {look_at_vault(home.vault).kinds}" if home.signer is None else "opened by the signer"
-        if paper.is_fresh(day_of(now_ms)):
-            verdict, why, fix = Verdict.COVERED, "a sheet that was read back brings the identity back", ""
-        elif paper.current():
-            verdict, why, fix = Verdict.AT_RISK, "no sheet was read back in 90 days", VERIFY
-        else:
-            verdict, why, fix = Verdict.UNCOVERED, "no sheet was printed: lost keys cannot be recovered", PRINT
+        verdict, why, fix = _by_paper(paper, now_ms)
     except HoldfastError as error:
-        opened, verdict, why, fix = "", Verdict.AT_RISK, error.message, DOCTOR
+        lost = isinstance(error, VaultMissing) and not paper.current()
+        opened, fix = "", DOCTOR
+        verdict = Verdict.UNCOVERED if lost else Verdict.AT_RISK
+        why = f"{error.message}; no sheet was printed: lost keys cannot be recovered" if lost else error.message
     return Surface(
         id="vault",
         kind="vault",
         holds="signing, journal and backup keys",
         where=str(home.vault),
-        protection="paper, escrow",
+        protection="paper, escrow" if paper.current() else "",
         evidence=opened,
         evidence_ms=read_back_ms(paper, now_ms=now_ms),
         verdict=verdict,
@@ -168,9 +181,10 @@ def _log_rows(home: AgentHome, watched: Watched) -> list[Surface]:
     else:
         why = "too few witnesses hold the newest record"
         rows = [_log_row(home, Verdict.AT_RISK, why, evidence=evidence, fix=SHOW)]
-    rows += [_witness_row(str(address), watched) for address in home.witnesses]
+    rows += [_witness_row(str(one), watched, alone=len(home.witnesses) == 1) for one in home.witnesses]
     if home.arbiter is not None:
-        there = (home.arbiter / f"{watched.log.id}.json").is_file() or not (home.instance / LEASE).exists()
+        asked = (home.instance / LEASE).exists()
+        there = (home.arbiter / f"{watched.log.id}.json").is_file() if asked else home.arbiter.is_dir()
         arbiter = Surface(
             id="arbiter",
             kind="arbiter",
@@ -178,7 +192,9 @@ def _log_rows(home: AgentHome, watched: Watched) -> list[Surface]:
             where=str(home.arbiter),
             protection="a recovery makes a new one",
             verdict=Verdict.COVERED if there else Verdict.AT_RISK,
-            why="there, or not asked yet" if there else "not there now: no instance gets a lease",
+            why=("there" if asked else "there; no instance has asked it yet")
+            if there
+            else "not there now: no instance gets a lease",
             fix="" if there else DOCTOR,
         )
         rows.append(arbiter)
@@ -190,27 +206,31 @@ def _held(watched: Watched) -> str:
     return f"{len(watched.holding)} of {len(keys.members)} witnesses hold the newest record; needed: {keys.needed}"
 
 
-def _witness_row(address: str, watched: Watched) -> Surface:
+def _witness_row(address: str, watched: Watched, *, alone: bool) -> Surface:
     holds = address in watched.holding
-    lacking = watched.silent.get(address, "does not hold the newest record")
+    why = "holds the newest record" if holds else watched.silent.get(address, "does not hold the newest record")
+    if alone and holds:
+        why = "holds the newest record; it is the only witness, so no other one has its receipts"
     return Surface(
         id=f"witness/{address}",
         kind="witness",
         holds="receipts for the key log",
         where=address,
-        protection="other witnesses",
+        protection="" if alone else "other witnesses",
         domain=address,
-        verdict=Verdict.COVERED if holds else Verdict.AT_RISK,
-        why="holds the newest record" if holds else lacking,
-        fix="" if holds else SHOW,
+        verdict=Verdict.COVERED if holds and not alone else Verdict.AT_RISK,
+        why=why,
+        fix=MORE_WITNESSES if alone and holds else "" if holds else SHOW,
     )
 
 
-def _paper_rows(paper: SheetRegister, now_ms: int) -> list[Surface]:
+def _paper_rows(paper: SheetRegister, noted: SheetRegister, now_ms: int) -> list[Surface]:
     rows = list[Surface]()
     for sheet in paper.current():
         fresh = state_of(sheet, day_of(now_ms)) is SheetState.VERIFIED
         read = f"read back on {sheet.verified}" if sheet.verified else f"printed on {sheet.date}, never read back"
+        if not sheet.verified and (said := noted.get(sheet.number).verified):
+            read = f"noted as read back on {said}, but the agent did not sign that"
         row = Surface(
             id=f"paper/{sheet.number}",
             kind="recovery sheet",
@@ -253,7 +273,9 @@ def _facts(home: AgentHome, paper: SheetRegister, watched: Watched, now_ms: int)
 
 
 def _keys_inside(home: AgentHome) -> str:
-    """Why keys are not apart from the state; empty where they are."""
+    """Why the agent has no keys apart from its state; empty where it has."""
+    if home.vault is not None and home.signer is None and not exists(home.vault):
+        return f"the vault {home.vault} is not there now"
     if home.vault is not None and home.vault.is_relative_to(home.state):
         return f"the vault {home.vault} is in the agent's folder"
     try:

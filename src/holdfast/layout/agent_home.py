@@ -59,6 +59,7 @@ class AgentHome:
     heads_file = _Inside("heads.jsonl")  # the chain of signed backup heads
     targets_file = _Inside("targets.jsonl")  # time to recover and data to lose, as people set them
     written_file = _Inside("written.jsonl")  # which files the code of tools wrote elsewhere
+    readings_file = _Inside("paper-read.jsonl")  # sheets that were read back, each signed by the agent
     levels_file = _Inside("levels.jsonl")  # the level, each time that it changed
 
     @property

@@ -29,7 +29,7 @@ import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, cast, get_args
 
 import msgspec
 
@@ -284,7 +284,44 @@ def parse_agent_settings(parsed: Mapping[str, Any], *, where: Path) -> AgentSett
     try:
         return msgspec.convert(own, AgentSettings)
     except msgspec.ValidationError as error:
-        raise BadSettings(f"{where}: {error}", hint="see `holdfast explain settings`") from None
+        raise _explained(str(error), where) from None
+
+
+_FAULT = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<at>[^`]*)`)?")
+_NAMES = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+
+
+def _explained(error: str, path: Path) -> BadSettings:
+    """What msgspec found, with the table as it is written in the file."""
+    found = _FAULT.fullmatch(error)
+    what, at = (found["what"], found["at"] or "") if found else (error, "")
+    table = at.replace("[...]", ".NAME")
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", what):
+        return _unknown(path, f"[{table}] {unknown[1]}", unknown[1], _settings_at(at))
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", what):
+        return BadSettings(f"{path}: [{table}] lacks {missing[1]}", hint="see `holdfast explain settings`")
+    if kinds := re.fullmatch(r"Expected `([^`]*)`, got `([^`]*)`", what):
+        wanted, got = (" or ".join(_NAMES.get(one, one) for one in kind.split(" | ")) for kind in kinds.groups())
+        section, _, name = table.rpartition(".")
+        shown = f"[{section}] {name}" if section else f"[{name}]"
+        return BadSettings(f"{path}: {shown} is {got}; it must be {wanted}", hint="see `holdfast explain settings`")
+    return BadSettings(f"{path}: [{table}] {what}", hint="see `holdfast explain settings`")
+
+
+def _settings_at(at: str) -> list[str]:
+    """The settings of a table, by its path in a message of msgspec."""
+    kind: Any = AgentSettings  # Any: a type of msgspec's fields
+    for part in at.replace("[...]", "[]").split("."):
+        every = {one.encode_name: one.type for one in msgspec.structs.fields(kind)}
+        kind = get_args(every[part.removesuffix("[]")])[1] if part.endswith("[]") else every[part]
+    return [one.encode_name for one in msgspec.structs.fields(kind)]
 
 
 _SECTION = re.compile(r"^\[identity\][^\n]*\n(?:(?!\[)[^\n]*(?:\n|\Z))*", re.MULTILINE)

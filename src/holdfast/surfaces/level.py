@@ -5,15 +5,16 @@ and they expire. The level is the highest whose gates, and all below, hold; it i
 it hold too. No gate can be set by hand: it looks at facts alone, and facts are found by looking (`core/surfaces.py`).
 
 Laws, tested over random sets of facts: more evidence never lowers anything, and older evidence never raises anything.
-Three kinds of facts are not evidence but duties, and may lower: that there is a place, that a snapshot waits for its
-test restore, and that a drill failed or lost something. A fact that is dated in the future was written by a wrong clock
-and counts for nothing.
+Four kinds of facts are not evidence but duties, and may lower: that there is a place, that it is not there now, that a
+snapshot waits for its test restore, and that a drill failed or lost something. A fact that is dated in the future was
+written by a wrong clock and counts for nothing.
 
 Facts by name (`about` in brackets):
 
     state.on-disk, state.resumes          the agent's folder is not in memory; it has something to resume from
     place [name]                          there is a place; its value is what fails together with it
     place.device [name]                   the disk or host that it is on
+    place.away [name]                     it is a folder and not there now, and why
     place.off [name]                      it is on another disk or host than the agent
     place.made [name]                     an encrypted snapshot was stored there
     place.verified [name]                 the newest one that was restored and compared; dated by when it was *made*
@@ -24,7 +25,7 @@ Facts by name (`about` in brackets):
     paper, paper.read-back                a sheet, or enough shares, exist; were read back
     journal.shared, instances.alive       the journal is on a server; so many hosts have a live worker
     relay [url]                           its operator, if it holds the agent's newest profile; else empty
-    drill [slug]                          True: passed, False: failed
+    drill [slug]                          True: passed, False: failed, or its report was removed
     drill.lost [slug]                     items that were lost in it
 """
 
@@ -56,6 +57,7 @@ RELAYS_MIN, OPERATORS_MIN = 3, 2
 RELAY_DAYS = 90
 ADD = "holdfast place add NAME ADDRESS"
 RELAY = "holdfast relay add ADDRESS"
+MISSING = "missing"  # a source of the fact `drill` begins so where its report was removed
 SKEW_MS = 10 * 60_000  # of a clock that is set by the network
 
 
@@ -207,12 +209,30 @@ def _within(found: Fact | None, days: int, facts: Facts, *, what: str, fix: str)
     return Judged(ok=True, evidence=found.source, evidence_ms=found.at_ms, until_ms=until_ms, fix=fix)
 
 
+def _here(facts: Facts, name: str) -> list[Fact]:
+    """The facts of this name about places that are not away now."""
+    away = facts.newest("place.away")
+    return [one for one in facts.all(name) if one.value and one.about not in away]
+
+
+def _absent(facts: Facts) -> Judged | None:
+    """Where a place that has something is not there now: that is what a person should see to first."""
+    known = {one.about for one in facts.all("place.made")}
+    away = {name: str(one.value) for name, one in facts.newest("place.away").items()}
+    name = min(away, key=lambda one: (one not in known, one), default=None)
+    if name is None:
+        return None
+    return Judged(ok=False, why=f"{name}: {away[name]}", fix=f"holdfast place check {name}")
+
+
 def _snapshot(facts: Facts) -> Judged:
-    off = {one.about for one in facts.all("place.off") if one.value}
-    found = [one for one in facts.all("place.made") if one.about in off]
+    off = {one.about for one in _here(facts, "place.off")}
+    found = [one for one in _here(facts, "place.made") if one.about in off]
     made = max(found, key=lambda one: one.at_ms or 0, default=None)
     if made is not None:
         return Judged(ok=True, evidence=made.source, evidence_ms=made.at_ms)
+    if (absent := _absent(facts)) is not None:
+        return absent
     if off:
         return Judged(ok=False, why="no snapshot is off the machine yet", fix="holdfast backup now")
     why = "every place is on the agent's own disk or in memory" if facts.all("place") else "there is no place"
@@ -220,7 +240,10 @@ def _snapshot(facts: Facts) -> Judged:
 
 
 def _restored(facts: Facts) -> Judged:
-    best, fix = facts.best("place.verified"), "holdfast backup now"
+    fix = "holdfast backup now"
+    best = max(_here(facts, "place.verified"), key=lambda one: one.at_ms or 0, default=None)
+    if best is None and (absent := _absent(facts)) is not None:
+        return absent
     if best is None:
         return Judged(ok=False, why="no snapshot was ever restored for a test", fix=fix)
     waiting = [one.at_ms + VERIFY_MS for one in facts.all("place.unverified") if one.at_ms is not None]
@@ -233,7 +256,7 @@ def _restored(facts: Facts) -> Judged:
 
 def _domains(facts: Facts) -> Judged:
     labels, devices = facts.values("place"), facts.values("place.device")
-    verified = {one.about: one for one in facts.all("place.verified") if one.about in labels and one.value}
+    verified = {one.about: one for one in _here(facts, "place.verified") if one.about in labels}
     names = sorted(verified)
     for first in names:
         for second in names:
@@ -242,6 +265,8 @@ def _domains(facts: Facts) -> Judged:
                 return Judged(ok=True, evidence=evidence, evidence_ms=verified[first].at_ms)
     if len(labels) < PLACES_MIN:
         why, fix = "there are not two places", f"{ADD} --domain DOMAIN"
+    elif (absent := _absent(facts)) is not None:
+        return absent
     elif len(names) < PLACES_MIN:
         why, fix = "not two places hold a snapshot that was restored for a test", "holdfast backup now"
     else:
@@ -256,7 +281,10 @@ def _rpo(facts: Facts) -> Judged:
     fix = "holdfast backup now"
     if not places:
         return Judged(ok=False, why="there is no place", fix=ADD)
-    if missing := sorted(places.keys() - ages.keys()):
+    missing = sorted(places.keys() - ages.keys())
+    if missing and (absent := _absent(facts)) is not None:
+        return absent
+    if missing:
         return Judged(ok=False, why=f"{', '.join(missing)}: no snapshot was restored for a test", fix=fix)
     name = max(ages, key=lambda one: ages[one])
     if ages[name] > rpo_ms:
@@ -269,9 +297,11 @@ def _rpo(facts: Facts) -> Judged:
 
 
 def _escrow(facts: Facts) -> Judged:
-    names = sorted({one.about for one in facts.all("place.escrow") if one.value})
+    names = sorted({one.about for one in _here(facts, "place.escrow")})
     if len(names) >= PLACES_MIN:
         return Judged(ok=True, evidence=f"beside {', '.join(names)}")
+    if (absent := _absent(facts)) is not None:
+        return absent
     fix = "holdfast backup now" if len(facts.values("place")) >= PLACES_MIN else ADD
     return Judged(ok=False, why=f"escrow.age is beside {len(names)} of 2 places", fix=fix)
 
@@ -285,7 +315,8 @@ def _drilled(slug: str, days: int, what: str) -> Callable[[Facts], Judged]:
     def judge(facts: Facts) -> Judged:
         newest, fix = facts.newest("drill").get(slug), f"holdfast drill run {slug}"
         if newest is not None and not newest.value:
-            why = f"the newest {what} failed"
+            missing = newest.source.startswith(MISSING)
+            why = f"the report of the newest {what} is missing" if missing else f"the newest {what} failed"
             return Judged(ok=False, evidence_ms=newest.at_ms, why=why, fix=fix)
         return _within(newest, days, facts, what=what, fix=fix)
 

@@ -280,8 +280,12 @@ PROCEDURES: tuple[Procedure, ...] = (
             typed("test the place", "holdfast backup verify {place_name} --home {home}", "verified: no"),
             typed("look for a rollback", "holdfast backup list --places --home {home}", "a warning about {place_name}"),
             OTHER_PLACE,
+            typed("stop using the bad place", "holdfast place remove {place_name} --home {home}"),
+            by_hand("rename its folder and keep it as evidence; find out who could write to it", by=By.OPERATOR),
+            by_hand("add a new place in its stead: `holdfast place add NAME ADDRESS`", by=By.OPERATOR),
+            typed("make a backup there", "holdfast backup now --home {home}", "verified: yes", drilled=False),
         ),
-        worked="the bad place is named, and the other one restores",
+        worked="the bad place is named and no longer used, the other one restores, and a new one has a tested snapshot",
         find_reason=no_place_to_lose,
     ),
     Procedure(

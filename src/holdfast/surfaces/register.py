@@ -34,8 +34,9 @@ from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.settings import OwnSurface, find_settings
 from holdfast.memory.surfaces import found_memory
 from holdfast.relay.surfaces import found_relays
-from holdfast.surfaces.level import LevelReport, judge_level
+from holdfast.surfaces.level import MISSING, LevelReport, judge_level
 from holdfast.surfaces.report import DrillSummary, read_reports
+from holdfast.surfaces.report_marks import ReportMarks, find_missing, read_marks
 from holdfast.surfaces.targets import read_targets
 from holdfast.surfaces.tool_files import found_tool_files
 from holdfast.views.surfaces import find_doubts, found_tasks
@@ -120,7 +121,7 @@ def _look_at_files(home: AgentHome, targets: Targets, now_ms: int, deep: bool) -
         parts.append(_guarded("folder", lambda: found_folder(home, cover)))
     own = home.settings.surfaces.own
     parts.append(Found(surfaces=tuple(_own(home, name, one, targets, now_ms) for name, one in own.items())))
-    parts.append(_guarded("drills", lambda: Found(facts=drill_facts(read_reports(home)))))
+    parts.append(_guarded("drills", lambda: _drills(home)))
     if deep:
         parts.append(_guarded("files", lambda: found_tool_files(home)))
     return cover, joined(parts), outside
@@ -217,6 +218,22 @@ def _own(home: AgentHome, name: str, own: OwnSurface, targets: Targets, now_ms: 
         why=why,
         fix="" if verdict is Verdict.COVERED else own.fix,
     )
+
+
+def _drills(home: AgentHome) -> Found:
+    """What reports say; and of a drill whose newest report was removed, that it proves nothing any more."""
+    reports = read_reports(home)
+    try:
+        marks = read_marks(home)
+    except ValueError:
+        marks = ReportMarks()
+    newest = {one.digest for one in marks.newest.values()}
+    missing = [
+        Fact(name="drill", about=one.drill, value=False, at_ms=one.ended_ms, source=f"{MISSING}: {one.id}")
+        for one in find_missing(marks, (report.digest for report in reports))
+        if one.digest in newest and one.verdict in (*PASSED, "fail")
+    ]
+    return Found(facts=(*drill_facts(reports), *missing))
 
 
 def drill_facts(reports: Iterable[DrillSummary]) -> tuple[Fact, ...]:

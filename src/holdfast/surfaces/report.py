@@ -29,6 +29,7 @@ from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.certificate import Certificate, parse_certificate
 from holdfast.identity.statements.drill_seal import DrillSeal, find_fault_in_drill_seal, follows, parse_drill_seal
 from holdfast.layout.agent_home import AgentHome
+from holdfast.surfaces.report_marks import find_missing, read_marks
 
 SCHEMA = "holdfast.drill/1"
 FOLDER = "drills"
@@ -422,7 +423,7 @@ def in_order(reports: Sequence[SealedReport]) -> list[SealedReport]:
 
 def read_folder(home: AgentHome) -> tuple[list[SealedReport], list[str]]:
     """The reports of this agent that count, oldest first: signed by it, and each after the one before. And what is
-    wrong with the others."""
+    wrong with the others, or missing."""
     faults: list[str] = []
     read: list[SealedReport] = []
     folder = home.folder / FOLDER
@@ -443,7 +444,16 @@ def read_folder(home: AgentHome) -> tuple[list[SealedReport], list[str]]:
             good.append(one)
         else:
             faults += find_chain_faults([*good[-1:], one], whole=not good)
-    return good, faults
+    return good, [*faults, *find_missing_faults(home, read)]
+
+
+def find_missing_faults(home: AgentHome, reports: Sequence[SealedReport]) -> list[str]:
+    """Which reports this host has sealed and are not among these; of the newest one the chain shows nothing."""
+    try:
+        missing = find_missing(read_marks(home), (one.seal.digest for one in reports))
+    except ValueError as error:
+        return [str(error)]
+    return [f"report {one.n}, {one.id} ({one.verdict}), is missing" for one in missing]
 
 
 def read_reports(home: AgentHome) -> tuple[DrillSummary, ...]:

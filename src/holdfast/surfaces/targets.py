@@ -53,8 +53,8 @@ def set_targets(home: AgentHome, targets: Targets) -> None:
         raise BadInput(
             "--by: give the name of the person who sets the targets", hint=f"at most {NAME_CHARS_MAX} characters"
         )
-    if targets.rto_s < 1:
-        raise BadInput("--rto must be at least 1 s")
+    if targets.rto_s < 1 or targets.restart_s == 0:
+        raise BadInput("--rto and --restart must be at least 1 s")
     if targets.mtd_s is not None and targets.mtd_s < targets.rto_s:
         raise BadInput("--mtd is shorter than --rto: a recovery in time would come too late")
     append_line(home.targets_file, msgspec.json.encode(targets), bytes_max=FILE_BYTES_MAX)

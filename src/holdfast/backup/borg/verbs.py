@@ -350,6 +350,18 @@ def _host(repository: Repository) -> tuple[str, str]:
     return far, repository.rsh
 
 
+def has_segments(folder: Path, *, id: str) -> bool:
+    """Whether a repository of this id with data is in this folder."""
+    data = folder / "data"
+    try:
+        filled = any(os.listdir(data / one) for one in os.listdir(data))
+    except PermissionError:
+        return True  # another user's: it is not known to be gone
+    except OSError:
+        return False
+    return filled and _id_in_config(folder) == id
+
+
 def _id_in_config(folder: Path) -> str | None:
     return _in_config(folder, r"^id = ([0-9a-f]{64})\s*$")
 

@@ -193,6 +193,7 @@ def run_list(args: argparse.Namespace) -> int:
     from holdfast.backup.places.backup_places import states_of
     from holdfast.backup.places.place_state import PlaceState, missing_text, shown
     from holdfast.backup.places.places import read_places, shared_domains
+    from holdfast.backup.surfaces import find_absence
     from holdfast.core.clock import SystemClock
 
     home = home_of(args)
@@ -218,13 +219,15 @@ def run_list(args: argparse.Namespace) -> int:
                 place.domain,
                 _since(now, state.verified_ms),
                 _since(now, state.made_ms),
-                shown(state)[0] or "-",
+                "not there now" if find_absence(place) else shown(state)[0] or "-",
             )
             for place, state in rows
         ],
         empty="no places yet; `holdfast place add NAME FOLDER` adds one",
     )
     for place, state in rows:
+        if absent := find_absence(place):
+            talk(f"{place.name}: {absent.why}")
         if state.missing:
             talk(f"{place.name}: {missing_text(state)}\nhint: {SnapshotsMissing.default_hint}")
     for names in shared.values():
@@ -331,9 +334,11 @@ def _since(now_ms: int, at_ms: int) -> str:
 
 def place_shape(place: Place, state: PlaceState) -> dict[str, object]:
     from holdfast.backup.places.place_state import shown
+    from holdfast.backup.surfaces import find_absence
     from holdfast.core.clock import iso
 
     result, message = shown(state)
+    absent = find_absence(place)
     return {
         "name": place.name,
         "kind": place.kind.value,
@@ -353,4 +358,5 @@ def place_shape(place: Place, state: PlaceState) -> dict[str, object]:
         "verified": iso(state.verified_ms),
         "verified_snapshot": state.verified,
         "missing": list(state.missing),
+        "absent": "" if absent is None else absent.why,
     }

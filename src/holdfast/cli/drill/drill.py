@@ -62,7 +62,7 @@ def add_parser(commands: Commands) -> None:
         examples:
           holdfast drill verify
           holdfast drill verify reports/*.json --log kel.jsonl
-          holdfast drill verify reports/*.json --log kel.jsonl --allowed-signers allowed_signers
+          holdfast drill verify *.json --log kel.jsonl --allowed-signers signers
         """)
     parser.add_argument("file", metavar="FILE", nargs="*", help="reports (default: those of the agent)")
     parser.add_argument("--log", metavar="FILE", default="", help="a copy of the agent's kel.jsonl")
@@ -205,7 +205,6 @@ def _add_run(verbs: Commands) -> None:
 
 
 def _whole(text: str) -> int:
-    number = int(text)
-    if not 0 <= number < 2**53:
-        raise argparse.ArgumentTypeError("must be a whole number from 0 to 2^53")
-    return number
+    if not (text.isascii() and text.isdigit() and len(text) <= 16 and int(text) < 2**53):
+        raise argparse.ArgumentTypeError(f"{text!r}: it must be a whole number from 0 to 2^53")
+    return int(text)

@@ -111,6 +111,10 @@ def _confirm_production(drills: list[Drill], home: AgentHome) -> None:
 
 
 def _chosen(args: argparse.Namespace, home: AgentHome) -> list[Drill]:
+    sets = [name for name in SETS if getattr(args, name)]
+    if args.due and (sets or args.name):
+        given = f"--{sets[0]}" if sets else "the name of a drill"
+        raise BadInput(f"--due and {given} exclude each other", hint="--due chooses by the age of the newest reports")
     slugs = [get_drill(name).slug for name in args.name]
     for name, members in SETS.items():
         if getattr(args, name):

@@ -24,6 +24,7 @@ from holdfast.surfaces.report import (
     SealedReport,
     check_report,
     find_chain_faults,
+    find_missing_faults,
     in_order,
     read_folder,
     read_report,
@@ -103,7 +104,8 @@ def _index(args: argparse.Namespace) -> int:
 def run_verify(args: argparse.Namespace) -> int:
     log = _log(args)
     paths = [path_of(one) for one in args.file] or _own_files(args)
-    if not paths:
+    missing = [] if args.file or args.log else find_missing_faults(home_of(args), ())
+    if not paths and not missing:
         raise BadInput("there is no report to verify", hint="give files, or run `holdfast drill run --quarterly` first")
     faults: list[str] = []
     good: list[SealedReport] = []
@@ -118,18 +120,24 @@ def run_verify(args: argparse.Namespace) -> int:
         except HoldfastError as error:
             faults.append(error.message)
     faults += find_chain_faults(in_order(good), whole=not args.file)
+    if not args.file:
+        faults += find_missing_faults(home_of(args), good)
     shown = [
         {"id": one.report.id, "number": one.seal.record.n, "verdict": one.report.verdict} for one in in_order(good)
     ]
     if args.json:
-        print_json({"id": log.id, "good": not faults, "reports": shown, "faults": faults})
+        seen = {"newest_known": not args.file}
+        print_json({"id": log.id, "good": not faults, "reports": shown, "faults": faults, **seen})
     else:
         for one in in_order(good):
             people = ", ".join(sign.name for sign in one.file.signoff) or "no person"
             talk(f"{one.report.id}: {one.report.verdict}; signed by {one.seal.record.id} and {people}")
         _warn(faults)
+        if args.file:
+            talk("note: whether a newer report exists cannot be seen from these files; ask the agent's owner, or run")
+            talk("`holdfast drill verify --home FOLDER` where the agent is")
     if faults:
-        raise ReportInvalid(f"{len(faults)} of {len(paths)} reports, or their order, are not valid: {faults[0]}")
+        raise ReportInvalid(f"of {len(paths)} reports, {len(faults)} are not valid or missing: {faults[0]}")
     return 0
 
 

@@ -175,7 +175,7 @@ def run_print(args: argparse.Namespace) -> int:
 
 def run_verify(args: argparse.Namespace) -> int:
     from holdfast.cli.input.input_paper import read_paper, read_passphrase
-    from holdfast.identity.acts.paper_sheets import mark_verified, sheets_read, today
+    from holdfast.identity.acts.paper_sheets import sheets_read, today
 
     number = None if args.sheet is None else _number(args.sheet)
     session = _session(args)
@@ -183,7 +183,7 @@ def run_verify(args: argparse.Namespace) -> int:
     words.phrase.wipe()
     numbers = sheets_read(session, words, number)
     date = today()
-    mark_verified(session, numbers, date=date)
+    signed = _note_read(session, numbers, date)
     if args.json:
         print_json(
             {
@@ -193,6 +193,7 @@ def run_verify(args: argparse.Namespace) -> int:
                 "verified": date,
                 "generation": session.generation,
                 "mended": words.change,
+                "signed": signed,
             }
         )
         return 0
@@ -304,15 +305,33 @@ def _put(sheets: list[Sheet], args: argparse.Namespace) -> None:
 
 def _copied(session: PaperSession, sheets: list[Sheet]) -> None:
     from holdfast.cli.screen.output_words import copy_by_hand
-    from holdfast.identity.acts.paper_sheets import mark_verified, today
+    from holdfast.identity.acts.paper_sheets import today
     from holdfast.identity.paper.pages import facts
     from holdfast.identity.paper.phrase import english
     from holdfast.identity.paper.shares import slip39_words
 
     for sheet in sheets:
         copy_by_hand(facts(sheet), sheet.words, english() if sheet.share is None else slip39_words())
-        mark_verified(session, [sheet.number], date=today())
+        _note_read(session, [sheet.number], today())
         print(f"sheet {sheet.number}: copied and checked; write this number on the sheet")
+
+
+def _note_read(session: PaperSession, numbers: list[int], date: str) -> bool:
+    """Note that sheets were read back, signed by the agent; whether it could be signed. The words were right either
+    way, so a vault that does not open now stops nothing."""
+    from holdfast.core.clock import SystemClock
+    from holdfast.errors import HoldfastError
+    from holdfast.identity.acts.paper_sheets import mark_verified
+    from holdfast.identity.speaker.open_speaker import open_speaker
+
+    try:
+        mark_verified(session, numbers, date=date, speaker=open_speaker(session.home, SystemClock()))
+    except HoldfastError as error:
+        mark_verified(session, numbers, date=date)
+        talk(f"noted, but not signed by the agent, so it proves no level: {error.message}")
+        talk("run `holdfast paper verify` again where the agent's keys can be opened")
+        return False
+    return True
 
 
 def _report_corrected(change: str) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from holdfast.cli.command import Commands, add_flag, add_options, new_noun, new_verb
 from holdfast.cli.screen.screen import print_json, print_lines, print_table, talk
 from holdfast.cli.signals import run_async
-from holdfast.cli.surfaces.surface import any_home, look_at
+from holdfast.cli.surfaces.surface import any_home, look_at, with_home
 from holdfast.core.clock import iso
 from holdfast.core.surfaces import day_of
-from holdfast.errors import HoldfastError
+from holdfast.errors import BadInput, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.surfaces.level import GateResult, LevelReport
@@ -56,6 +56,8 @@ def run_show(args: argparse.Namespace) -> int:
 async def _show(args: argparse.Namespace) -> int:
     from holdfast.surfaces.history import note_level, read_history
 
+    if args.proven and args.min is None:
+        raise BadInput("--proven needs --min: which level must be proven?", hint="for example --min 2 --proven")
     found, home = await look_at(args, deep=False), any_home(args)
     report = found.level
     if home.name:
@@ -70,7 +72,7 @@ async def _show(args: argparse.Namespace) -> int:
             {**level_shape(report), "rto_s": found.targets.rto_s, "rpo_s": found.targets.rpo_s, "history": history}
         )
     else:
-        _print(report)
+        _print(report, args)
     reached = report.proven_level if args.proven else report.level
     if args.min is None or reached >= args.min:
         return 0
@@ -109,10 +111,10 @@ def _gate_shape(one: GateResult) -> dict[str, object]:
     }
 
 
-def _print(report: LevelReport) -> None:
+def _print(report: LevelReport, args: argparse.Namespace) -> None:
     print_lines(report.text, f"{report.name}: {report.meaning}")
     if report.next is not None:
-        print_lines(f"next: {report.next.fix}", f"      because {report.next.why}")
+        print_lines(f"next: {with_home(report.next.fix, args)}", f"      because {report.next.why}")
     rows = [
         (
             one.id,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SIGN = b"holdfast runbook print"  # every runbook says how it was made
 PAGE_BYTES_MAX = 16 << 20
+ANY_APP = "APP"  # for a person to fill in
 
 
 def add_parser(commands: Commands) -> None:
@@ -41,7 +42,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--html", metavar="FILE", default="", help="write one HTML file, which prints on A4")
     parser.add_argument("--out", metavar="FILE", default="", help="write the Markdown to this file")
     parser.add_argument(
-        "--app", metavar="APP", default="APP", help="the app that your worker runs, as for `holdfast worker`"
+        "--app", metavar="APP", default=ANY_APP, help="the app that your worker runs, as for `holdfast worker`"
     )
     add_options(parser, "--home", "--json")
 
@@ -54,7 +55,7 @@ async def _print(args: argparse.Namespace) -> int:
     from holdfast.surfaces import page
     from holdfast.surfaces.runbook import make_runbook, runbook_blocks, runbook_title
 
-    facts = gather(any_home(args), await look_at(args), app=args.app)
+    facts = gather(any_home(args), await look_at(args), app=_app_of(args.app))
     runbook = make_runbook(facts)
     if args.json:
         print_json(runbook_shape(runbook))
@@ -69,6 +70,32 @@ async def _print(args: argparse.Namespace) -> int:
         print(text, end="")
     talk(runbook.keep)
     return 0
+
+
+def _app_of(text: str) -> str:
+    """The app as it is printed: at night the page is read in another folder. Raises BadApp where there is none."""
+    from importlib.util import find_spec
+
+    from holdfast.cli.input.agent_places import path_of
+    from holdfast.errors import BadApp
+
+    place, colon, attribute = text.rpartition(":")
+    if text == ANY_APP:
+        return text
+    if not (colon and place and attribute):
+        raise BadApp(f"{text!r} is not an app")
+    if place.endswith(".py"):
+        path = path_of(place)
+        if not path.is_file():
+            raise BadApp(f"there is no file {path}")
+        return f"{path}:{attribute}"
+    try:
+        found = find_spec(place)
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        raise BadApp(f"module {place!r} cannot be found")
+    return text
 
 
 def gather(home: AgentHome, register: Register, *, app: str) -> RunbookFacts:

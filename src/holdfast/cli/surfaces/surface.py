@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_options, new_noun, new_verb
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.layout.agent_home import AgentHome
     from holdfast.surfaces.register import Register
 
+NO_HOME = ("adopt", "explain")  # commands without the option
 WORST_FIRST = (Verdict.UNCOVERED, Verdict.AT_RISK, Verdict.COVERED)
 
 
@@ -54,7 +56,7 @@ async def _list(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"counts": counts, "surfaces": [surface_shape(one) for one in rows]})
         return 0
-    cells = [(one.id, one.verdict.value, one.protection or "nothing", _evidence(one), _why(one)) for one in rows]
+    cells = [(one.id, one.verdict.value, one.protection or "nothing", _evidence(one), _why(one, args)) for one in rows]
     columns = ("surface", "verdict", "protection", "evidence", "why")
     print_table(columns, cells, empty="there is no agent here; `holdfast init NAME` makes one", state="verdict")
     talk(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
@@ -72,11 +74,15 @@ async def look_at(args: argparse.Namespace, *, deep: bool = True) -> Register:
 
 
 def any_home(args: argparse.Namespace) -> AgentHome:
-    """The agent of --home; a folder that has none is an agent without a name."""
+    """The agent of --home; a folder that has none is an agent without a name. Raises NotAnAgent where --home
+    names no folder."""
+    from holdfast.errors import NotAnAgent
     from holdfast.layout.agent_home import AgentHome, find_home, home_folder
     from holdfast.layout.journal_location import journal_in
 
     folder = home_folder(args.home)
+    if args.home and not folder.is_dir():  # $HOLDFAST_HOME may name one that is made next
+        raise NotAnAgent(f"there is no folder {folder}")
     return find_home(folder) or AgentHome(folder=folder, name="", journal_url=journal_in(folder).url)
 
 
@@ -95,5 +101,11 @@ def _evidence(one: Surface) -> str:
     return "-" if not one.evidence_ms else day_of(one.evidence_ms)
 
 
-def _why(one: Surface) -> str:
-    return f"{one.why}; fix: {one.fix}" if one.fix else one.why
+def _why(one: Surface, args: argparse.Namespace) -> str:
+    return f"{one.why}; fix: {with_home(one.fix, args)}" if one.fix else one.why
+
+
+def with_home(command: str, args: argparse.Namespace) -> str:
+    """The command as it can be copied: for the agent of --home, if one was given."""
+    known = not command.startswith("holdfast ") or command.split()[1] in NO_HOME or "--home" in command
+    return command if known or not args.home else f"{command} --home {shlex.quote(args.home)}"

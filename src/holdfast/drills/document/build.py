@@ -9,8 +9,10 @@ import os
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import distributions
+from itertools import pairwise
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -18,7 +20,7 @@ from msgspec.structs import replace
 from holdfast.core.clock import SystemClock, SystemEntropy, iso
 from holdfast.core.surfaces import Verdict, day_of
 from holdfast.core.version import find_version
-from holdfast.drills.catalogue import RECOVERY_S, Drill
+from holdfast.drills.catalogue import RECOVERY_S, RESTART_S, Drill
 from holdfast.drills.document.signoff import write_pages
 from holdfast.drills.run import DrillOrder, DrillRun
 from holdfast.host.private_files import ensure_private_folder, locked, write_atomically
@@ -30,6 +32,7 @@ from holdfast.layout.agent_home import AgentHome
 from holdfast.surfaces import report as out
 from holdfast.surfaces.level import judge_level
 from holdfast.surfaces.register import Register, drill_facts
+from holdfast.surfaces.report_marks import MarkedReport, note_report
 
 RADIUS = {
     False: "a shadow: own mounts, processes and network; every write in the drill's folder",
@@ -37,6 +40,11 @@ RADIUS = {
 }
 LOCK = ".lock"
 UNCOVERED = Verdict.UNCOVERED
+CLOCK_S = 0.002  # two clocks, each in whole milliseconds
+PHASES = (
+    *("baseline_taken", "fault_injected", "detected", "recovery_started"),
+    *("state_restored", "journal_reconciled", "first_verified_step", "cleanup_done"),
+)
 FIRST = (("detect_s", "fault_injected", "detected"), ("declare_s", "detected", "declared"))
 REST = (
     ("restore_s", "recovery_started", "state_restored"),
@@ -62,6 +70,8 @@ def build_report(
         if run.state is not None and run.identity is not None:
             _find_uncovered(run, register)
         reason, verdict = _judge(run, rto, rpo)
+    if verdict in ("pass", "pass with findings") and (fault := find_disorder(run.events)):
+        reason, verdict = fault, "not proven"
     if harm:
         reason, verdict = f"production was changed: {harm[0]}", "fail"
     previous, _ = out.read_folder(home)
@@ -152,7 +162,9 @@ def _agent(id: str, name: str, before: int, after: int | None) -> out.AgentInSco
 def _targets(drill: Drill, order: DrillOrder, register: Register) -> out.DrillTargets:
     """The owner's own where a whole recovery is measured; else those of the drill."""
     owner = register.targets
-    rto_s = float(owner.rto_s) if drill.rto_s == RECOVERY_S else drill.rto_s
+    rto_s = {RECOVERY_S: float(owner.rto_s), RESTART_S: float(owner.restart_s or RESTART_S)}.get(
+        drill.rto_s or 0.0, drill.rto_s
+    )
     return out.DrillTargets(
         rto_s=rto_s if order.rto_s is None or rto_s is None else order.rto_s,
         rpo_s=float(owner.rpo_s) if drill.rpo_s is None else drill.rpo_s,
@@ -177,6 +189,19 @@ def _next_number(home: AgentHome) -> int:
     """Above every report that is there, also one that does not count: no file is ever written over."""
     found = [one.stem.rpartition("-")[2] for one in (home.folder / out.FOLDER).glob("*.json")]
     return 1 + max((int(one) for one in found if one.isdigit()), default=0)
+
+
+def find_disorder(events: Sequence[out.Event]) -> str:
+    """Why figures of this timeline would be wrong: each event is at the time of the one before or later, and a phase
+    does not come before the one that it follows. Empty where all is well."""
+    for one, other in pairwise(events):
+        if other.at_s < one.at_s - CLOCK_S:
+            return f"the timeline is not in order: {other.name} at {other.at_s:g} s, {one.name} at {one.at_s:g} s"
+    first = {one.name: number for number, one in reversed(list(enumerate(events)))}
+    for one, other in pairwise(name for name in PHASES if name in first):
+        if first[other] < first[one]:
+            return f"the timeline is not in order: {other} before {one}"
+    return ""
 
 
 def _rto(run: DrillRun, targets: out.DrillTargets) -> out.Rto:
@@ -298,7 +323,17 @@ def write_report(order: DrillOrder, report: out.DrillReport, evidence: dict[str,
         file = out.ReportFile(certificate=json.loads(certificate.line()), report=report, seal=json.loads(seal.line()))
         path = folder / f"{report.id}.json"
         write_atomically(path, out.file_bytes(file))
-        write_pages(out.read_report(path))
+        made = out.read_report(path)
+        write_pages(made)
+        mark = MarkedReport(
+            id=report.id,
+            n=seal.record.n,
+            digest=seal.digest,
+            drill=report.scenario.drill,
+            verdict=report.verdict,
+            ended_ms=report.ended_ms,
+        )
+        note_report(home, mark, there=(one.seal.digest for one in previous))
     return path
 
 

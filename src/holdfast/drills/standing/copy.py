@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.backup.places.places import read_places
-from holdfast.core.clock import SystemClock
+from holdfast.core.clock import SystemClock, iso
 from holdfast.drills.host_loss import compare_state, describe, host_loss, measure_loss
 from holdfast.drills.own_folder import clear
 from holdfast.drills.production import Production
@@ -126,7 +126,8 @@ def restore(run: DrillRun) -> None:
     run.event("recovery_started", "the standing copy is brought forward")
     stand = _forward(run)
     run.fresh = True
-    run.event("state_restored", f"snapshot {stand.seq} from {stand.place}: {stand.files} files")
+    at = iso(stand.at * 1000)
+    run.event("state_restored", f"snapshot {stand.seq} of {at} from {stand.place}: {stand.files} files")
     run.event("journal_reconciled", "the journal in the snapshot was checked")
     folder = stands_folder() / stand.agent / "world"
     with open_shadow(ShadowPlan(folder=folder, gone=run.production.lost_with_host())) as shadow:

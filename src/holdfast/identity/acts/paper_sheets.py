@@ -7,7 +7,7 @@ no sheet is made of words that would recover nothing.
 Order of acts. Printing: the numbers are written to the register first, the pages are handed out
 after; a crash between the two leaves a number without a sheet, never a sheet without a number.
 Reading back: the register is changed after the key derived from the paper had the digest that
-the log names. Nothing here signs.
+the log names; then the agent's own key signs that it was read, so that no one can write a date by hand.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import msgspec
 
 from holdfast.errors import BadInput, BadPhrase, BadSheet
 from holdfast.identity.files.own_log import read_own_log
+from holdfast.identity.files.paper_readings import ASKER, add_reading, challenge_of
 from holdfast.identity.files.public_file import Identity, change_identity, read_identity
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.paper.derive import PaperFit, PaperKeys, PaperState, paper_fit
@@ -31,6 +32,7 @@ from holdfast.identity.paper.phrase import Phrase, read_phrase, repair
 from holdfast.identity.paper.shares import Share, combine, split
 from holdfast.identity.paper.sheets import PrintedSheet, SheetRegister
 from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.speaker.speaker import Speaker
 from holdfast.layout.agent_home import AgentHome, load_home
 
 HOLDER_CHARS_MAX = 64
@@ -173,8 +175,16 @@ def sheets_read(session: PaperSession, words: FittedWords, number: int | None) -
     return [max(sheets)]
 
 
-def mark_verified(session: PaperSession, numbers: Sequence[int], *, date: str) -> SheetRegister:
-    return _changed(session.home, numbers, lambda register, number: register.verified(number, date=date))
+def mark_verified(
+    session: PaperSession, numbers: Sequence[int], *, date: str, speaker: Speaker | None = None
+) -> SheetRegister:
+    """These sheets were read back. Without a speaker no key signs it: then it is noted, and proves nothing."""
+    after = _changed(session.home, numbers, lambda register, number: register.verified(number, date=date))
+    if speaker is not None:
+        for number in numbers:
+            answer = speaker.answer(challenge_of(after.get(number), date=date), asker=ASKER)
+            add_reading(session.home, answer)
+    return after
 
 
 def mark_revoked(session: PaperSession, numbers: Sequence[int], *, date: str) -> SheetRegister:
