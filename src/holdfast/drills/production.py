@@ -63,6 +63,18 @@ REWRITTEN = frozenset(
         *("identity.json", "kel.jsonl", "places.json", "receipts.jsonl"),
     )
 )
+# Prints the digest of each file below a folder.
+HASHES = """
+import hashlib, json, os, sys
+found = {}
+for at, _, names in os.walk(sys.argv[1]):
+    for name in names:
+        path = os.path.join(at, name)
+        if os.path.isfile(path) and not os.path.islink(path):
+            with open(path, "rb") as file:
+                found[os.path.relpath(path, sys.argv[1])] = hashlib.file_digest(file, "sha256").hexdigest()
+print(json.dumps(found))
+"""
 
 
 class Mark(NamedTuple):

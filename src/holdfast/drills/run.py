@@ -29,7 +29,7 @@ from holdfast.downstream.ledger import Done as Effect
 from holdfast.downstream.process import BlockingFarEnd, Kind, start_blocking
 from holdfast.drills.far.machine import open_far
 from holdfast.drills.probe import APP, TASK, variable
-from holdfast.drills.production import Production, gone_in_copy
+from holdfast.drills.production import HASHES, Production, gone_in_copy
 from holdfast.errors import NotProven
 from holdfast.host.shadow import Machine, Shadow, ShadowPlan, open_shadow
 from holdfast.host.shadowed import RECORDER
@@ -45,18 +45,6 @@ ADD_UNLOCK = "give it another way to open: `holdfast identity add-unlock --unloc
 OUTPUT_CHARS_KEPT = 20_000
 HOLDFAST = (sys.executable, "-P", "-m", "holdfast")
 PYTHON = (sys.executable, "-I", "-c")
-# Prints the digest of each file below a folder.
-HASHES = """
-import hashlib, json, os, sys
-found = {}
-for at, _, names in os.walk(sys.argv[1]):
-    for name in names:
-        path = os.path.join(at, name)
-        if os.path.isfile(path) and not os.path.islink(path):
-            with open(path, "rb") as file:
-                found[os.path.relpath(path, sys.argv[1])] = hashlib.file_digest(file, "sha256").hexdigest()
-print(json.dumps(found))
-"""
 Json = dict[str, Any]  # Any: what a command printed with --json
 
 
