@@ -21,6 +21,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import Counter
@@ -39,7 +40,7 @@ from holdfast.backup.places.backup_places import PlaceRequest, open_places
 from holdfast.demo.machine import Machine, bring_back, find_engine_trouble, give_identity, lose
 from holdfast.demo.stage import LOOK_EVERY_S, PATIENCE_S, Stage, now_ms
 from holdfast.demo.trip import variable
-from holdfast.demo.workers import DemoFailed, Worker, start_worker
+from holdfast.demo.workers import DemoFailed, Worker, end, start_worker
 from holdfast.errors import HoldfastError
 from holdfast.host.hardening import die_with_parent
 from holdfast.host.private_files import ensure_private_folder
@@ -209,14 +210,11 @@ class _Relay:
 
     async def lose(self) -> None:
         """SIGKILL, and its disk is gone."""
-        self._process.kill()
-        await self._process.wait()
+        await self.end()
         shutil.rmtree(self._folder)
 
     async def end(self) -> None:
-        if self._process.returncode is None:
-            self._process.kill()
-        await self._process.wait()
+        await end(self._process, signal.SIGKILL)
 
 
 def _log_of(folder: Path) -> Path:

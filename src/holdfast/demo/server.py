@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 from typing import Any
 
-from holdfast.demo.workers import DemoFailed
+from holdfast.demo.workers import DemoFailed, end
 from holdfast.host.hardening import IS_LINUX, PR_SET_PDEATHSIG, prctl
 from holdfast.host.postgres_programs import server_environment
 
@@ -119,9 +119,7 @@ async def _running(programs: Path, folder: Path) -> AsyncGenerator[None]:
                 await asyncio.sleep(0.02)
         yield
     finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGQUIT)  # at once; its data goes with the folder
-        await process.wait()
+        await end(process, signal.SIGQUIT)  # at once; its data goes with the folder
 
 
 def end_with_parent() -> None:

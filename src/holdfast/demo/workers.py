@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -34,6 +35,15 @@ class DemoFailed(Terminal):
     default_hint = "run `holdfast demo --folder DIR` and look at worker-*.log in that folder"
 
 
+async def end(process: Process, by: signal.Signals) -> None:
+    """Send the signal if it still runs; returns when it has ended. Not by `process.kill()`: of one that ends at that
+    moment it takes away the exit code, and asyncio then prints a warning about an unknown child."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, by)
+    await process.wait()
+
+
 class Worker:
     """One worker process."""
 
@@ -44,20 +54,16 @@ class Worker:
 
     async def kill(self) -> None:
         """SIGKILL; returns when the process has ended."""
-        if self._process.returncode is None:
-            self._process.kill()
-        await self._process.wait()
+        await end(self._process, signal.SIGKILL)
 
     async def wait_ended(self) -> None:
         await self._process.wait()
 
     async def stop(self) -> None:
         """Ask it to end, then make it."""
-        if self._process.returncode is None:
-            self._process.terminate()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STOP_S_MAX):
-                    await self._process.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S_MAX):
+                await end(self._process, signal.SIGTERM)
         await self.kill()
 
     def events(self) -> list[dict[str, Any]]:
