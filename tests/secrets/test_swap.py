@@ -161,7 +161,7 @@ def _fits(value: Any) -> bool:
         "sk-proj-" + "Ab3" * 12,
         "sk-ant-" + "api03-Zx9" * 5,
         "ghp_" + "a1B2" * 9,
-        "AKIA" + "IOSFODNN7EXAMPLE",
+        "AKIA" + "I44QH8DHBEXAMPLE",
         "xoxb-" + "123456789012-abcdef",
         "eyJ" + "hbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w5N",
         "-----BEGIN PRIVATE KEY-----\nMIIE\nvQIB\n-----END PRIVATE KEY-----",
