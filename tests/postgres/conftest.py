@@ -147,7 +147,7 @@ def _set_standby(server: Server, names: str) -> None:
 
 
 async def _until_waiting(server: Server) -> list[int]:
-    query = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND state = 'active'"
+    query = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND backend_type = 'client backend'"
     for _ in range(500):
         if found := [row[0] for row in server.execute(query)]:
             return found

@@ -60,27 +60,13 @@ async def find_durability(link: Link, *, provider: bool = False) -> Durability:
     )
 
 
-async def end_old_waits(link: Link, *, older_ms: int) -> None:
-    """A server does not notice that a client is gone while its commit waits for the standby: each worker that is killed
-    meanwhile would leave connections behind. So the waits of journals' commits that have lasted for so long are broken
-    off. A process that still lives gets the warning of such a commit, and waits again (`Link.make_durable`)."""
-    await link.run(
-        "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND usename = current_user "
-        "AND datname = current_database() AND application_name = current_setting('application_name') "
-        "AND query_start < clock_timestamp() - %s * interval '1 ms'",
-        (older_ms,),
-    )
-
-
 async def until_there(links: Links, *, ttl_ms: int) -> None:
-    """Before a session begins: while the standby is gone, its commit would only wait, and its process be killed. Raises
-    JournalBusy."""
+    """Before a session begins: while the standby is gone, its commit would only wait, and its process be killed. A
+    server does not notice that, so each such commit would leave a connection behind. The waits themselves are never
+    broken off: that makes commits visible which no standby has. Raises JournalBusy."""
     loop = asyncio.get_running_loop()
     until = loop.time() + WAIT_SHARE * ttl_ms / 1000
-    while (found := await links.read(find_durability)).kept in (Kept.GONE, Kept.UNKNOWN):
-        await links.read(lambda link: end_old_waits(link, older_ms=2 * ttl_ms))
-        if found.kept is Kept.UNKNOWN:
-            return
+    while (found := await links.read(find_durability)).kept is Kept.GONE:
         if loop.time() >= until:
             raise JournalBusy(found.text, hint=found.hint)
         await asyncio.sleep(LOOK_AGAIN_S)
