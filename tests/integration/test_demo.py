@@ -157,56 +157,38 @@ def test_a_killed_demo_leaves_no_process(tmp_path: Path) -> None:
     wait_gone(children)
 
 
-HOSTS = """
+SCENE = """
 import asyncio, sys
 from pathlib import Path
 from holdfast.cli.demo import _Printed
-from holdfast.demo.region import cut_off_host
+from holdfast.demo.{module} import {scene}
 from holdfast.demo.stage import setting
 
 async def main():
     async with setting(Path(sys.argv[1]), _Printed(False)) as stage:
-        print(await cut_off_host(stage))
+        print(await {scene}(stage))
 
 asyncio.run(main())
 """
+HOSTS = SCENE.format(module="region", scene="cut_off_host")
+RELAYS = SCENE.format(module="relays", scene="lose_relay")
 
 
-def test_killed_while_a_host_is_cut_off_it_leaves_no_process(tmp_path: Path) -> None:
-    """Hosts and the PostgreSQL server too see that their parent is gone."""
-    demo = subprocess.Popen([sys.executable, "-c", HOSTS, tmp_path], stdout=subprocess.PIPE, text=True)
+# Three far ends; and two hosts, the server and its own processes, or three relays.
+@pytest.mark.parametrize(
+    ("scene", "line"),
+    [(HOSTS, "does not reach it"), (RELAYS, "each with a key and a disk of its own")],
+    ids=["hosts", "relays"],
+)
+def test_killed_within_a_scene_it_leaves_no_process(scene: str, line: str, tmp_path: Path) -> None:
+    """Hosts, relays and the PostgreSQL server see that their parent is gone."""
+    demo = subprocess.Popen([sys.executable, "-c", scene, tmp_path], stdout=subprocess.PIPE, text=True)
     assert demo.stdout is not None
-    assert any("does not reach it" in line for line in demo.stdout)
+    assert any(line in said for said in demo.stdout)
     children = descendants(demo.pid)
     demo.kill()
     demo.communicate(timeout=DEMO_S_MAX)
-    assert len(children) >= 6  # three far ends, two hosts, the server and its own processes
-    wait_gone(children)
-
-
-RELAYS = """
-import asyncio, sys
-from pathlib import Path
-from holdfast.cli.demo import _Printed
-from holdfast.demo.relays import lose_relay
-from holdfast.demo.stage import setting
-
-async def main():
-    async with setting(Path(sys.argv[1]), _Printed(False)) as stage:
-        print(await lose_relay(stage))
-
-asyncio.run(main())
-"""
-
-
-def test_killed_while_relays_run_it_leaves_no_process(tmp_path: Path) -> None:
-    demo = subprocess.Popen([sys.executable, "-c", RELAYS, tmp_path], stdout=subprocess.PIPE, text=True)
-    assert demo.stdout is not None
-    assert any("each with a key and a disk of its own" in line for line in demo.stdout)
-    children = descendants(demo.pid)
-    demo.kill()
-    demo.communicate(timeout=DEMO_S_MAX)
-    assert len(children) >= 6  # three far ends, three relays
+    assert len(children) >= 6
     wait_gone(children)
 
 

@@ -35,7 +35,7 @@ from holdfast.relay.protocol.envelope import Envelope, Inner, open_envelope
 from holdfast_proofs.relay_proof import NoProof, verify
 from holdfast_proofs.support.relays import RelayProcess, relays
 
-LIAR = Path(__file__).parent / "programs" / "lying_relay.py"
+LIAR = ("-m", "holdfast_proofs.relay_lab.lying_relay")
 INNER = Inner(key=bytes(16), body=b"1")
 HONEST = ("-m", "holdfast", "relay", "serve")
 
@@ -188,7 +188,7 @@ def test_a_repeat_after_a_lost_answer_is_the_same_message(tmp_path: Path) -> Non
             ada, bob = await a_pair(tmp_path, two)
             for one in two:
                 one.stop()
-                one.program = (str(LIAR), "dies")
+                one.program = (*LIAR, "dies")
                 one.start()
             async with ada.open(give_up_s=1.0) as hers:
                 with pytest.raises(MailUnconfirmed):
@@ -377,13 +377,13 @@ def test_calls_of_others_are_refused(tmp_path: Path, three: list[RelayProcess]) 
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("lie", ["forgets", "forgets-the-first"])
+@pytest.mark.parametrize("lie", ["keeps-none", "drops-first"])
 def test_a_relay_that_confirms_and_drops_loses_nothing_and_is_proven_to_lie(tmp_path: Path, lie: str) -> None:
     async def story() -> None:
         with relays(tmp_path, "l1", "h2") as two:
             ada, bob = await a_pair(tmp_path, two)
             two[0].stop()
-            two[0].program = (str(LIAR), lie)
+            two[0].program = (*LIAR, lie)
             two[0].start()
             async with ada.open() as hers, bob.open() as his:
                 await his.mailbox.next()

@@ -4,10 +4,14 @@ drops         signs that it holds every fifth message, and drops it; later mail 
 keeps-none    signs for every message and keeps none
 two-chains    shows senders another chain than recipients
 old-profile   serves the first profile that it saw of each agent, for ever
+drops-first   drops the first message of each mailbox after it signed for it, and no other
+dies          commits and syncs, and is killed before it answers
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -18,11 +22,12 @@ from holdfast.host.sqlite import Db
 from holdfast.identity.records.encodings import AgentId
 from holdfast.relay.protocol.calls import StoredItem
 from holdfast.relay.server import mail, registry
+from holdfast.relay.server.mail_calls import MailDesk
 
-LIES = ("drops", "keeps-none", "two-chains", "old-profile")
+LIES = ("drops", "keeps-none", "two-chains", "old-profile")  # of `make relay-liars`
 DROPS_EVERY = 5
 
-_put_mail, _find_line = mail.put_mail, registry.find_line
+_put_mail, _find_line, _put = mail.put_mail, registry.find_line, MailDesk._put
 _first: dict[str, bytes] = {}
 
 
@@ -39,6 +44,23 @@ def keeps_none(
 def drops(db: Db, id: AgentId, offered: Sequence[mail.Offered], *, now: int, quota: mail.Quota) -> list[StoredItem]:
     lie = all(one.envelope.outer.mk[0] % DROPS_EVERY == 0 for one in offered)
     return (keeps_none if lie else _put_mail)(db, id, offered, now=now, quota=quota)
+
+
+def drops_first(
+    db: Db, id: AgentId, offered: Sequence[mail.Offered], *, now: int, quota: mail.Quota
+) -> list[StoredItem]:
+    names = {row[0] for row in db.execute("SELECT name FROM meta").fetchall()}
+    if f"lied {id}" in names:
+        return _put_mail(db, id, offered, now=now, quota=quota)
+    found = keeps_none(db, id, offered, now=now, quota=quota)
+    db.execute("INSERT INTO meta VALUES (?, '')", (f"lied {id}",))
+    return found
+
+
+async def dies(self: MailDesk, id: AgentId, offered: Sequence[mail.Offered]) -> list[StoredItem]:
+    await _put(self, id, offered)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
 
 
 def two_chains(
@@ -65,6 +87,10 @@ if __name__ == "__main__":
             mail.put_mail = two_chains
         case "old-profile":
             registry.find_line = first_line
+        case "drops-first":
+            mail.put_mail = drops_first
+        case "dies":
+            MailDesk._put = dies
         case other:
             raise SystemExit(f"no lie is called {other}")
     sys.exit(main(["relay", "serve", *sys.argv[2:]]))

@@ -279,7 +279,7 @@ def _stored(line: str) -> str | bytes:
 
 
 def _element(value: object) -> SharedLine:
-    """An element, whoever made it: the same on every instance, and always one line."""
+    """An element of any instance: the same on every instance, and always one line."""
     fields = cast("list[object]", value) if isinstance(value, list) else [value]
     if fields and isinstance(fields[0], bytes):
         fields = [fields[0].decode(errors="surrogateescape"), *fields[1:]]

@@ -16,7 +16,7 @@ the other side meanwhile comes back then, and the caller reports it.
 An instance whose document is lost makes none from its file, because other instances may have removed lines of it: it
 asks for a whole document. Only if every enrolled instance says that it has none, the first of them makes one (`found`).
 
-The order on disk: an update is taken and the document stored before the version is told to others; the file; its
+The order on disk: an update is taken and the document stored before others learn the version; the file; its
 sidecar; then the document with the version that the file shows. A crash between any two of them leaves a sidecar that
 is newer than the document says, which `begin` makes up for, or a document with changes that the file does not show yet.
 """

@@ -1,7 +1,7 @@
 """Which reports there must be: `drills.json` in the instance folder of this host, apart from the reports themselves.
 
-A chain shows a report that is missing between two others. The newest one has nothing after it, so whoever removes it
-leaves a chain that looks whole. Therefore this host remembers the newest report of each drill, and those that it has
+A chain shows a report that is missing between two others. The newest one has nothing after it, so removing
+it leaves a chain that looks whole. Therefore this host remembers the newest report of each drill, and those that it has
 found missing. What is remembered here can only take a proof away: a pass counts by its sealed report alone.
 
 An agent that was restored on another host has no such file there: then nothing is known to be missing.

@@ -58,7 +58,7 @@ class Act:
     decided: bool = False
     future: asyncio.Future[None] | None = None
     move: int = 0  # what it adds to the total
-    given_up: bool = False  # whoever asked waits no more
+    given_up: bool = False  # the caller waits no more
 
     def decide(self) -> None:
         self.decided = True

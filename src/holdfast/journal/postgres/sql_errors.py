@@ -50,7 +50,7 @@ _WRONG = re.compile(r"invalid port number|invalid \S+ value: |invalid integer va
 ASK_S_MAX = 5.0
 GONE_HINT = (
     "bring the database back; if all you have is an older dump, load it and run `holdfast recover --journal URL`. If "
-    "nothing is left: `holdfast recover --journal URL --begin-anew`"
+    "no copy is left: `holdfast recover --journal URL --begin-anew`"
 )
 _CERTIFICATE_HINT = (
     "give the host by a name that is in its certificate, and with `sslrootcert=FILE` in the url the authority that has "
