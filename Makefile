@@ -16,7 +16,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?= -n 4
 SEEDS ?= 10000
 
-.PHONY: help setup demo test check format proofs crash agent-kills handoff-kills simulate explore backup-kills backup-flips soak identities identity-kills twin-recoveries fuzz mutants bench bench-peers docs lock wheel clean moves rewind memory-edits decisions failovers region-loss breaks drills escapes drill-kills drill-reports drill-load far-drill level-walk fleet relay-kills relay-evictions relay-idle relay-soak relay-restores relay-liars merges bench-merge
+.PHONY: $(shell awk -F: '/^[a-z-]+:/ { print $$1 }' Makefile)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,10 @@ handoff-kills: setup ## kill a working agent at random moments; its files alone 
 moves: setup ## an agent's move to another host, killed before every call (POINTS=n)
 	$(BIN)/python -m holdfast_proofs.moves $(if $(POINTS),--points $(POINTS)) --report build/moves.json
 	$(BIN)/python -m holdfast_proofs.moves $(if $(POINTS),--points $(POINTS)) --no-arbiter --report build/moves-alone.json
+
+instance-kills: setup ## every command of holdfast instance, killed before every call (POINTS=n)
+	$(BIN)/python -m holdfast_proofs.instance_kills $(if $(POINTS),--points $(POINTS)) --report build/instance-kills.json
+	$(BIN)/python -m holdfast_proofs.instance_kills $(if $(POINTS),--points $(POINTS)) --shared --report build/instance-kills-shared.json
 
 drills: setup ## every drill on an example agent, as it is and with a planted fault (ARGS=NAMES)
 	$(BIN)/python -m holdfast_proofs.drills --report build/drills.json $(ARGS)
@@ -123,8 +127,15 @@ backup-kills: setup ## kill backups, test restores and restores at every call (P
 backup-flips: setup ## one wrong bit in repositories, staging, streams and heads (FLIPS=2000)
 	$(BIN)/python -m holdfast_proofs.backup_flips $(if $(FLIPS),--flips $(FLIPS)) --report build/backup-flips.json
 
-memory-edits: setup ## the agent and an editor write one memory file at once: no line may be lost (EDITS=10000)
-	$(BIN)/python -m holdfast_proofs.memory_edits --edits $(or $(EDITS),10000) --report build/memory-edits.json
+memory-edits: setup ## the agent and an editor write one memory file at once: no line may be lost (EDITS=10000, ARGS="--instances 3")
+	$(BIN)/python -m holdfast_proofs.memory_edits --edits $(or $(EDITS),10000) --report build/memory-edits.json $(ARGS)
+
+instance-folders: setup ## three instances merge memory over a folder that delivers badly; planted faults are noticed (RUNS=10000)
+	$(BIN)/python -m holdfast_proofs.instance_worlds.folders --runs $(or $(RUNS),10000) --report build/instance-folders.json
+	$(BIN)/python -m holdfast_proofs.instance_worlds.folders --self-test --report build/instance-folders-faults.json
+
+merge-kills: setup ## kill a merge of memory at each of its calls (ARGS="--step 4")
+	$(BIN)/python -m holdfast_proofs.merges.kills --report build/merge-kills.json $(ARGS)
 
 merges: setup ## five instances merge one memory under random schedules; each trap opened again is noticed (SCHEDULES=100000)
 	$(BIN)/python -m holdfast_proofs.merges --schedules $(or $(SCHEDULES),100000) --report build/merges.json
@@ -148,6 +159,12 @@ failovers: setup ## cut the link between two PostgreSQL servers under writers, p
 
 region-loss: setup ## cut off a region with its server and workers, promote the other one; as root (ROUNDS=20)
 	$(BIN)/python -m holdfast_proofs.failovers.regions $(if $(ROUNDS),--rounds $(ROUNDS)) --report build/region-loss.json $(ARGS)
+
+takeovers: setup ## instances of one agent are killed, stopped, cut off and lose their disks under load; as root (ROUNDS=200, ARGS="--partitions 70 --default-timers 20 --promotes 20 --self-test")
+	$(BIN)/python -m holdfast_proofs.takeovers $(if $(ROUNDS),--rounds $(ROUNDS)) --report build/takeovers.json $(ARGS)
+
+instances: setup ## two to four instances in simulated time: who may act, and what memory they have (WORLDS=1000, ARGS=--self-test)
+	$(BIN)/python -m holdfast_proofs.instance_worlds $(if $(WORLDS),--worlds $(WORLDS)) --report build/instances.json $(ARGS)
 
 breaks: setup ## end 1,000 connections and kill pgbouncer 100 times under load (ARGS="--connections 100 --poolers 10")
 	$(BIN)/python -m holdfast_proofs.failovers.breaks --report build/breaks.json $(ARGS)
@@ -174,6 +191,14 @@ bench-peers: setup build/peers/ready ## the same beside DBOS and LangGraph, in o
 build/peers/ready: requirements/peers.lock | setup
 	@test -x build/peers/bin/python || $(BIN)/python -m venv build/peers
 	@build/peers/bin/python -m pip install --quiet --require-hashes --only-binary :all: -r requirements/peers.lock
+	@touch $@
+
+bench-relay: setup build/peers-relay/ready ## what one relay carries, and what a kill loses, beside nostr-relay (ARGS=--json)
+	$(BIN)/python bench/relay.py --peers build/peers-relay $(ARGS)
+
+build/peers-relay/ready: requirements/peers-relay.lock | setup
+	@test -x build/peers-relay/bin/python || $(BIN)/python -m venv build/peers-relay
+	@build/peers-relay/bin/python -m pip install --quiet --require-hashes --only-binary :all: -r requirements/peers-relay.lock
 	@touch $@
 
 bench-merge: setup ## merge 1 MB of memory with 10,000 edits of two instances: time, bytes on the wire, size beside the file

@@ -123,14 +123,14 @@ def run_all(given: argparse.Namespace) -> Result:
                     findings.append(f"round {number}: {told['verdict']}: {told['reason']}")
                 print(f"round {number}: {alone[-1]:.1f} alone, {rate:.1f} beside a drill", file=sys.stderr, flush=True)
             begun = live.events("session-begun")
-            lost = live.events("session-failing", "session-lost", "evicted", "lease-lost", "worker-ended")
+            lost = live.events("session-failing", "worker-failed", "supervisor", "trouble", "session-ended")
         finally:
             live.worker.terminate()
             live.worker.wait()
         effects = end.ledger().effects
         twice = len(effects) - len({(one.task, one.base) for one in effects})
         if len(begun) != 1 or lost:
-            findings.append(f"the worker began {len(begun)} sessions: {lost[:3]}")
+            findings.append(f"the worker began {len(begun)} sessions: {lost[:5]}")
         if fixed(example) != before:
             findings.append("log, receipts, witness or keys changed")
         if twice:

@@ -296,6 +296,14 @@ def no_standby(run: DrillRun, _example: Example) -> None:
         assert run.run((*PYTHON, SQL, str(PORTS[HERE]), statement)).code == 0
 
 
+def let_act(run: DrillRun, example: Example) -> None:
+    """Nothing keeps the copy from acting: it is enrolled too, or has an arbiter of its own."""
+    if run.production.home.by_journal:
+        run.good("instance", "join", "--as", "copy", "--yes", "--home", f"{run.values['home']}-copy")
+    else:
+        sh(OWN_ARBITER)(run, example)
+
+
 PLANTS: dict[str, Plant] = {
     "region-loss": Plant("commits without the standby", "baseline_taken", no_standby, "old region refused"),
     "store-failover": Plant("commits without the standby", "baseline_taken", no_standby, "acknowledged"),
@@ -312,7 +320,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "keys-lost": Plant("another key log", "identity_unlocked", sh(OTHER_LOG), ""),
     "keys-stolen": Plant("the thief has the new keys", "identity_unlocked", sh(NEW_KEYS), "answer refused"),
-    "two-alive": Plant("a stale lease counts", "fault_injected", sh(OWN_ARBITER), "one acts"),
+    "two-alive": Plant("the copy may act", "fault_injected", let_act, "one acts"),
     "old-backup": Plant("a repeated effect", "first_verified_step", repeat_effect, "I1"),
     "hand-off": Plant(
         "a line left out", "fault_injected", sh("sed -i '/(again)/d' \"$HOME_/handoff.md\""), "hand-off: pending"

@@ -31,7 +31,7 @@ from holdfast_proofs.runner import Proof, ProofFailed, Result
 NETWORK = "10.79.1"
 NAME = f"hf-{os.getpid()}-far"
 SSHD = Path(sys.prefix) / "ssh/usr/sbin/sshd"
-LEFT = "ls -A ~/.cache 2>/dev/null; ls -A /srv; pgrep -f [h]oldfast-far-drills"
+LEFT = "ls -A ~root/.cache 2>/dev/null; ls -A /srv; pgrep -f [h]oldfast-far-drills"
 PROJECT = Path(__file__).parents[2]
 
 
@@ -171,16 +171,16 @@ def _refusals(
     findings: list[str] = []
     with _started(example, "--quarterly", *on) as process:
         end = time.monotonic() + 60
-        while "holdfast-far-drills" not in machine.look("ls -A ~/.cache") and time.monotonic() < end:
+        while not (seen := "holdfast-far-drills" in machine.look(LEFT)) and time.monotonic() < end:
             time.sleep(0.05)
-        time.sleep(3)
+        time.sleep(0.5)
         running = process.poll() is None
         process.kill()
     end = time.monotonic() + 30
     while (left := machine.look(LEFT).split()) and time.monotonic() < end:
         time.sleep(0.1)
-    figures.append({"drill": "killed", "running": running, "left": left})
-    if left or not running:
+    figures.append({"drill": "killed", "seen": seen, "running": running, "left": left})
+    if left or not (seen and running):
         findings.append(f"after a kill of the drill: {figures[-1]}")
     words = ["nsenter", "-t", str(machine.process.pid), "-m", "mkdir", "-p", str(example.root / "vault")]
     subprocess.run(words, check=True)

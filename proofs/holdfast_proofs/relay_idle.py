@@ -156,7 +156,7 @@ async def idle(relay: RelayProcess, agents: Sequence[RelayAgent], report: Report
 
 def fill(folder: Path, sender: RelayAgent, to: RelayAgent, count: int) -> None:
     envelope = parse_envelope(sender.envelope(to, 1))
-    quota = mail.Quota(mails=count, bytes=1 << 40)
+    quota = mail.Quota(mails=count, bytes=1 << 40, share=1)
     store = Store(folder)
 
     def offered(number: int) -> mail.Offered:

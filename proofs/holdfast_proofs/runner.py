@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,20 @@ class Result:
     figures: object  # what --json prints and --report keeps
     findings: Sequence[str] = ()
     again: str = ""  # the options that run one finding alone
+
+
+def self_tested(pool: Executor, find_first: Callable[[str], tuple[int, str] | None], faults: list[str]) -> Result:
+    """Each planted fault must be noticed: `find_first` gives the first seed that shows it, and how."""
+    found = dict(zip(faults, pool.map(find_first, faults), strict=True))
+    told = [f"{name}: {'NOT NOTICED' if one is None else f'seed {one[0]}: {one[1]}'}" for name, one in found.items()]
+    missed = sum(one is None for one in found.values())
+    return Result(
+        green=not missed,
+        figures=found,
+        findings=told,
+        again="--self-test --fault NAME",
+        summary=f"{len(found) - missed} of {len(found)} planted faults were noticed",
+    )
 
 
 class ProofFailed(HoldfastError):

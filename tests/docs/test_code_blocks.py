@@ -82,8 +82,9 @@ def test_page_works_from_its_first_block_to_its_last(
         assert missing is None, f"$ {command.text}\n{said}"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def server() -> Iterator[Server]:
+    """One for each page: two pages may make a role of the same name."""
     with started(NEWEST) as server:
         yield server
 

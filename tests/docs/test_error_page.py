@@ -30,6 +30,7 @@ GROUPS = {
     "host": "Disks and files",
     "agent": "The agent's folder",
     "identity": "Identity",
+    "instances": "Instances",
     "relay": "Relays",
     "backup": "Backups",
     "": "Others",

@@ -15,12 +15,16 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.app.instances.roster_change import RosterChange
 from holdfast.cli.main import main
+from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.drills.catalogue import get_drill
 from holdfast.drills.execute import run_drill
 from holdfast.drills.own_folder import MARKER, clear, own_folder
 from holdfast.drills.run import DrillKey
 from holdfast.errors import BadInput, NotNow
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.vault.vault import open_vault
 from holdfast.surfaces.report import read_reports
 from holdfast_proofs.drills import HARM, PLANTS, Example, judge, make_example
 
@@ -35,15 +39,25 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "root"
 
 
+def enrolled(example: Example) -> Example:
+    """The agent has a roster; what runs in a shadow is neither an instance nor a copy of one."""
+    home = example.home
+    assert home.vault is not None
+    with open_vault(home.vault) as vault:
+        clock, entropy = SystemClock(), SystemEntropy()
+        RosterChange.at(home, vault, clock=clock, entropy=entropy, port=Sodium()).enrol_here("north")
+    return example
+
+
 @pytest.mark.parametrize("slug", CHEAP)
 def test_a_planted_fault_turns_a_drill_red(slug: str, root: Path) -> None:
-    example = make_example(root)
+    example = enrolled(make_example(root))
     assert judge(slug, example.run(slug, PLANTS[slug]), PLANTS[slug]) == []
 
 
 def test_a_lost_machine_comes_back_and_production_is_as_it_was(root: Path) -> None:
     """The quarterly five steps; the report says what was measured."""
-    example = make_example(root)
+    example = enrolled(make_example(root))
     report = example.run("host-loss").report
     assert report.verdict == "pass with findings", report.reason
     assert "on the disk of the agent's folder" in report.findings[0].description
@@ -51,7 +65,7 @@ def test_a_lost_machine_comes_back_and_production_is_as_it_was(root: Path) -> No
     assert report.results.identity.same
     assert report.results.effects is not None
     assert report.results.effects.duplicates == 0
-    assert report.results.rpo.actual_items == 0
+    assert report.results.rpo.lost_items == {"journal records": 0, "files": 1, "tasks": 0}  # the roster is newer
     assert report.key_used == "words"
     names = [one.name for one in report.timeline]
     assert names == sorted(names, key=names.index)

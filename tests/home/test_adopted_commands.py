@@ -289,6 +289,12 @@ def test_every_command_finds_an_adopted_agent(
     assert "the agent's own files" in capsys.readouterr().err
     one.run("migrate", "import", package, "--vault", vault, way="--home", code=4)
     one.run("migrate", "cancel", "--nobody-has-it", way="HOLDFAST_HOME", code=4)
+    one.run("instance", "list", way="--home")
+    one.run("instance", "invite", "south", package, "--as", "north", way="HOLDFAST_HOME", code=4)
+    one.run("instance", "join", way="--home", code=2)
+    one.run("instance", "promote", "--yes", way="--home", code=4)
+    one.run("instance", "yield", way="HOLDFAST_HOME", code=2)
+    one.run("instance", "remove", "south", "--yes", way="--home", code=4)
     one.run("place", "remove", "disk", "--yes", way="--home")
     keys = ("--unlock-file", str(one.apart / "unlock"), "--second-unlock-file", str(one.apart / "unlock2"))
     one.run(

@@ -280,9 +280,11 @@ def test_claims_that_do_not_fit_are_refused() -> None:
         (claim(SHOWN, OTHER), SHOWN, Reason.WRONG_CERTIFICATE),
         (claim(SHOWN, inst=OTHER.public), SECOND, Reason.WRONG_CERTIFICATE),
     ]
-    for role in (Role.SHADOW, Role.REPLICA):
+    for role in (Role.SHADOW, Role.REPLICA, Role.STANDBY):
         shadow = certificate(LOG, OWNER.op(0), role=role)
         cases.append((claim(shadow), shadow, Reason.WRONG_CERTIFICATE))
+    standby = certificate(LOG, OWNER.op(0), role=Role.STANDBY)  # it may say that it waits
+    cases.append((claim(standby, after_how=ClaimBasis.WAITING), standby, Reason.HELD))
     high = certificate(LOG, OWNER.op(0), e=5)
     cases.append((claim(high), high, Reason.OLD_INCARNATION))
     forged = claim(SHOWN)

@@ -287,7 +287,7 @@ def test_row_12_a_clone_with_the_live_instance_key_ends_with_the_keys_at_three_r
             assert isinstance(await one.witness.submit(rotation.line()), bytes)
         for channel, token in zip(channels, tokens, strict=True):
             with pytest.raises(FencedByRelay):
-                await channel.acknowledge(agent.id, token, Ack(received=(1,), mark=1))
+                await channel.acknowledge(agent.id, token, Ack(received=((1, "0" * 64),), mark=1))
             late = agent.envelope_for(peer.id, peer.mail_key, 2, crt=crt)
             assert (await channel.submit(peer.id, [late]))[0].items[0].code == BAD_CERTIFICATE
 
@@ -314,7 +314,7 @@ def test_row_13_a_paused_primary_wakes_up_fenced_at_three_relays(three: list[Rel
                 await asyncio.wait_for(wait, 15)
         for one, token in zip(channels, tokens, strict=True):
             with pytest.raises((FencedByRelay, SessionOver)):
-                await one.acknowledge(agent.id, token, Ack(received=(1,), mark=1))
+                await one.acknowledge(agent.id, token, Ack(received=((1, "0" * 64),), mark=1))
             with pytest.raises(FencedByRelay):
                 await one.login(crt, key)
             heir, _ = await one.login(agent.certificate(e=2), key)

@@ -18,6 +18,7 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.demo import story
+from holdfast.demo.instances import TakenOver
 from holdfast.demo.machine import Return
 from holdfast.demo.region import Continued
 from holdfast.demo.relays import Answered
@@ -49,22 +50,23 @@ def effects_in(file: Path) -> list[dict[str, object]]:
 def test_it_tells_the_story_and_the_far_ends_have_it_in_their_files(
     tmp_path: Path, measured: Callable[[str], None]
 ) -> None:
-    """Three trips paid and mailed once, three more asked for by mail, one letter, by the log each far end
+    """Four trips paid and mailed once, three more asked for by mail, one letter, by the log each far end
     wrote; and what it prints is what the README shows: every line there, other numbers, this order."""
     folder = tmp_path / "trip"
     began = time.monotonic()
     done = run_demo("--folder", str(folder), temp=tmp_path)
     measured(f"demo: {time.monotonic() - began:.1f} s in all")
     assert (done.returncode, done.stderr) == (0, "")
-    for name, count in (("payment", 6), ("mail", 3), ("letter", 1)):
+    for name, count in (("payment", 7), ("mail", 4), ("letter", 1)):
         assert len(effects_in(folder / f"{name}.jsonl")) == count
     assert "is killed inside the payment" in done.stdout
     assert "sent again, same effect key" in done.stdout
     assert "arrives and changes nothing" in done.stdout
-    assert "charges 6   mails 3   letters 1   duplicates 0   lost 0" in done.stdout
+    assert "charges 7   mails 4   letters 1   duplicates 0   lost 0" in done.stdout
     assert "answers to each request: LIS to OSL 1, OSL to ROM 1, ROM to BER 1" in done.stdout
     assert "relays lost 1   messages lost 0   messages handled twice 0" in done.stdout
     assert "same id yes   memory kept yes" in done.stdout
+    assert re.search(r"to the other's step \d+\.\d s   memory merged yes", done.stdout)
     assert "Every promise held.\n" in done.stdout
     report = next((folder / "ada" / "drills").glob("*.json"))
     assert main(["drill", "verify", str(report), "--log", str(folder / "ada" / "kel.jsonl")]) == 0
@@ -79,14 +81,14 @@ def test_it_tells_the_story_and_the_far_ends_have_it_in_their_files(
     assert [path.name for path in tmp_path.iterdir()] == ["trip"]
     readme = (PROJECT / "README.md").read_text()
     blocks = re.findall(r"^```text\n\$ make demo\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for block in blocks:
         assert find_missing(shape(block), shape(done.stdout)) is None, done.stdout
 
 
 def test_without_borg_and_postgresql_it_says_so_in_one_line_and_shows_the_rest(tmp_path: Path) -> None:
     program = "import holdfast.backup.borg.verbs as found\nfound.NAME = 'no-such-borg'\n"
-    program += "import holdfast.demo.region as region\nregion.find_programs = lambda: None\n"
+    program += "import holdfast.demo.server as server\nserver.find_programs = lambda: None\n"
     program += "from holdfast.cli.main import main\nimport sys\nsys.exit(main(['demo', '--json']))"
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -105,7 +107,9 @@ def test_without_borg_and_postgresql_it_says_so_in_one_line_and_shows_the_rest(t
     assert "borg" in seen["left_out"]["3"].lower()
     assert "no PostgreSQL on this machine" in seen["left_out"]["4"]
     assert "borg" in seen["left_out"]["5"].lower()
-    assert [seen[name] for name in ("mail_lost", "mail_twice", "relays_lost")] == [None] * 3
+    assert "no PostgreSQL on this machine" in seen["left_out"]["6"]
+    empty = ("mail_lost", "mail_twice", "relays_lost", "instance_takeover_s", "memory_merged")
+    assert [seen[name] for name in empty] == [None] * 5
     assert list(tmp_path.iterdir()) == []
 
 
@@ -225,6 +229,8 @@ def test_a_broken_promise_is_an_exit_code(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr(story, "cut_off_host", AsyncMock(return_value=Continued(missing="not for this test")))
     unread = Answered(mail_lost=1, mail_twice=2, relays_lost=1)
     monkeypatch.setattr(story, "lose_relay", AsyncMock(return_value=unread))
+    apart = TakenOver(takeover_s=2.1, memory_merged=False)
+    monkeypatch.setattr(story, "lose_instance", AsyncMock(return_value=apart))
 
     def doctored(wanted: tuple[Wanted, ...], ledgers: dict[str, Page], doubts: Doubts, *, back: story.Back) -> Verdict:
         payment = ledgers["payment"]
@@ -243,7 +249,8 @@ def test_a_broken_promise_is_an_exit_code(monkeypatch: pytest.MonkeyPatch, capsy
     assert main(["demo", "--json"]) == 1
     seen = json.loads(capsys.readouterr().out)
     assert (seen["held"], seen["charges"], seen["duplicates"]) == (False, 2, 1)
-    for promise in ("the same agent", "1 messages got no answer", "2 messages were handled or answered twice"):
+    unkept = ("the same agent", "1 messages got no answer", "2 messages were handled or answered twice", "one memory")
+    for promise in unkept:
         assert any(promise in one for one in seen["broken"])
     assert [seen[name] for name in ("mail_lost", "mail_twice", "relays_lost")] == [1, 2, 1]
 
@@ -267,6 +274,8 @@ def test_people_are_told_which_promise_broke() -> None:
         mail_lost=0,
         mail_twice=0,
         relays_lost=1,
+        instance_takeover_s=2.1,
+        memory_merged=True,
         report=None,
         left_out={},
         seconds=3.0,
@@ -278,7 +287,7 @@ def test_people_are_told_which_promise_broke() -> None:
     left_out = {"3": "no Borg", "4": "no PostgreSQL"}
     without = summary(replace(report, verdict=replace(report.verdict, broken=()), left_out=left_out, restore_s=None))
     assert without[-1].splitlines() == [
-        "3 of 5 scenes held.",
+        "4 of 6 scenes held.",
         "Scene 3 was left out: run `holdfast doctor --install-borg`, then the demo again.",
         "Scene 4 was left out: no PostgreSQL.",
     ]

@@ -29,6 +29,10 @@ async def taking(
     post: ScriptedPost | None = None,
     rewind: bool = False,
     secured: Callable[[Sequence[Received]], int] = lambda _received: 0,
+    sent_to: Callable[[EffectKey], str] = lambda _key: "",
+    known_id: Callable[[str], str] = lambda _to: "",
+    ack_wait_s: float = 0.0,
+    note_every_s: float = 0.0,
 ) -> AsyncGenerator[Intake]:
     admin = journal_at(journal_address(lab.journal))
 
@@ -47,6 +51,10 @@ async def taking(
         newest_record=newest,
         secured_now=secured_now,
         log=Log(),
+        sent_to=sent_to,
+        known_id=known_id,
+        ack_wait_s=ack_wait_s,
+        note_every_s=note_every_s,
     )
     async with running_beside(intake.run(rewind=rewind)):
         yield intake

@@ -144,15 +144,14 @@ async def test_mail_that_could_not_be_committed_comes_again(
     ada, bob = pair
     commit, failed = Intake._commit_letter, list[str]()
 
-    async def fails(self: Intake, delivery: Delivery, letter: holdfast.Letter) -> None:
+    async def fails(self: Intake, delivery: Delivery, letter: holdfast.Letter) -> str:
         if len(failed) < 3:
             failed.append(delivery.id)
             raise JournalStopped("no server answers")
-        await commit(self, delivery, letter)
+        return await commit(self, delivery, letter)
 
     monkeypatch.setattr(Intake, "_commit_letter", fails)
     monkeypatch.setattr(mail_job, "AGAIN_S", 0.05)
-    monkeypatch.setattr(mail_job, "REWIND_FOR_S", -1)  # in the first day all held mail comes again at every start
     his = Handler()
     async with served(ada, greet) as at_adas, served(bob, his.task):
         await (await at_adas.submit(greet, to=bob.id, body="again")).result(20)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -41,6 +42,10 @@ NOW = 1_800_000_000
 KEY = EffectKey("0af7651c-4f1d-8e2a-9b3c-0123456789ab")
 PORT = Sodium()
 ENTROPY = SystemEntropy()
+
+
+def _private(mk: MailKey) -> X25519PrivateKey:
+    return X25519PrivateKey.from_private_bytes(mk.private)
 
 
 def _no_key(sender: str, to: str, key: EffectKey) -> bytes:
@@ -79,7 +84,7 @@ def test_an_envelope_opens_with_the_recipients_key_and_shows_only_its_size_class
     found = parse_envelope(sealed(ada, bob.agent.log.id, mk))
     assert (found.sender, found.to, found.is_signed(PORT)) == (ada.agent.log.id, bob.agent.log.id, True)
     assert found.outer.mk == mail_key(ada.agent.log.id, bob.agent.log.id, KEY)
-    assert open_envelope(found, mk.private).body == b'"hello"'
+    assert open_envelope(found, _private(mk)).body == b'"hello"'
     sizes = [len(parse_envelope(sealed(ada, found.to, mk, b"x" * n)).outer.ct) for n in (0, 800, 3_900, 15_000, 65_000)]
     assert sizes == [CT_BYTES[0], CT_BYTES[0], *CT_BYTES[1:]]
     assert len(sealed(ada, found.to, mk, b"x" * 65_000)) <= ENVELOPE_BYTES_MAX
@@ -101,7 +106,7 @@ def test_a_ciphertext_opens_in_no_other_envelope(two: list[Sender]) -> None:
         again = parse_envelope(msgspec.msgpack.encode([raw, found.signature]))
         assert not again.is_signed(PORT)
         with pytest.raises(BadRecord, match="cannot be opened"):
-            open_envelope(again, mk.private)
+            open_envelope(again, _private(mk))
 
 
 def test_only_the_same_words_under_the_same_key_have_the_same_digest(two: list[Sender]) -> None:
@@ -134,7 +139,7 @@ def test_an_envelope_whose_inner_key_is_another_one_is_refused(
         changed.setattr("holdfast.relay.protocol.envelope.mail_key", _no_key)
         raw = sealed(ada, bob.agent.log.id, mk)
     with pytest.raises(BadRecord, match="not the one that the envelope names"):
-        open_envelope(parse_envelope(raw), mk.private)
+        open_envelope(parse_envelope(raw), _private(mk))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from intake_stage import ADA, KEYS, taking, until
 
 import holdfast
+from holdfast.app.mail import intake as intake_module
+from holdfast.app.mail.mail_room import find_fill, keep_fill
 from holdfast.core.ids import EffectKey
-from holdfast.core.mail import DeliveryNote, Letter
+from holdfast.core.mail import Delivery, DeliveryNote, Letter
 from holdfast.core.step import StepState
 from holdfast.core.values import INT_MAX
 from holdfast.errors import JournalBusy, MailUnconfirmed
@@ -27,7 +31,7 @@ from holdfast.journal.records import TaskState
 from holdfast.layout.journal_location import journal_address
 from holdfast.runtime.task.mail_task import DEAD_NAME, MAIL_NAME, note_of
 from holdfast.testing.lab import Lab, wait_state, wait_step
-from holdfast.testing.mail import MemoryRelay, ScriptedPost
+from holdfast.testing.mail import MemoryMailbox, MemoryRelay, ScriptedPost
 
 
 def letter(number: int = 0, body: Any = "hello", after: tuple[int, ...] = ()) -> Letter:
@@ -52,10 +56,60 @@ async def test_a_letter_is_handled_acknowledged_and_noted_to_its_sender(lab: Lab
     handled, relay, post = Handled(), MemoryRelay(), ScriptedPost()
     async with lab.open(handled.task) as hf, taking(lab, hf, relay, post=post):
         relay.put(letter(body={"n": [1, "ü"]}))
-        await until(lambda: bool(handled.seen and post.notes))
-        assert relay.count("held") == 1
+        await until(lambda: bool(handled.seen and post.notes and relay.count("held")))
     assert handled.seen == [letter(body={"n": [1, "ü"]})]
     assert post.notes == [(ADA, (KEYS[0],))]
+
+
+async def test_one_note_is_for_all_messages_since_the_last_one(lab: Lab) -> None:
+    relay, post = MemoryRelay(), ScriptedPost()
+    async with lab.open(Handled().task) as hf, taking(lab, hf, relay, post=post, note_every_s=3_600.0) as intake:
+        relay.put(letter(0))
+        await until(lambda: len(post.notes) == 1)
+        for number in (1, 2):
+            relay.put(letter(number))
+            await until(lambda number=number: relay.count("held") == number + 1)
+        assert len(post.notes) == 1
+        intake.note_every_s = 0.0
+        intake._owes.set()
+        await until(lambda: len(post.notes) == 2)
+    assert post.notes == [(ADA, (KEYS[0],)), (ADA, (KEYS[1], KEYS[2]))]
+
+
+async def test_a_sender_that_cannot_be_reached_holds_up_no_note_of_another(lab: Lab) -> None:
+    relay, reached = MemoryRelay(), list[str]()
+
+    class Post(ScriptedPost):
+        async def note(self, *, to: str, keys: Sequence[EffectKey]) -> None:
+            if to == ADA:
+                await asyncio.Event().wait()
+            reached.append(to)
+
+    async with lab.open(Handled().task) as hf, taking(lab, hf, relay, post=Post()):
+        relay.put(letter(0))
+        await until(lambda: relay.count("held") == 1)
+        for number in (1, 2):
+            relay.put(Letter(sender="hf1eve", key=KEYS[number], body="x"))
+            await until(lambda number=number: len(reached) == number)
+    assert reached == ["hf1eve", "hf1eve"]
+
+
+async def test_what_is_received_together_is_acknowledged_together(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    handled, relay, together = Handled(), MemoryRelay(), list[int]()
+    received = MemoryMailbox.received
+
+    async def counted(self: MemoryMailbox, deliveries: Sequence[Delivery], *, mark: int) -> None:
+        together.append(len(deliveries))
+        await received(self, deliveries, mark=mark)
+
+    monkeypatch.setattr(MemoryMailbox, "received", counted)
+    monkeypatch.setattr(intake_module, "ACKS_MAX", 3)
+    async with lab.open(handled.task) as hf, taking(lab, hf, relay, ack_wait_s=3_600.0):
+        for number in range(3):
+            relay.put(letter(number))
+            await until(lambda number=number: len(handled.seen) == number + 1)
+        await until(lambda: relay.count("held") == 3)
+    assert together == [3]
 
 
 async def test_a_letter_that_comes_again_with_other_words_is_handled_once(lab: Lab) -> None:
@@ -121,16 +175,27 @@ async def test_mail_is_kept_where_no_worker_has_a_handler(lab: Lab) -> None:
         await until(lambda: len(handled.seen) == 1)
 
 
-async def test_what_cannot_be_read_is_told_to_a_person_and_does_not_come_again(lab: Lab) -> None:
-    relay, handled = MemoryRelay(), Handled()
-    async with lab.open(handled.task) as hf, taking(lab, hf, relay):
+async def test_what_cannot_be_read_is_told_to_a_person_and_does_not_come_again(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay, handled, post, acked = MemoryRelay(), Handled(), ScriptedPost(), list[Delivery]()
+    received = MemoryMailbox.received
+
+    async def recorded(self: MemoryMailbox, deliveries: Sequence[Delivery], *, mark: int) -> None:
+        acked.extend(deliveries)
+        await received(self, deliveries, mark=mark)
+
+    monkeypatch.setattr(MemoryMailbox, "received", recorded)
+    async with lab.open(handled.task) as hf, taking(lab, hf, relay, post=post):
         relay.put("no key opens it")
         relay.put(letter(body=INT_MAX + 1))
         relay.put(letter(1))
         await until(lambda: relay.count("held") == 3)
         told = [one for one in await hf.journal.pending_notices(limit=10) if one.kind == "dead-letter"]
-        await until(lambda: len(handled.seen) == 1)
+        await until(lambda: len(handled.seen) == 1 and bool(post.notes))
     assert sorted("no key opens it" in one.text for one in told) == [False, True]
+    assert sorted(bool(one.fault) for one in acked) == [False, True, True]  # refused at the relays
+    assert post.notes == [(ADA, (KEYS[1],))]
 
 
 async def test_a_message_waits_for_those_before_it_in_its_thread(lab: Lab) -> None:
@@ -165,6 +230,22 @@ async def test_a_message_that_has_waited_long_enough_is_handled_with_a_mark(
     assert [(one.body, one.missing) for one in handled.seen] == [(3, (KEYS[2],)), (4, ()), (2, ())]
 
 
+async def test_false_predecessors_of_one_sender_hold_up_a_limited_number(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake_module, "GAPS_MAX", 2)
+    handled, relay = Handled(), MemoryRelay()
+    async with lab.open(handled.task) as hf, taking(lab, hf, relay):
+        for number in range(4):
+            relay.put(letter(number, number, after=(9,)))
+        relay.put(Letter(sender="hf1eve", key=KEYS[1], thread="t", body="other", after=(KEYS[9],)))
+        await until(lambda: len(handled.seen) == 2)
+        assert relay.count("stored") == 3
+    assert sorted((one.sender, one.body, one.missing) for one in handled.seen) == [
+        (ADA, number, (KEYS[9],)) for number in range(2)
+    ]
+
+
 async def test_dead_letters_of_strangers_do_not_fill_the_journal(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.app.mail.intake.DEAD_MAX", 2)
     relay = MemoryRelay()
@@ -174,6 +255,8 @@ async def test_dead_letters_of_strangers_do_not_fill_the_journal(lab: Lab, monke
             relay.put(f"broken {number}")
         await until(lambda: relay.count("held") == 5)
         assert len(await hf.journal.list_tasks(Filter(name=DEAD_NAME))) == 2
+        told = await hf.journal.pending_notices(limit=10)
+        assert [one.kind for one in told if one.notice_id.startswith("dead-letters/")] == ["dead-letter"]
 
 
 async def test_secured_follows_the_rule_and_ends_held_mail(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,6 +273,16 @@ async def test_secured_follows_the_rule_and_ends_held_mail(lab: Lab, monkeypatch
         allowed = mark
         await intake.secure()
         assert relay.count("deleted") == 1
+
+
+async def test_a_relay_with_little_room_for_mail_is_told_to_a_person(lab: Lab, tmp_path: Path) -> None:
+    async with lab.open() as hf, taking(lab, hf, MemoryRelay()) as intake:
+        intake.keep_fill = partial(keep_fill, tmp_path)
+        intake.mailbox.fill.update({"https://a.example": 49, "https://b.example": 50})  # pyright: ignore - a dictionary
+        await intake.tell_full()
+        told = [one for one in await hf.journal.pending_notices(limit=10) if one.kind == "mail-room"]
+    assert ["https://b.example has used 50 %" in one.text for one in told] == [True]
+    assert find_fill(tmp_path) == {"https://a.example": 49, "https://b.example": 50}
 
 
 async def test_after_a_restore_held_mail_comes_again_and_is_handled(lab: Lab, tmp_path: Any) -> None:
@@ -211,14 +304,15 @@ async def test_after_a_restore_held_mail_comes_again_and_is_handled(lab: Lab, tm
     assert handled.seen == [letter(1)]
 
 
-async def test_a_delivery_note_is_kept_as_evidence_of_the_step(lab: Lab) -> None:
+@pytest.mark.parametrize("sent_here", [False, True])
+async def test_a_delivery_note_is_kept_as_evidence_of_the_step(lab: Lab, sent_here: bool) -> None:
     relay, post = MemoryRelay(), ScriptedPost()
 
     @holdfast.task
     async def greet(run: holdfast.Run) -> Any:
         return await run.send(ADA, "hello")
 
-    async with lab.open(greet, post=post) as hf, taking(lab, hf, relay):
+    async with lab.open(greet, post=post) as hf, taking(lab, hf, relay, sent_to=lambda _key: ADA if sent_here else ""):
         handle = await hf.submit(greet)
         await handle.result(10)
         key = post.tries[0].key
@@ -232,14 +326,35 @@ async def test_a_delivery_note_is_kept_as_evidence_of_the_step(lab: Lab) -> None
     assert found.body["result"]["note"] == "signed"
 
 
-async def test_a_delivery_note_closes_a_message_in_doubt(lab: Lab) -> None:
-    relay, post = MemoryRelay(), ScriptedPost(*(MailUnconfirmed("one of two") for _ in range(10_000)))
+@pytest.mark.parametrize("sent_here", [False, True])
+async def test_a_note_of_another_agent_than_the_recipient_says_nothing(lab: Lab, sent_here: bool) -> None:
+    """Mallory has seen the key: her note does not say that Ada has the message, and does not keep Ada's out."""
+    relay, post = MemoryRelay(), ScriptedPost()
 
     @holdfast.task
     async def greet(run: holdfast.Run) -> Any:
         return await run.send(ADA, "hello")
 
-    async with lab.open(greet, post=post) as hf, taking(lab, hf, relay):
+    async with lab.open(greet, post=post) as hf, taking(lab, hf, relay, sent_to=lambda _key: ADA if sent_here else ""):
+        handle = await hf.submit(greet)
+        await handle.result(10)
+        key = post.tries[0].key
+        for number, sender in enumerate(("hf1mallory", ADA), 1):
+            relay.put(DeliveryNote(sender=sender, keys=(key,), proof=f"signed by {sender}"))
+            await until(lambda number=number: relay.count("held") == number)
+        items = await hf.journal.inbox_of(handle.id)
+    assert [one.body["result"]["note"] for one in items] == [f"signed by {ADA}"]
+
+
+@pytest.mark.parametrize("to", [ADA, f"hf:{ADA}?r=https://relay.example%23z6Mk", "ada@relay.example"])
+async def test_a_delivery_note_closes_a_message_in_doubt(lab: Lab, to: str) -> None:
+    relay, post = MemoryRelay(), ScriptedPost(*(MailUnconfirmed("one of two") for _ in range(10_000)))
+
+    @holdfast.task
+    async def greet(run: holdfast.Run) -> Any:
+        return await run.send(to, "hello")
+
+    async with lab.open(greet, post=post) as hf, taking(lab, hf, relay, known_id=lambda to: ADA if "@" in to else ""):
         handle = await hf.submit(greet)
         await wait_step(handle, "1", StepState.UNKNOWN)
         relay.put(DeliveryNote(sender=ADA, keys=(post.tries[0].key,), proof="signed"))

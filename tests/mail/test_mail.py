@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -83,6 +84,14 @@ async def until_stopped(mail: AgentMail, most: int = 99) -> None:
             assert found <= most
 
 
+async def entered(mail: AgentMail) -> None:
+    """It has logged in at its relays."""
+    async with asyncio.timeout(20):
+        await mail.mailbox.next()
+        while not all(box.token for box in mail.mailbox._boxes.values()):
+            await mail.mailbox.next()
+
+
 async def contacts_known(mail: AgentMail) -> None:
     """Its relays hear of a new contact before they are asked for mail again."""
     for up_to in range(100):
@@ -137,7 +146,7 @@ def test_the_copy_of_a_second_relay_is_not_opened_again(
 ) -> None:
     opened: list[bytes] = []
 
-    def counted(envelope: Envelope, private: bytes) -> Inner:
+    def counted(envelope: Envelope, private: X25519PrivateKey) -> Inner:
         opened.append(envelope.id)
         return open_envelope(envelope, private)
 
@@ -207,6 +216,29 @@ def test_a_repeat_after_a_lost_answer_is_the_same_message(tmp_path: Path) -> Non
     asyncio.run(story())
 
 
+def test_an_acknowledgement_for_a_relay_that_was_put_back_hides_no_new_mail(tmp_path: Path) -> None:
+    """The number that the agent still owes an acknowledgement for belongs to another message now."""
+
+    async def story() -> None:
+        with relays(tmp_path, "p1") as (relay,):
+            ada, bob = await a_pair(tmp_path, [relay])
+            relay.stop()
+            shutil.copytree(relay.folder, tmp_path / "old")
+            relay.start()
+            async with ada.open() as hers, bob.open() as his:
+                await hers.post.send(to=bob.id, body="first", key=key(1))
+                got = await some(his)
+                relay.kill()
+                shutil.rmtree(relay.folder)
+                shutil.copytree(tmp_path / "old", relay.folder)
+                await his.mailbox.received(got, mark=5)  # the relay is away: it is owed
+                relay.start()
+                await hers.post.send(to=bob.id, body="second", key=key(2))
+                assert [one.body for one in await take(his, 1)] == ["second"]
+
+    asyncio.run(story())
+
+
 def test_other_words_under_one_key_are_refused_by_the_relays(tmp_path: Path, three: list[RelayProcess]) -> None:
     async def main() -> None:
         ada, bob = await a_pair(tmp_path, three)
@@ -247,6 +279,59 @@ def test_a_restored_agent_gets_its_held_mail_again_and_the_old_one_is_fenced(
                     await until_stopped(old)
                 await his.mailbox.secured(up_to=16)
                 await take(his, 0)
+
+    asyncio.run(story())
+
+
+def test_a_relay_that_was_away_after_a_restore_is_asked_for_held_mail_when_it_is_back(tmp_path: Path) -> None:
+    """The restored agent was started again meanwhile: only what a relay has done is not asked for again."""
+
+    async def story() -> None:
+        with relays(tmp_path, "a1", "a2") as two:
+            ada, bob = await a_pair(tmp_path, two)
+            async with ada.open() as hers, bob.open() as old:
+                await hers.post.send(to=bob.id, body="held", key=key(1))
+                await take(old, 1, mark=10)
+            new, done = Correspondent(bob.agent, e=2), list[str]()
+            two[1].kill()
+            async with new.open() as his:
+                await his.mailbox.rewind(after=0, done=done, on_done=done.append)
+                await take(his, 1, mark=10)
+            assert done == [two[0].at.key]
+            two[1].start()
+            async with new.open() as his:
+                await his.mailbox.rewind(after=0, done=done, on_done=done.append)
+                (letter,) = await take(his, 1, mark=10)
+            assert (letter.body, done) == ("held", [one.at.key for one in two])
+            async with new.open() as his:
+                await his.mailbox.rewind(after=0, done=done, on_done=done.append)
+                await take(his, 0)
+
+    asyncio.run(story())
+
+
+def test_of_two_copies_of_one_agent_the_later_one_gets_the_mail_and_both_know(
+    tmp_path: Path, three: list[RelayProcess]
+) -> None:
+    async def story() -> None:
+        ada, bob = await a_pair(tmp_path, three)
+        async with ada.open() as hers, bob.open() as old:
+            await entered(old)
+            async with bob.open() as new:
+                await entered(new)
+                with pytest.raises(AgentElsewhere, match="logged in later"):
+                    await until_stopped(old, most=0)
+                assert list(old.mailbox.others) == [new.mailbox.instance.key.public]
+                with pytest.raises(AgentElsewhere):  # it asks again, as its worker does after a pause
+                    await old.mailbox.next()
+                await hers.post.send(to=bob.id, body="once", key=key(1))
+                (letter,) = await take(new, 1)
+                assert letter.body == "once"
+                async with asyncio.timeout(20):
+                    while not new.mailbox.others:
+                        await hers.post.send(to=bob.id, body="wakes it", key=key(2))
+                        await new.mailbox.received(await new.mailbox.next(), mark=2)
+                assert list(new.mailbox.others) == [old.mailbox.instance.key.public]
 
     asyncio.run(story())
 

@@ -13,31 +13,43 @@ sys.path.insert(0, str(Path(__file__).parent))
 from correspondents import make_correspondent
 
 from holdfast.app.mail import mail_job
-from holdfast.app.mail.mail_job import REWIND_FOR_S, find_covered, is_rewind_due
+from holdfast.app.mail.mail_job import AGAIN_S, AGAIN_S_MAX, find_covered, find_rewound, keep_rewound, next_pause_s
 from holdfast.backup.chain.heads import HeadFile, Held
 from holdfast.backup.places.backup_places import states_of
 from holdfast.backup.places.place_state import made, verified
+from holdfast.host.private_files import locked_now
 from holdfast.identity.records.encodings import Digest
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.statements import Head, JournalMark
 from holdfast.layout.agent_home import load_home
 
 
-def test_held_mail_is_asked_for_after_a_restore_and_for_a_day(tmp_path: Path) -> None:
+def test_each_relay_is_asked_for_held_mail_once_after_a_restore_however_late_it_answers(tmp_path: Path) -> None:
     instance = tmp_path / "instance"
-    assert is_rewind_due(instance, 3, now=1_000)
-    assert is_rewind_due(instance, 3, now=1_000 + REWIND_FOR_S - 1)
-    assert not is_rewind_due(instance, 3, now=1_000 + REWIND_FOR_S)
-    assert is_rewind_due(instance, 4, now=2_000 + REWIND_FOR_S)
+    assert find_rewound(instance, 3) == ()
+    for relay in ("a", "b", "a"):
+        keep_rewound(instance, 3, relay)
+    assert find_rewound(instance, 3) == ("a", "b")
+    assert find_rewound(instance, 4) == ()  # a restore makes a new incarnation
+    keep_rewound(instance, 4, "b")
+    assert find_rewound(instance, 4) == ("b",)
     (instance / "mail.json").write_text("{")
-    assert is_rewind_due(instance, 4, now=9_000 + 9 * REWIND_FOR_S)
+    assert find_rewound(instance, 4) == ()
+
+
+def test_a_failure_after_a_long_success_is_a_first_failure() -> None:
+    pauses = [0.0]
+    for _ in range(9):
+        pauses.append(next_pause_s(pauses[-1], lasted_s=1.0))
+    assert (pauses[1:4], pauses[-1]) == ([AGAIN_S, 2 * AGAIN_S, 4 * AGAIN_S], AGAIN_S_MAX)
+    assert next_pause_s(pauses[-1], lasted_s=AGAIN_S_MAX + 1) == AGAIN_S
 
 
 def test_one_process_of_a_folder_takes_mail_in(tmp_path: Path) -> None:
-    locked = mail_job._locked_now
-    with locked(tmp_path / "instance") as first, locked(tmp_path / "instance") as second:
+    lock = tmp_path / "instance" / mail_job.LOCK
+    with locked_now(lock) as first, locked_now(lock) as second:
         assert (first, second) == (True, False)
-    with locked(tmp_path / "instance") as later:
+    with locked_now(lock) as later:
         assert later
 
 

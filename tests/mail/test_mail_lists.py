@@ -15,13 +15,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 from intake_stage import ADA, KEYS, taking, until
 
 import holdfast
+from holdfast.app.mail.resend import Resender
 from holdfast.cli.main import main
 from holdfast.core.ids import EffectKey
-from holdfast.core.mail import DeliveryNote, Letter
+from holdfast.core.mail import TTL_S, DeliveryNote, Letter, SentMail
 from holdfast.errors import MailRefused
+from holdfast.host.log import Log
 from holdfast.journal.records import TaskState
 from holdfast.testing.lab import Lab, wait_until
 from holdfast.testing.mail import MemoryRelay, ScriptedPost
+from holdfast.views.mail import DEAD_SENT, sent_lines
 
 
 @holdfast.on_mail
@@ -80,6 +83,49 @@ async def test_sent_and_received_mail_is_listed_with_what_became_of_it(
         row = await hf.journal.find_task(dead["unreadable"][0]["task_id"])
         assert row is not None
         assert row.state is TaskState.FAILED
+
+
+async def test_a_message_that_no_recipient_took_in_time_is_expired_and_a_person_is_told_once(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post = ScriptedPost()
+    async with lab.open(greet, post=post) as hf:
+        task = await hf.submit(greet, to=ADA, body="unread")
+        await task.result(10)
+        now_ms = hf.journal.now_ms()
+        view = await hf.journal.read_task(task.id)
+        resender = Resender(journal=hf.journal, post=post, log=Log())
+        told: list[int] = []
+        for later_s in (TTL_S - 60, TTL_S + 60, TTL_S + 120):
+            then_ms = now_ms + later_s * 1000
+            monkeypatch.setattr(hf.journal, "now_ms", lambda then_ms=then_ms: then_ms)
+            assert [one["state"] in DEAD_SENT for one in sent_lines(view, [], now_ms=then_ms)] == [later_s > TTL_S]
+            await resender.look()
+            found = await hf.journal.pending_notices(limit=10)
+            told.append(sum(one.kind == "mail-expired" for one in found))
+        (line,) = sent_lines(view, [], now_ms=then_ms)
+    assert (line["state"], "7 days" in line["reason"], told) == ("expired", True, [0, 1, 1])
+
+
+async def test_a_recipient_that_cannot_be_reached_delays_no_repeat_to_another(lab: Lab) -> None:
+    sent: list[str] = []
+
+    class Post(ScriptedPost):
+        async def send(self, *, to: str, **more: Any) -> SentMail:
+            sent.append(to)
+            if to == "hf1away" and sent.count(to) > 2:
+                await reached.wait()
+            if to == ADA and sent.count(to) > 1:
+                reached.set()
+            return await super().send(to=to, **more)
+
+    reached, post = asyncio.Event(), Post()
+    async with lab.open(greet, post=post) as hf:
+        for to in ("hf1away", ADA, "hf1away"):
+            await (await hf.submit(greet, to=to, body="x")).result(10)
+        resender = Resender(journal=hf.journal, post=post, log=Log(), first_s=0.0)
+        async with asyncio.timeout(10):
+            assert await resender.look() == 3
 
 
 async def test_words_of_strangers_cannot_write_to_the_terminal(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:

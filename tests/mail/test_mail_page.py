@@ -41,7 +41,7 @@ def test_the_vectors_of_the_page() -> None:
     assert envelope.outer.crt.decode() == found["certificate"]
     assert envelope.is_signed(Sodium())
     assert envelope.outer.mk == mail_key(sender, to, key) == bytes.fromhex(found["mk"])
-    inner = open_envelope(envelope, private)
+    inner = open_envelope(envelope, X25519PrivateKey.from_private_bytes(private))
     assert envelope.outer.bd == body_digest(inner, MailKind.MESSAGE) == bytes.fromhex(found["bd"])
     assert msgspec.msgpack.encode(inner).hex() == found["inner"]
     assert effect_key_from_bytes(inner.key) == key

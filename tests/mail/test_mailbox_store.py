@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from correspondents import Agent, key, make_correspondent
 from holdfast.core.clock import SystemEntropy
 from holdfast.core.ids import effect_key_bytes
 from holdfast.core.mail import MailKind
+from holdfast.errors import RelayUnfit
+from holdfast.host.sqlite import open_or_create
 from holdfast.identity.records.encodings import AgentId, digest_of
 from holdfast.identity.records.records import RotationReason
 from holdfast.identity.records.secret_bytes import KeyPair
@@ -27,7 +30,7 @@ from holdfast.relay.server.mail import Offered, Quota
 from holdfast.relay.server.store import Store
 
 NOW = 1_800_000_000
-SMALL = Quota(mails=4, bytes=1 << 20, strange_mails=2, strange_bytes=1 << 20)
+SMALL = Quota(mails=4, bytes=1 << 20, strange_mails=2, strange_bytes=1 << 20, share=1)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +62,13 @@ class Box:
         return self.store.write(lambda db: mail.put_mail(db, self.to, offered, now=now, quota=self.quota))
 
     def ack(self, now: int = NOW, **parts: object) -> mail.AckAnswer:
-        ack = Ack(**parts)  # pyright: ignore[reportArgumentType] - by name
+        """Entries by number, as the page lists them."""
+        ids = {one.seq: one.id.hex() for one in self.page().items}
+        received = tuple((seq, ids[seq]) for seq in parts.pop("received", ()))  # pyright: ignore
+        refused = tuple((seq, ids[seq], why) for seq, why in parts.pop("refused", ()))  # pyright: ignore
+        return self.acknowledge(Ack(received=received, refused=refused, **parts), now)  # pyright: ignore - by name
+
+    def acknowledge(self, ack: Ack, now: int = NOW) -> mail.AckAnswer:
         return self.store.write(lambda db: mail.acknowledge(db, self.to, ack, now=now, quota=self.quota))
 
     def page(self, after: int = 0) -> MailAnswer:
@@ -97,6 +106,54 @@ def test_numbers_and_heads_are_a_chain_and_a_repeat_gets_what_the_first_got(box:
     assert box.page(2).head.hex() == first[1].head
 
 
+def test_a_store_from_before_the_digest_of_words_opens_and_its_mail_can_be_sent_again(
+    tmp_path: Path, sender: Agent
+) -> None:
+    folder, to = tmp_path / "relay", sender.log.id
+    new = files("holdfast.relay.server").joinpath("schema.sql").read_text("utf-8")
+    old = "".join(line for line in new.splitlines(keepends=True) if not line.startswith("  bd BLOB"))
+    assert old != new
+    store = Store(folder)
+    box = Box(store, sender, to)
+    store.write(lambda db: db.execute("INSERT INTO agent (id, at) VALUES (?, 0)", (to,)).fetchall())
+    box.put(1, 2)
+    box.ack(received=(1,), mark=1)
+    store.close()
+    db = open_or_create(folder / "relay.db")
+    db.execute("CREATE TEMP TABLE old AS SELECT * FROM mail")
+    db.execute("DROP TABLE mail")
+    db.execute(old)
+    columns = ", ".join(str(row[1]) for row in db.execute("PRAGMA table_info(mail)").fetchall())
+    db.execute(f"INSERT INTO mail ({columns}) SELECT {columns} FROM temp.old")
+    db.execute("UPDATE meta SET value = '1' WHERE name = 'format'")
+    db.close()
+
+    for _ in range(2):
+        store = Store(folder)
+        box = Box(store, sender, to)
+        assert (box.waiting(), box.page().last) == ([], 2)
+        assert store.read(lambda db: db.execute("SELECT waiting, held FROM mailbox").fetchall()) == [(0, 1)]
+        store.close()
+    store = Store(folder)
+    box = Box(store, sender, to)
+    assert [one.seq for one in box.put(1, 2)] == [1, 3]  # the first was received
+    assert box.waiting() == [3]
+    store.close()
+
+
+def test_a_store_of_a_newer_version_is_refused_and_not_changed(tmp_path: Path) -> None:
+    Store(tmp_path / "relay").close()
+    db = open_or_create(tmp_path / "relay" / "relay.db")
+    db.execute("UPDATE meta SET value = '4' WHERE name = 'format'")
+    db.execute("DROP TABLE contact")
+    db.close()
+    with pytest.raises(RelayUnfit, match="newer version"):
+        Store(tmp_path / "relay")
+    db = open_or_create(tmp_path / "relay" / "relay.db")
+    assert db.execute("SELECT name FROM sqlite_master WHERE name = 'contact'").fetchall() == []
+    db.close()
+
+
 def test_other_words_under_the_key_of_a_message_are_refused(box: Box) -> None:
     """While it waits, while it is held, and when it is gone; the message itself may come again."""
     first = box.put(1)
@@ -127,6 +184,7 @@ def test_a_full_mailbox_refuses_and_drops_nothing(box: Box) -> None:
     assert box.waiting() == [1, 2, 3, 4]
     assert box.put(1)[0].seq == 1  # a repeat needs no room
     box.ack(received=(1, 2), mark=1)
+    box.ack(secured=1)
     assert [one.code for one in box.put(7, 8, 9)] == ["", "", QUOTA]
     assert box.ack().waiting == 4
 
@@ -148,14 +206,50 @@ def test_held_mail_comes_again_after_a_restore_until_it_is_secured(box: Box) -> 
     assert box.waiting() == [3, 4]
 
 
-def test_where_held_mail_has_no_room_the_oldest_leaves_and_the_agent_is_told(box: Box) -> None:
-    box.quota = SMALL
-    for n in range(1, 7):
+def test_where_held_mail_has_no_room_new_mail_is_refused_and_nothing_leaves(box: Box) -> None:
+    box.quota = Quota(mails=4, share=1)
+    for n in range(1, 5):
         assert box.put(n)[0].seq == n
-        answer = box.ack(received=(n,), mark=n)
-        assert answer.dropped == (1 if n > SMALL.mails else 0)
+        assert box.ack(received=(n,), mark=n).full == 100 * n // 8
+    assert box.put(9)[0].code == QUOTA  # the share of this sender
+    box.quota = Quota(mails=2, share=1)
+    (refused,) = box.put(9)
+    assert (refused.code, "backup" in refused.message, box.ack().full) == (QUOTA, True, 100)
     box.ack(rewind=0)
-    assert box.waiting() == [3, 4, 5, 6]
+    assert box.waiting() == [1, 2, 3, 4]
+    box.ack(received=(1, 2, 3, 4), mark=4)
+    box.ack(secured=4)
+    assert box.put(9)[0].code == ""
+
+
+def test_a_sender_that_has_its_share_leaves_room_for_others(box: Box, tmp_path: Path) -> None:
+    """What it has sent counts while it waits and while it is held."""
+    box.quota = Quota(mails=8, share=4)
+    assert [one.code for one in box.put(1, 2, 3, 4, 5)] == ["", "", "", "", QUOTA]
+    other = Box(box.store, make_correspondent(tmp_path / "other"), box.to, box.quota)
+    assert [one.code for one in other.put(1, 2, 3)] == ["", "", QUOTA]
+    box.ack(received=(1, 2, 3, 4), mark=1)
+    assert [one.code for one in box.put(5)] == [""]  # less than half waits, and less than half is used
+    assert [one.code for one in box.put(6, 7)] == ["", QUOTA]
+    box.ack(received=(7, 8), mark=1, secured=1)
+    assert [one.code for one in box.put(7)] == [""]
+
+
+def test_the_tombstone_of_held_mail_that_was_never_secured_says_so(box: Box) -> None:
+    box.put(1)
+    box.ack(received=(1,), mark=1)
+    box.sweep(NOW + mail.HELD_S + 1)
+    assert box.store.read(lambda db: db.execute("SELECT why FROM mail").fetchall()) == [("held too long",)]
+
+
+def test_an_acknowledgement_of_another_envelope_under_the_number_changes_nothing(box: Box) -> None:
+    """The relay was put back to an older day, and the number was given again."""
+    box.put(1, 2)
+    entries = [(one.seq, one.id.hex()) for one in box.page().items]
+    (_, first), (_, second) = entries
+    answer = box.acknowledge(Ack(received=((2, first),), refused=((1, second, "why"),), mark=9, secured=9))
+    assert (answer.waiting, answer.held, box.waiting()) == (2, 0, [1, 2])
+    assert box.acknowledge(Ack(received=tuple(entries), mark=9)).held == 2
 
 
 def test_what_the_recipient_refused_stays_refused_for_the_sender(box: Box) -> None:
@@ -187,6 +281,18 @@ def test_expired_mail_leaves_a_tombstone_and_the_chain_still_closes(box: Box) ->
     assert (page.after, page.items, page.head.hex(), page.last) == (2, (), stored[1].head, 2)
     assert box.put(3)[0].seq == 3
     assert box.page().head.hex() == stored[1].head
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_repeat_of_mail_that_expired_is_stored_again(box: Box, held: bool) -> None:
+    """The relay signs `stored` only for what it has."""
+    box.put(1, ttl_s=60)
+    if held:
+        box.ack(received=(1,), mark=1)
+    later = NOW + mail.HELD_S + 1
+    box.sweep(later)
+    assert [one.seq for one in box.put(1, 1, now=later)] == [2, 2]
+    assert (box.waiting(), box.ack(now=later).waiting) == ([2], 1)
 
 
 def test_a_lower_incarnation_than_was_seen_changes_nothing(box: Box) -> None:

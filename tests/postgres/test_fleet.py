@@ -26,7 +26,7 @@ from holdfast.journal.postgres.opening import open_journal
 from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.layout.journal_location import journal_in
 from holdfast_proofs.support.command_line import Commands, Worker, ask
-from holdfast_proofs.support.postgres import Server
+from holdfast_proofs.support.postgres import Server, pooled
 
 SAMPLE = Path(__file__).parents[1] / "integration" / "cli" / "sample_app.py"
 
@@ -225,6 +225,22 @@ async def test_leases_are_renewed_in_one_commit_and_alone_where_one_journal_fail
             await asyncio.gather(*map(renew, range(1, 5)))
         assert not late.done()
     await late
+
+
+async def test_renewals_are_planned_once_but_not_behind_a_pooler(place: PostgresPlace, server: Server) -> None:
+    """A pooler gives each transaction another connection of the server: nothing may be kept there."""
+    server.execute(f"CREATE SCHEMA {place.schema}_n; CREATE TABLE {place.schema}_n.counted (n bigint)")
+    text = "WITH one AS (INSERT INTO $s.counted VALUES ({}) RETURNING n) SELECT n, {}::bigint FROM one"
+    with pooled(server) as pooler:
+        for url, kept in ((server.url(), 1), (pooler.url(), 0)):
+            one = PostgresPlace.read(f"{url}&schema={place.schema}_n")
+            shared = pool.Pool(one)
+            for number in range(3):
+                assert await shared.renewals.extend(one, text, (number, 7)) == [(number, 7)]
+            assert shared.renewals._db is not None
+            row = await (await shared.renewals._db.execute("SELECT count(*) FROM pg_prepared_statements")).fetchone()
+            assert row == (kept,)
+            await shared.close()
 
 
 async def test_a_server_that_ends_all_connections_costs_no_commit(

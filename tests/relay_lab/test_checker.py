@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from holdfast_proofs.relay_lab.checker import check
@@ -99,9 +100,13 @@ def test_a_task_that_began_again_is_no_second_one() -> None:
     assert found.reruns == 1
 
 
-def test_a_message_that_came_before_an_earlier_one_of_its_thread_is_counted() -> None:
+def test_a_message_that_came_before_an_earlier_one_of_its_thread_must_say_so() -> None:
     events = story()
-    late = next(one for one in events if one.e == "handled" and one.m == "a0 x 1")
+    late, other = (one for one in events if one.e == "handled")
     events.remove(late)
+    found = check([*events, late])
+    assert (found.misordered, found.out_of_order) == (1, ["a0 x 1"])
+    assert len(found.findings) == 1
+    events[events.index(other)] = msgspec.structs.replace(other, info={"missing": ["key1"]})
     found = check([*events, late])
     assert (found.misordered, found.findings) == (1, [])

@@ -1,4 +1,4 @@
-"""Over a journal in PostgreSQL: the soak, breaking connections and the loss of a region, each in small."""
+"""Over a journal in PostgreSQL, each in small: the soak, breaking connections, a lost region, a lost instance."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROOT = os.geteuid() == 0 and shutil.which("ip") is not None
 
 def proven(module: str, *words: str) -> dict[str, Any]:
     """The figures of a proof that is green."""
-    command = (sys.executable, "-m", f"holdfast_proofs.failovers.{module}", "--json", *words)
+    command = (sys.executable, "-m", f"holdfast_proofs.{module}", "--json", *words)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)
@@ -54,7 +54,7 @@ def test_workers_of_two_hosts_are_killed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_connections_and_pgbouncer_break_under_load() -> None:
-    figures = proven("breaks", "--connections", "10", "--poolers", "1", "--tasks", "16", "--workers", "2")
+    figures = proven("failovers.breaks", "--connections", "10", "--poolers", "1", "--tasks", "16", "--workers", "2")
     assert figures["connections"]["breaks"] >= 10
     assert figures["poolers"]["breaks"] == 1
 
@@ -62,6 +62,16 @@ def test_connections_and_pgbouncer_break_under_load() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not ROOT, reason="regions are network namespaces, which only root can make")
 def test_a_region_is_lost() -> None:
-    figures = proven("regions", "--rounds", "1", "--rounds-only", "--tasks", "6", "--lease", "1.5")
+    figures = proven("failovers.regions", "--rounds", "1", "--rounds-only", "--tasks", "6", "--lease", "1.5")
     assert figures["rounds"] == 1
     assert figures["sent_after"] == figures["written_after"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not ROOT, reason="hosts are network namespaces, which only root can make")
+def test_an_instance_is_cut_off_and_another_continues() -> None:
+    figures = proven(
+        "takeovers", "--rounds", "1", "--kind", "cut", "--instances", "2", "--bare", "--lease", "1.5", "--backlog", "4"
+    )
+    assert figures["lost"]["rounds"] == {"cut": 1}
+    assert figures["lost"]["taken"] >= 1

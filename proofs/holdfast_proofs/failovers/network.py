@@ -22,6 +22,8 @@ _CLONE_NEWNET = 0x40000000
 _NAME = re.compile(r"hf-(\d+)-\w+")
 _BETWEEN, _WORLD = "10.77.1", "10.77.2"  # the link between the regions, and the one to the world
 _MIDDLE_HOST = 254
+_NOWHERE = "02:00:00:00:00:01"  # no interface has it
+_REGIONS = ("east", "west")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +46,24 @@ class Region:
 
 
 class Network:
-    """Two regions and the middle; this process is in the middle."""
+    """Two regions or more, and the middle; this process is in the middle."""
 
     world = f"{_WORLD}.{_MIDDLE_HOST}"  # where the regions find the services
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, names: Sequence[str]) -> None:
         self.middle = Region("middle", f"{prefix}-middle", _MIDDLE_HOST)
-        self.east = Region("east", f"{prefix}-east", 1)
-        self.west = Region("west", f"{prefix}-west", 2)
+        self.regions = tuple(Region(name, f"{prefix}-{name}", number) for number, name in enumerate(names, 1))
+        self.east, self.west = self.regions[:2]
 
     def make(self) -> None:
-        for region in (self.middle, self.east, self.west):
+        for region in (self.middle, *self.regions):
             _ip("netns", "add", region.namespace)
             self._in(region, "link", "set", "lo", "up")
         for bridge, net in (("between", _BETWEEN), ("world", _WORLD)):
             self._in(self.middle, "link", "add", bridge, "type", "bridge")
             self._in(self.middle, "address", "add", f"{net}.{_MIDDLE_HOST}/24", "dev", bridge)
             self._in(self.middle, "link", "set", bridge, "up")
-            for region in (self.east, self.west):
+            for region in self.regions:
                 end = f"{region.name}-{bridge[0]}"
                 peer = ("peer", "name", bridge, "netns", region.namespace)
                 self._in(self.middle, "link", "add", end, "type", "veth", *peer)
@@ -69,12 +71,35 @@ class Network:
                 self._in(region, "address", "add", f"{net}.{region.number}/24", "dev", bridge)
                 self._in(region, "link", "set", bridge, "up")
 
+    @staticmethod
+    def world_address(region: Region) -> str:
+        """From which the services get its requests."""
+        return f"{_WORLD}.{region.number}"
+
     def cut(self, region: Region, *, from_world: bool = False) -> None:
         """Nothing passes between this region and the other one, nor the middle; the world only where asked for."""
         self._set(region, "down", from_world)
 
     def heal(self, region: Region) -> None:
         self._set(region, "up", True)
+        for one, _, address in self._ways(region):
+            with suppress(ProofFailed):  # nothing was lost on this way
+                self._in(one, "neighbour", "delete", address, "dev", _device(address))
+
+    def lose(self, region: Region, *, to_region: bool) -> None:
+        """One way only: what is sent to the region, or what it sends, is lost, and no sender hears of it."""
+        for one, towards, address in self._ways(region):
+            if towards == to_region:
+                where = ("lladdr", _NOWHERE, "dev", _device(address), "nud", "permanent")
+                self._in(one, "neighbour", "replace", address, *where)
+
+    def _ways(self, region: Region) -> list[tuple[Region, bool, str]]:
+        """Where packets leave: who sends them, whether towards the region, and to which address."""
+        return [
+            way
+            for net in (_BETWEEN, _WORLD)
+            for way in ((self.middle, True, f"{net}.{region.number}"), (region, False, f"{net}.{_MIDDLE_HOST}"))
+        ]
 
     def _set(self, region: Region, state: str, world: bool) -> None:
         for bridge in ("b", "w") if world else ("b",):
@@ -92,8 +117,8 @@ class Network:
 
 
 @contextmanager
-def network() -> Generator[Network]:
-    """Two regions for the block, in which this process is in the middle. Raises ProofFailed."""
+def network(names: Sequence[str] = _REGIONS) -> Generator[Network]:
+    """These regions for the block, in which this process is in the middle. Raises ProofFailed."""
     if os.geteuid() != 0:
         raise ProofFailed("network namespaces need root", hint="run it as root: the servers get the user nobody")
     for one in _namespaces():
@@ -101,7 +126,7 @@ def network() -> Generator[Network]:
         if found and not Path(f"/proc/{found.group(1)}").exists():
             _remove(one)
     prefix = f"hf-{os.getpid()}"
-    made = Network(prefix)
+    made = Network(prefix, names)
     with open("/proc/self/ns/net") as outside:
         try:
             made.make()
@@ -112,6 +137,10 @@ def network() -> Generator[Network]:
             for one in _namespaces():
                 if one.startswith(f"{prefix}-"):
                     _remove(one)
+
+
+def _device(address: str) -> str:
+    return "between" if address.startswith(_BETWEEN) else "world"
 
 
 def _namespaces() -> Sequence[str]:

@@ -28,6 +28,7 @@ from holdfast_proofs.fuzz.borders import (
     spoken,
     stored,
     texts,
+    updates,
 )
 
 BYTES_MAX = 4_096  # of one input; a page of a session has more
@@ -106,6 +107,9 @@ TARGETS: dict[str, Target] = {
         Target(name="profile", run=mail.profile, seeds=mail.PROFILES, words=identity.WORDS, bytes_max=9_000, share=0.5),
         Target(name="peers", run=mail.peers, seeds=mail.PEERS, words=mail.WORDS, bytes_max=9_000, share=0.2),
         Target(name="relay-settings", run=mail.relay_settings, seeds=mail.SETTINGS, words=mail.WORDS, share=0.2),
+        Target(name="update", run=updates.envelope, seeds=updates.ENVELOPES, words=updates.WORDS),
+        Target(name="update-parcel", run=updates.parcel, seeds=updates.PARCELS, words=updates.WORDS, share=0.3),
+        Target(name="shared-document", run=updates.document, seeds=updates.DOCUMENTS, words=updates.WORDS, share=0.3),
         Target(name="slots", run=paper.slots, seeds=paper.SLOTS, words=paper.WORDS, json=True, share=0.5),
         Target(
             name="identity-file",

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,6 +97,8 @@ async def pair(folder: Path, how: str, *, edits: int, seed: int) -> Outcome:
 
 def _run(given: argparse.Namespace) -> Result:
     ways = list(WAYS) if given.how == "all" else [given.how]
+    if given.instances > 1:
+        return _run_group(given, ways)
     outcomes: list[Outcome] = []
     for how in ways:
         with tempfile.TemporaryDirectory(prefix="holdfast-edits-") as name:
@@ -118,10 +121,34 @@ def _run(given: argparse.Namespace) -> Result:
     )
 
 
+def _run_group(given: argparse.Namespace, ways: list[str]) -> Result:
+    from holdfast_proofs.memory_edits.instances import GroupOutcome, group
+    from holdfast_proofs.merges.faults import wrong_version
+
+    outcomes: list[GroupOutcome] = []
+    for how in ways:
+        planted = wrong_version() if given.planted else nullcontext()
+        with tempfile.TemporaryDirectory(prefix="holdfast-edits-") as name, planted:
+            edits = given.edits // len(ways)
+            one = asyncio.run(group(Path(name), how, edits=edits, seed=given.seed, instances=given.instances))
+        outcomes.append(one)
+        print(f"{how:9} {one}", file=sys.stderr, flush=True)
+    edits, lost = sum(one.edits for one in outcomes), sum(one.lost for one in outcomes)
+    doubled = sum(one.doubled for one in outcomes)
+    return Result(
+        green=edits > 0 and all(one.well for one in outcomes),
+        figures={"outcomes": outcomes},
+        summary=f"{edits:,} edits of {given.instances} instances and 2 editors in {len(ways)} pairs of ways: "
+        f"{lost} lines lost, {doubled} doubled",
+    )
+
+
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--edits", type=at_least_one, default=EDITS, help="in all, over all ways of saving")
     parser.add_argument("--how", choices=[*WAYS, "all"], default="all")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--planted", action="store_true", help="with --instances: plant a fault; this must end red")
+    parser.add_argument("--instances", type=at_least_one, default=1, help="that share the memory, each on its own host")
 
 
 PROOF = Proof(

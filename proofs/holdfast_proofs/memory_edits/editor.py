@@ -1,4 +1,4 @@
-"""An editor: loads the file, adds a line, saves. `python -m ... PATH HOW COUNT SEED`"""
+"""An editor: loads the file, adds a line, saves. `python -m ... PATH HOW COUNT SEED [HOST]`"""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ WAYS: dict[str, Callable[[Path, bytes, bytes], None]] = {
 }
 
 
-def line_of(how: str, number: int) -> str:
-    return f"- the editor ({how}) says {number:05}"
+def line_of(how: str, number: int, host: str = "") -> str:
+    return f"- the editor ({how}) says {number:05}" + (f" on {host}" if host else "")
 
 
-def main(path: Path, how: str, count: int, seed: int) -> None:
+def main(path: Path, how: str, count: int, seed: int, host: str = "") -> None:
     random.seed(seed)
     for number in range(count):
-        line = line_of(how, number).encode() + b"\n"
+        line = line_of(how, number, host).encode() + b"\n"
         text = path.read_bytes()
         time.sleep(random.random() * PAUSE_S)
         WAYS[how](path, text + line, line)
@@ -61,4 +61,4 @@ def main(path: Path, how: str, count: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:])

@@ -370,7 +370,8 @@ class MemoryJournal(MemoryUpkeep):
         return number
 
     async def read_inbox(self, *, after: int) -> list[InboxItem]:
-        return [item.shown() for item in self._store.inbox if item.number > after and not item.applied]
+        items = [item for item in self._store.inbox if item.number > after and not item.applied]
+        return [item.shown() for item in items if self._store.tasks[item.task_id].state not in ENDED]
 
     def _inbox_cells(self, task_id: TaskId) -> list[InboxCell]:
         return [item for item in self._store.inbox if item.task_id == task_id]

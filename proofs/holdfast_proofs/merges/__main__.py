@@ -15,12 +15,11 @@ from concurrent.futures import ProcessPoolExecutor
 
 from holdfast_proofs.merges.campaign import breaches_of, find_breach, find_first
 from holdfast_proofs.merges.faults import FAULTS
-from holdfast_proofs.runner import Proof, Result, at_least_one
+from holdfast_proofs.runner import Proof, Result, at_least_one, self_tested
 
 SCHEDULES = 100_000
 CHUNK = 500
 TELL_EVERY = 10_000
-SELF_TEST_SCHEDULES = 3_000
 FINDINGS_MAX = 20
 
 
@@ -29,7 +28,8 @@ def _run(given: argparse.Namespace) -> Result:
         why = find_breach(given.seed)
         return Result(green=not why, figures={"breach": why}, summary=why or "holds")
     if given.self_test:
-        return _self_test(given)
+        with _pool() as pool:
+            return self_tested(pool, find_first, [given.fault] if given.fault else list(FAULTS))
     began, done, broken = time.monotonic(), 0, list[tuple[int, str]]()
     last = given.first + given.schedules
     chunks = [range(at, min(at + CHUNK, last)) for at in range(given.first, last, CHUNK)]
@@ -46,21 +46,6 @@ def _run(given: argparse.Namespace) -> Result:
         findings=[f"seed {seed}: {why}" for seed, why in broken[:FINDINGS_MAX]],
         again="--seed SEED",
         summary=f"{done:,} schedules of 5 instances, {len(broken)} broken, {seconds} s on {os.cpu_count()} cores",
-    )
-
-
-def _self_test(given: argparse.Namespace) -> Result:
-    names = [given.fault] if given.fault else list(FAULTS)
-    with _pool() as pool:
-        found = dict(zip(names, pool.map(find_first, names, [SELF_TEST_SCHEDULES] * len(names)), strict=True))
-    told = [f"{name}: {'NOT NOTICED' if one is None else f'seed {one[0]}: {one[1]}'}" for name, one in found.items()]
-    missed = [name for name, one in found.items() if one is None]
-    return Result(
-        green=not missed,
-        figures=found,
-        findings=told,
-        again="--self-test --fault NAME",
-        summary=f"{len(found) - len(missed)} of {len(found)} traps that were opened again were noticed",
     )
 
 

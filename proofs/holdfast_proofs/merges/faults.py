@@ -23,7 +23,7 @@ def fixed_peer() -> Generator[None]:
             found.document._doc.peer_id = int.from_bytes(peer) >> 1
         return found
 
-    with _patched(SharedDocument, "load", classmethod(same_peer)):
+    with patched(SharedDocument, "load", classmethod(same_peer)):
         yield
 
 
@@ -43,7 +43,7 @@ def whole_file() -> Generator[None]:
             self._read = None
         return change(self, lines, author, known=known)
 
-    with _patched(LineDocument, "change_to", replace_all):
+    with patched(LineDocument, "change_to", replace_all):
         yield
 
 
@@ -58,7 +58,7 @@ def wrong_version() -> Generator[None]:
         start = begin(self, base, write, gone, author)
         return Start(lines=start.lines, base=None if start.base is None else list(start.lines), gone=start.gone)
 
-    with _patched(SharedDocument, "begin", now):
+    with patched(SharedDocument, "begin", now):
         yield
 
 
@@ -70,7 +70,7 @@ def early_compaction() -> Generator[None]:
         if self.document is not None:
             self.document = LineDocument(self.document.copy(keep_from=self.document.version()))
 
-    with _patched(SharedDocument, "compact", at_once):
+    with patched(SharedDocument, "compact", at_once):
         yield
 
 
@@ -82,7 +82,7 @@ def no_normaliser() -> Generator[None]:
     def never(_line: str) -> bool:
         return False
 
-    with _patched(line_document, "is_telling", never):
+    with patched(line_document, "is_telling", never):
         yield
 
 
@@ -93,7 +93,7 @@ def lines_forgotten() -> Generator[None]:
     def take_over(self: SharedDocument, mine: LineDocument, other: LineDocument, author: Author) -> None:
         self.document, self.wants_whole = other, False
 
-    with _patched(SharedDocument, "_rejoin", take_over):
+    with patched(SharedDocument, "_rejoin", take_over):
         yield
 
 
@@ -104,7 +104,7 @@ def nothing_stays_gone() -> Generator[None]:
     def nothing(self: LineDocument) -> frozenset[str]:
         return frozenset()
 
-    with _patched(LineDocument, "gone", nothing):
+    with patched(LineDocument, "gone", nothing):
         yield
 
 
@@ -115,12 +115,12 @@ def own_beginning() -> Generator[None]:
     def at_once(self: SharedDocument, enrolled: Collection[str]) -> bool:
         return self.document is None
 
-    with _patched(SharedDocument, "may_found", at_once):
+    with patched(SharedDocument, "may_found", at_once):
         yield
 
 
 @contextmanager
-def _patched(where: object, name: str, new: object) -> Generator[None]:
+def patched(where: object, name: str, new: object) -> Generator[None]:
     before = vars(where)[name]
     setattr(where, name, new)
     try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.instances.line_document import Author
 from holdfast.instances.shared import SharedDocument, Update
-from holdfast.memory.lines import RECENT_MS, entry_hash, entry_id, is_telling, key_of, merge, rendered
+from holdfast.memory.lines import RECENT_MS, entry_hash, entry_id, is_telling, key_of, merge, removal_mark, rendered
 from holdfast.memory.shared_lines import merged_with
 
 INSTANCES = ("a", "b", "c", "d", "e")
@@ -34,12 +34,12 @@ class Disk:
 
 @dataclass(slots=True, kw_only=True)
 class Truth:
-    """What people did with a line."""
+    """What people did with a line, and which ends are right beside that."""
 
     copies: int = 1
     removed: bool = False
-    either: bool = False  # both ends are right: restored away, moved beside a removal
-    twice: bool = False  # several people brought it in: what one of them removes may stay for another
+    may_return: bool = False  # though it was removed
+    may_be_lost: bool = False  # though it was not: only a folder that was replaced by its backup had it
 
 
 class Died(Exception):
@@ -139,15 +139,15 @@ class World:
                 to = self.random.randrange(len(lines) + 1)
                 lines.insert(to, line)
                 self.truth[line].copies += what == "copy"
-                # Of two lines that change places it is not known which one a person moved. A line that was moved is
-                # removed and brought in again: beside a removal elsewhere it stays.
-                for moved in lines[min(at, to) : max(at, to) + 1] if what == "move" else ():
-                    self.truth.get(moved, Truth()).either = True
+                # A move is a removal and a new line, which a host that removes the line had not seen. Of two lines that
+                # change places it is not known which one was moved. A copy whose original is removed later is a move.
+                for moved in lines[min(at, to) : max(at, to) + 1]:
+                    self.truth.get(moved, Truth()).may_return = True
             elif is_telling(line):
                 self.truth[line].removed = True
-                # A line that came and went between two passes was never known here, but after a restore elsewhere.
-                unknown = one.blind or line not in (one.disk.base or ())
-                self.truth[line].either = self.truth[line].either or unknown
+                # No sidecar knows that the file showed the line: it was lost, or the pass that wrote it was killed
+                # before it wrote the sidecar. Then the save may be one of an older text, which removes nothing.
+                self.truth[line].may_return |= one.blind or line not in (one.disk.base or ())
             self.touch(one, line)
         one.disk = replace(one.disk, file=tuple(lines))
 
@@ -161,7 +161,7 @@ class World:
             if known is None:
                 self.truth[line] = Truth()
             else:
-                known.twice = True
+                known.may_return = True  # what another person removes, this host had not seen
             self.touch(one, line)
 
     def touch(self, one: Instance, line: str) -> None:
@@ -263,13 +263,18 @@ class World:
             other.document.document is not None and other.document.document.knows(one.document.document.version())
             for other in others
         )
-        # What only this folder had is gone with it.
+        # What only this folder knew is gone with it: lines that no other has, and removals that no other was told of.
         if not known or one.disk.base != one.disk.file or one.document.seen_write != one.disk.write:
+            elsewhere = {line for other in others for line in (*other.disk.file, *other.document.lines())}
             for line in one.touched[at] & self.truth.keys():
-                self.truth[line].either = True
+                self.truth[line].may_return = True
+                self.truth[line].may_be_lost |= line not in elsewhere
         one.disk = one.backups[at]
         del one.backups[at + 1 :], one.touched[at + 1 :]
         one.open()
+        # A line that no pass had told the document of is new again: no instance can tell it from one that is added now.
+        for line in set(one.disk.file) - set(one.document.lines()):
+            self.truth.get(line, Truth()).may_return = True
 
     def come_back_old(self, one: Instance) -> None:
         """All know everything and drop their history; then one is restored from before that, and edited."""
@@ -290,7 +295,7 @@ class World:
         which = self.random.randrange(3)
         one.blind = True
         for line in set(one.disk.base or ()) - set(one.disk.file) if which != 1 else ():
-            self.truth.get(line, Truth()).either = True  # removed, and nothing knows of it any more
+            self.truth.get(line, Truth()).may_return = True  # removed, and nothing knows of it any more
         one.disk = replace(
             one.disk,
             base=one.disk.base if which == 1 else None,
@@ -330,26 +335,27 @@ class World:
         counts = Counter(next(iter(files)))
         for line, truth in self.truth.items():
             found = counts[line]
-            either = truth.either or truth.copies > 1
             if found > truth.copies:
                 return f"{line!r} is there {found} times"
-            if not found and not truth.removed and not either:
+            if not found and not truth.removed and not truth.may_be_lost:
                 return f"{line!r} is lost"
-            if found and truth.removed and not (either or truth.twice or line in self.told_back):
+            # Of a line that a person copied, one may be removed; what the merge report lists, a person knows.
+            excused = truth.may_return or truth.copies > 1 or line in self.told_back
+            if found and truth.removed and not excused:
                 return f"{line!r} was removed and is back"
         return ""
 
 
 def written(disk: Disk, lines: tuple[str, ...]) -> Disk:
-    """The file, and then its sidecar, with what a person removed of what Holdfast wrote."""
-    removed = [line for line in disk.base or () if key_of(line) in disk.ours and line not in lines]
+    """The file, and then its sidecar, with what a person removed."""
+    removed = [line for line in disk.base or () if is_telling(line) and line not in lines]
     return replace(
         disk,
         file=lines,
         base=lines,
         write=disk.write + 1,
         ours=disk.ours - {key_of(line) for line in removed},
-        gone=disk.gone | {(entry_hash(line), disk.write + 1) for line in removed},
+        gone=disk.gone | {(removal_mark(line), disk.write + 1) for line in removed},
     )
 
 

@@ -24,10 +24,8 @@ from typing import Any
 
 import holdfast
 from holdfast.app.mail.agent_post import AgentPost
-from holdfast.app.mail.mail_job import FILE as MAIL_FILE
 from holdfast.app.mail.profile_job import renew_profile
 from holdfast.errors import HoldfastError
-from holdfast.host.private_files import write_atomically
 from holdfast.host.sqlite import open_to_read
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.records.encodings import AgentId
@@ -84,7 +82,8 @@ async def intake(home: AgentHome, _to: str, name: str) -> None:
         assert isinstance(box, RelayMailbox)
 
         async def has_ended() -> bool:
-            return _is_drained(box) and all(done for body, done in await _mail_in(hf) if body == name)
+            ended = [done for body, done in await _mail_in(hf) if body == name]
+            return _is_drained(box) and bool(ended) and all(ended)
 
         await wait_until(has_ended, timeout_s=NEVER_S)
 
@@ -92,7 +91,7 @@ async def intake(home: AgentHome, _to: str, name: str) -> None:
 def _is_drained(box: RelayMailbox) -> bool:
     boxes = list(box._boxes.values())
     heard = [one for one in boxes if one.token and one.after >= one.check.last and not one.unacked and not one.owed]
-    return bool(boxes) and len(heard) == len(boxes) and box._arrived.empty()
+    return bool(boxes) and len(heard) == len(boxes) and box._arrived.empty() and not box._senders._wanted
 
 
 async def _mail_in(hf: holdfast.Holdfast) -> list[tuple[Any, bool]]:
@@ -123,9 +122,6 @@ class Stage:
         asyncio.run(send(self.home, self.address, "first"))
         asyncio.run(self.write(0, "first"))
         asyncio.run(intake(self.home, "", "first"))
-        # A day after a restore held mail is no longer asked for at every start.
-        state = {"incarnation": json.loads((self.home.instance / MAIL_FILE).read_bytes())["incarnation"], "since": 0}
-        write_atomically(self.home.instance / MAIL_FILE, json.dumps(state).encode())
         shutil.copytree(self.root, self._base)
 
     @property

@@ -151,7 +151,8 @@ class Talk:
             page, _ = await channel.take(self.ada.id, login.token, after=0, wait_s=0)
             numbers = tuple(one.seq for one in page.items)
             self.answers.receiving = True
-            ack = Ack(received=numbers, mark=MARK, contacts=(self.bob.id,))
+            entries = tuple((one.seq, one.id.hex()) for one in page.items)
+            ack = Ack(received=entries, mark=MARK, contacts=(self.bob.id,))
             await channel.acknowledge(self.ada.id, login.token, ack)
             self.answers.received = set(numbers)
 

@@ -46,7 +46,10 @@ async def send(run: holdfast.Run, lane: str, to: list[str], first: int, begin_ns
 @holdfast.on_mail
 async def handle(run: holdfast.Run, letter: Letter) -> None:
     body: Any = letter.body  # Any: ours, see `send`
-    EVENTS.add("handled", a=ME, m=body["m"], k=letter.key, by=letter.sender, th=letter.thread, id=run.task_id)
+    info = {"missing": list(letter.missing)} if letter.missing else {}
+    EVENTS.add(
+        "handled", a=ME, m=body["m"], k=letter.key, by=letter.sender, th=letter.thread, id=run.task_id, info=info
+    )
     if SERVICE_URL:
         await run.call(leave_effect, name=body["m"])
 
@@ -70,9 +73,11 @@ async def _noted_take(self: Intake, deliveries: Sequence[Delivery]) -> None:
     await _take(self, deliveries)
 
 
-async def _noted_letter(self: Intake, delivery: Delivery, letter: Letter) -> None:
-    await _commit_letter(self, delivery, letter)
-    EVENTS.add("committed", a=ME, k=letter.key, by=letter.sender)
+async def _noted_letter(self: Intake, delivery: Delivery, letter: Letter) -> str:
+    fault = await _commit_letter(self, delivery, letter)
+    if not fault:
+        EVENTS.add("committed", a=ME, k=letter.key, by=letter.sender)
+    return fault
 
 
 async def _noted_note(self: Intake, note: DeliveryNote) -> None:

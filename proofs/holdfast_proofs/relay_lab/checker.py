@@ -5,7 +5,9 @@
     false delivered   a delivery note was accepted before the recipient's journal had the message
     unfinished        a task wanted to send it, and the step never ended
     reruns            a worker died in a handler, and its task began again; a figure, as its steps count once
-    misordered        handled after a later message of the same sender, recipient and thread: a figure, not red
+    misordered        handled after a later message of the same sender, recipient and thread. The wait for a message
+                      has an end, and the later one then says that one is missing: a figure
+    out of order      the same, and no later message had said so
 
 Where machines of agents were lost, the journal that was there at the end is read too. A message that is not in it is
 lost, whatever its handler had said before; and each message must have had one effect at the service of the handlers.
@@ -57,6 +59,7 @@ class Verdict:
     effects_missing: list[str] = field(default_factory=list[str])
     machines_lost: int = 0
     misordered: int = 0
+    out_of_order: list[str] = field(default_factory=list[str])
     reruns: int = 0
     kills: int = 0
     cuts: int = 0
@@ -69,6 +72,7 @@ class Verdict:
             "handled twice": self.duplicated,
             "reported as delivered, and not committed": self.false_delivered,
             "never stored by two relays": self.unfinished,
+            "handled after a later one that did not say that one is missing": self.out_of_order,
             "with two effects": self.effects_twice,
             "without an effect": self.effects_missing,
         }
@@ -89,6 +93,7 @@ class Verdict:
             "effects_missing": len(self.effects_missing),
             "machines_lost": self.machines_lost,
             "misordered": self.misordered,
+            "out_of_order": len(self.out_of_order),
             "reruns": self.reruns,
             "kills": self.kills,
             "cuts": self.cuts,
@@ -131,6 +136,7 @@ class Checker:
         self._by_key: dict[tuple[str, str], str] = {}  # id of the sender, key: the message's name
         self._committed: dict[tuple[str, str], int] = {}
         self._newest: dict[tuple[str, str, str], int] = {}
+        self._gaps: dict[tuple[str, str, str], int] = {}  # the newest one that said that one is missing
         self._faults: list[tuple[str, int]] = []  # what happened to a relay, and when
         self._audited: set[str] = set()  # ids
         self._kept: set[str] = set()  # tasks
@@ -193,8 +199,13 @@ class Checker:
         message.handled = message.handled or event.t
         if message.thread and len(message.tasks) == 1:
             line = (message.sender, event.a, message.thread)
-            self._found.misordered += message.number < self._newest.get(line, 0)
+            if message.number < self._newest.get(line, 0):
+                self._found.misordered += 1
+                if message.number > self._gaps.get(line, 0):
+                    self._found.out_of_order.append(message.m)
             self._newest[line] = max(message.number, self._newest.get(line, 0))
+            if event.info.get("missing"):
+                self._gaps[line] = max(message.number, self._gaps.get(line, 0))
 
     def _delivered(self, event: Event) -> None:
         name = (self._names[event.a], event.k)

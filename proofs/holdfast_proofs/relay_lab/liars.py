@@ -2,7 +2,7 @@
 
 The lies are those of lying_relay.py. Red: a message that is lost, handled twice or falsely reported as delivered; an
 older profile that an agent takes for the newest; a lie about mail without a proof file that the second program
-(`python -m holdfast_proofs.relay_proof FILE`) verifies. With `--honest` no relay lies: then there must be no proof.
+(`python -m holdfast_proofs.relay_proof FILE`) verifies. In the run `honest` no relay lies: then there must be no proof.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from holdfast_proofs.relay_lab.proxy import Faults
 from holdfast_proofs.relay_lab.site import LabAgent, Site, site
 from holdfast_proofs.runner import Proof, Result, at_least_one
 
+HONEST = "honest"
 PROFILE = "old-profile"
 PACE = 10.0  # messages a second
 PATIENCE_S = 60.0
@@ -122,34 +123,32 @@ def verified_proofs(found: Site) -> tuple[list[str], list[str]]:
 
 
 def prove_one(root: Path, lie: str, *, messages: int, agents: int, seed: int) -> tuple[list[str], dict[str, object]]:
-    """Findings and figures of one lie; an empty one is the truth."""
+    """Findings and figures of one lie, or of honest relays."""
     root.mkdir(mode=0o700)
-    liar = ("-m", "holdfast_proofs.relay_lab.lying_relay", lie) if lie else ()
+    liar = () if lie == HONEST else ("-m", "holdfast_proofs.relay_lab.lying_relay", lie)
     with site(root, relays=3, seed=seed, liar=liar) as found:
         asyncio.run(_run(found, messages=messages, agents=agents, seed=seed))
         rollbacks = asyncio.run(find_rollbacks(found)) if lie == PROFILE else []
         good, bad = verified_proofs(found)
     verdict = Live(root / "events.jsonl").verdict()
     findings = [*verdict.findings, *rollbacks, *(f"a proof file that proves nothing: {one}" for one in bad)]
-    provable = bool(lie) and lie != PROFILE
+    provable = lie not in (HONEST, PROFILE)
     if provable and not good:
         findings.append("no proof of the lie was kept")
     if not provable and good:
         findings.append(f"a proof against a relay that did not contradict itself: {good[0]}")
     figures = {**verdict.to_json(), "rollbacks": len(rollbacks), "proofs": len(good), "first_proof": good[:1]}
-    return [f"{lie or 'honest'}: {one}" for one in findings], figures
+    return [f"{lie}: {one}" for one in findings], figures
 
 
 def _prove(given: argparse.Namespace) -> Result:
     root = Path(tempfile.mkdtemp(prefix="holdfast-relay-liars-", dir=given.folder))
     findings: list[str] = []
     figures: dict[str, dict[str, object]] = {}
-    for lie in given.lies or ("", *LIES):
-        found, figures[lie or "honest"] = prove_one(
-            root / (lie or "honest"), lie, messages=given.messages, agents=given.agents, seed=given.seed
-        )
+    for lie in given.lies or (HONEST, *LIES):
+        found, figures[lie] = prove_one(root / lie, lie, messages=given.messages, agents=given.agents, seed=given.seed)
         findings += found
-        print(f"{lie or 'honest'}: {len(found)} findings, {figures[lie or 'honest']['proofs']} proofs", file=sys.stderr)
+        print(f"{lie}: {len(found)} findings, {figures[lie]['proofs']} proofs", file=sys.stderr)
     if findings or given.keep:
         print(f"events, journals and logs are kept in {root}", file=sys.stderr)
     else:
@@ -168,7 +167,7 @@ def _prove(given: argparse.Namespace) -> Result:
 
 def _options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("lies", nargs="*", metavar="LIE", help=f"only these: {', '.join(LIES)} (and a run without a lie)")
+    add("lies", nargs="*", metavar="LIE", help=f"only these: {', '.join((HONEST, *LIES))} (all)")
     add("--messages", type=at_least_one, default=600, help="for each lie (600)")
     add("--agents", type=int, default=4, help="(4)")
     add("--seed", type=int, default=0, help="of the load (0)")

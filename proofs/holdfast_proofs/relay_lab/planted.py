@@ -15,12 +15,12 @@ from itertools import count
 
 import msgspec
 
-from holdfast.app.mail import mail_job
 from holdfast.app.mail.intake import Intake
 from holdfast.core.ids import EffectKey
 from holdfast.core.mail import Delivery, Letter
 from holdfast.host.sqlite import Db
 from holdfast.identity.records.encodings import AgentId
+from holdfast.relay.client.mailbox import RelayMailbox
 from holdfast.relay.protocol.calls import StoredItem
 from holdfast.relay.server import mail
 
@@ -35,9 +35,9 @@ def plant(fault: str) -> None:
             _commit_letter = Intake._commit_letter
             copies = count(1)
 
-            async def each_copy(self: Intake, delivery: Delivery, letter: Letter) -> None:
+            async def each_copy(self: Intake, delivery: Delivery, letter: Letter) -> str:
                 other = EffectKey(f"{next(copies):032x}")
-                await _commit_letter(self, delivery, msgspec.structs.replace(letter, key=other))
+                return await _commit_letter(self, delivery, msgspec.structs.replace(letter, key=other))
 
             Intake._commit_letter = each_copy
         case "note-first":
@@ -54,15 +54,15 @@ def plant(fault: str) -> None:
 
             Intake.take = note_first
         case "no-rewind":
-            mail_job.is_rewind_due = _never_due
+            RelayMailbox.rewind = _no_rewind
         case "" | "forgetful-relays":
             pass
         case _:
             raise SystemExit(f"no fault is called {fault}")
 
 
-def _never_due(*_given: object, **_more: object) -> bool:
-    return False
+async def _no_rewind(*_given: object, **_more: object) -> None:
+    """Asks no relay."""
 
 
 def _forgetting(put_mail: Callable[..., list[StoredItem]]) -> Callable[..., list[StoredItem]]:

@@ -1,6 +1,7 @@
 """An agent's machine is lost while others write to it; it comes back from paper and an old backup, and reads its mail.
 
-    rounds    backup; more mail; the machine is killed and deleted; `holdfast recover` elsewhere, while mail still comes
+    rounds    backup; an hour passes on every clock, and mail of an hour comes; the machine is killed and deleted;
+              `holdfast recover` elsewhere, while mail still comes
     drain     many messages wait at the relays when the agent comes back: how long until its journal has them
     relays    all relays are lost for good with mail that waits there; new ones are named
 
@@ -47,12 +48,16 @@ from holdfast_proofs.relay_lab.live import Live
 from holdfast_proofs.relay_lab.site import LabAgent, Site, now_ns, site
 from holdfast_proofs.runner import Proof, Result, at_least_one
 from holdfast_proofs.support.relays import RelayProcess
+from holdfast_proofs.support.shifted_clock import shift_clock
 
 WATCH_S = 1.0  # held mail is given up as soon as a verified backup and twice this time allow it
 SENDERS = 2
 EVERY_S = 0.25  # between two messages of one sender
 CHUNK = 4
+HOUR_S = 3_600  # between the backup and the loss, on the clocks of relays, agents and this process
+THREADS = 20  # of the messages that wait
 BATCH = 32
+BETWEEN = 200  # messages in that hour, beside the traffic
 COMMAND_S = 300.0
 PATIENCE_S = 120.0
 PLANTED_PATIENCE_S = 15.0  # what is lost does not come
@@ -73,6 +78,8 @@ class Stage:
     victim: LabAgent = field(default_factory=lambda: LabAgent("v", Path()))
     sent: int = 0  # to the victim
     chunks: int = 0
+    filled: int = 0
+    hours: int = 0
     machines: int = 0
     recover_s: list[float] = field(default_factory=list[float])
     published_s: float = 0.0  # that the drain waited for the profile
@@ -110,7 +117,7 @@ class Stage:
         more = ("--words-fd", str(reader)) if typed else ()
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "holdfast", *words, "--home", str(agent.folder), *more),
+                *(*agent.program, *words, "--home", str(agent.folder), *more),
                 env={**os.environ, "HOME": str(agent.root)},
                 cwd=agent.root,
                 stdin=subprocess.DEVNULL,
@@ -152,16 +159,37 @@ class Stage:
             finally:
                 over.set()
 
-    async def round(self, number: int) -> None:
+    async def round(self, number: int, between: int) -> None:
         self.site.events.add("phase", by=f"round {number}")
         async with self.traffic():
             await asyncio.sleep(1.0)
             await self.command(self.victim, "backup", "now")
-            await asyncio.sleep(2.0 + number % 3)  # mail that the backup does not have
+            await self.age()
+            await self._until_found()
+            await self._fill(between)
+            await asyncio.sleep(2.0 + number % 3)  # some of it is handled, some waits; the backup has none of it
             await self.lose()
             await self.recover()
             await asyncio.sleep(1.0)
         await self.until_handled()
+
+    async def age(self) -> None:
+        """An hour passes: certificates end, and to every clock the backup is an hour old."""
+        self.hours += 1
+        shift_clock(HOUR_S)
+        agents = [*self.senders, self.victim]
+        for one in agents:
+            one.stop()
+        for one in agents:
+            await asyncio.to_thread(one.wait_end)
+        for relay in self.site.relays:
+            await asyncio.to_thread(relay.stop)
+            relay.program = ("-m", "holdfast_proofs.support.shifted_clock", str(self.hours * HOUR_S))
+            await asyncio.to_thread(relay.start)
+        for one in agents:
+            one.ahead_s = self.hours * HOUR_S
+            self.serve(one)
+        self.site.events.add("hour")
 
     async def lose(self) -> None:
         old = self.victim
@@ -174,7 +202,7 @@ class Stage:
         self.machines += 1
         old, root = self.victim, self.site.root / f"machine-{self.machines}"
         root.mkdir(mode=0o700)
-        new = self.victim = LabAgent("v", root, old.id, old.words)
+        new = self.victim = LabAgent("v", root, old.id, old.words, old.ahead_s)
         self.site.agents[self.site.agents.index(old)] = new
         began = time.monotonic()
         options = {
@@ -256,13 +284,22 @@ class Stage:
         assert key is not None
         crt = await mail.post.instance.certificate()
         channels = [RelayChannel(one, Sodium()) for one in peer.relays]
-        for first in range(0, count, BATCH):
+        begin, end = self.filled, self.filled + count
+        self.filled = end
+        for first in range(begin, end, BATCH):
             lot: list[bytes] = []
-            for n in range(first, min(first + BATCH, count)):
-                raw = (n + 1).to_bytes(16, "big")
-                name, text = f"{sender.name} drain {n}", effect_key_from_bytes(raw)
-                inner = Inner(key=raw, body=msgspec.json.encode({"m": name, "n": n}), at_ms=int(time.time() * 1e3))
-                self.site.events.add("send", a=sender.name, m=name, by=self.victim.id)
+            for n in range(first, min(first + BATCH, end)):
+                raw, thread, number = _key(n), f"w{n % THREADS}", n // THREADS + 1
+                name, text = f"{sender.name} {thread} {number}", effect_key_from_bytes(raw)
+                inner = Inner(
+                    key=raw,
+                    body=msgspec.json.encode({"m": name, "n": number}),
+                    at_ms=int(time.time() * 1e3),
+                    thread=thread,
+                    number=number,
+                    after=(_key(n - THREADS),) if n >= THREADS else (),
+                )
+                self.site.events.add("send", a=sender.name, m=name, by=self.victim.id, th=thread, n=number)
                 lot.append(
                     seal_envelope(
                         inner,
@@ -275,7 +312,7 @@ class Stage:
                     )
                 )
                 self.site.events.add("stored", a=sender.name, m=name, k=text)
-            at = first // BATCH
+            at = (first - begin) // BATCH
             for channel in (channels[at % len(channels)], channels[(at + 1) % len(channels)]):
                 answer, _ = await channel.submit(peer.id, lot)
                 assert all(one.seq for one in answer.items), answer.items[0]
@@ -296,6 +333,10 @@ class Stage:
         for line in log.read_text().splitlines() if log.exists() else ():
             body = json.loads(line)["body"]
             self.site.events.add("effect", m=body["m"])
+
+
+def _key(number: int) -> bytes:
+    return (number + 1).to_bytes(16, "big")
 
 
 async def lose_relays(found: Site, service: str, live: Live) -> None:
@@ -347,7 +388,14 @@ async def _until(done: Callable[[], bool]) -> None:
 
 
 async def run_restores(
-    found: Site, *, rounds: int, waiting: int, relays_lost: bool, plant: str = "", tell: bool = True
+    found: Site,
+    *,
+    rounds: int,
+    waiting: int,
+    relays_lost: bool,
+    between: int = BETWEEN,
+    plant: str = "",
+    tell: bool = True,
 ) -> tuple[Verdict, Stage]:
     log = found.root / "effects.jsonl"
     async with AsyncExitStack() as stack:
@@ -356,7 +404,7 @@ async def run_restores(
         stage = Stage(found, live, far.url, plant)
         await stage.prepare()
         for number in range(1, rounds + 1):
-            await stage.round(number)
+            await stage.round(number, between)
             if tell:
                 count = f"{stage.sent} messages, recovered in {stage.recover_s[-1]} s"
                 print(f"round {number}: {count}", file=sys.stderr, flush=True)
@@ -372,7 +420,12 @@ def _prove(given: argparse.Namespace) -> Result:
     root = Path(tempfile.mkdtemp(prefix="holdfast-relay-restores-", dir=given.folder))
     with site(root, relays=3, seed=given.seed, limits=LIMITS) as found:
         work = run_restores(
-            found, rounds=given.rounds, waiting=given.waiting, relays_lost=not given.keep_relays, plant=given.plant
+            found,
+            rounds=given.rounds,
+            waiting=given.waiting,
+            relays_lost=not given.keep_relays,
+            between=given.between,
+            plant=given.plant,
         )
         verdict, stage = asyncio.run(work)
     figures = {**verdict.to_json(), "recover_s": stage.recover_s, "drain": stage.figures}
@@ -380,7 +433,7 @@ def _prove(given: argparse.Namespace) -> Result:
         print(f"events, journals and logs are kept in {root}", file=sys.stderr)
     else:
         shutil.rmtree(root)
-    again = f"--rounds {given.rounds} --waiting {given.waiting} --seed {given.seed}"
+    again = f"--rounds {given.rounds} --between {given.between} --waiting {given.waiting} --seed {given.seed}"
     drained = ""
     if stage.figures:
         seconds = stage.figures["drained_after_start_s"]
@@ -388,6 +441,7 @@ def _prove(given: argparse.Namespace) -> Result:
             f"; {given.waiting} waiting mails in the journal {seconds} s after the start (asked {DRAIN_ASKED_S:g})"
         )
     counts = f"lost {len(verdict.lost)}, effects twice {len(verdict.effects_twice)}"
+    counts = f"{counts}, misordered {verdict.misordered}"
     summary = f"{verdict.messages} messages, {verdict.machines_lost} machines lost; {counts}{drained}"
     return Result(green=not verdict.findings, figures=figures, findings=verdict.findings, again=again, summary=summary)
 
@@ -396,6 +450,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--rounds", type=at_least_one, default=50, help="machines lost and agents recovered (50)")
     add("--waiting", type=int, default=10_000, help="messages that wait when the agent comes back; 0: no drain (10000)")
+    add("--between", type=int, default=BETWEEN, help=f"messages between a backup and the loss ({BETWEEN})")
     add("--keep-relays", action="store_true", help="do not lose all relays at the end")
     add("--plant", choices=("", "no-rewind"), default="", help="plant this fault: the run must be red")
     add("--seed", type=int, default=0, help="of the proxy (0)")

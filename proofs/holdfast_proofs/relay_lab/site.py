@@ -49,6 +49,7 @@ class LabAgent:
     root: Path
     id: str = ""
     words: str = ""
+    ahead_s: int = 0  # of its clock
     worker: subprocess.Popen[bytes] | None = None
 
     @property
@@ -58,6 +59,12 @@ class LabAgent:
     @property
     def home(self) -> AgentHome:
         return load_home(self.folder)
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """`holdfast`, with the agent's clock."""
+        module = ("holdfast_proofs.support.shifted_clock", str(self.ahead_s)) if self.ahead_s else ("holdfast",)
+        return (sys.executable, "-P", "-m", *module)
 
     async def make(self, witnesses: Sequence[WitnessAddress]) -> None:
         """Where the witnesses are relays, they are in its first profile."""
@@ -109,10 +116,10 @@ class LabAgent:
     def start(self, *, events: Path, more: Mapping[str, str]) -> None:
         """`more`: environment of the app."""
         driver = os.getpid()
-        words = ["-P", "-m", "holdfast", "worker", APP, "--home", str(self.folder), "--concurrency", CONCURRENCY]
+        words = ["worker", APP, "--home", str(self.folder), "--concurrency", CONCURRENCY]
         with (self.root / "worker.log").open("ab") as output:
             self.worker = subprocess.Popen(
-                [sys.executable, *words],
+                [*self.program, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

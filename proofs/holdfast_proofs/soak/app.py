@@ -7,6 +7,7 @@ or a person's decision, waits after a doubt; a default of `call.http` would be 5
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import holdfast
@@ -38,19 +39,23 @@ async def soak(run: holdfast.Run, urls: dict[str, str], number: int, steps: int)
     return steps
 
 
-def _tool(name: ClassName, effect: Effect, function: Function) -> Tool[..., Any]:
-    made = holdfast.tool(effect=effect, name=name, timeout_s=TIMEOUT_S, http_only=True)(function)
-    if name == "queryable":
-        made.find(find)
+def make_tools(wrapped: Callable[[Function], Function] = lambda function: function) -> dict[ClassName, Tool[..., Any]]:
+    """One of each class."""
+    declared: dict[ClassName, tuple[Effect, Function]] = {
+        "keyed": (KEYED, post),
+        "transactional": (holdfast.Transactional(), apply_to(TABLE)),
+        "queryable": (holdfast.Queryable(max_delay_s=DELAY_S), post),
+        "fenced": (holdfast.Fenced(), put_one),
+        "idempotent": (holdfast.Idempotent(), put_own),
+        "unrepeatable": (holdfast.Unrepeatable(max_delay_s=DELAY_S), post),
+    }
+    made: dict[ClassName, Tool[..., Any]] = {
+        name: holdfast.tool(effect=effect, name=name, timeout_s=TIMEOUT_S, http_only=True)(wrapped(function))
+        for name, (effect, function) in declared.items()
+    }
+    made["queryable"].find(find)
     return made
 
 
-TOOLS: dict[ClassName, Tool[..., Any]] = {
-    "keyed": _tool("keyed", KEYED, post),
-    "transactional": _tool("transactional", holdfast.Transactional(), apply_to(TABLE)),
-    "queryable": _tool("queryable", holdfast.Queryable(max_delay_s=DELAY_S), post),
-    "fenced": _tool("fenced", holdfast.Fenced(), put_one),
-    "idempotent": _tool("idempotent", holdfast.Idempotent(), put_own),
-    "unrepeatable": _tool("unrepeatable", holdfast.Unrepeatable(max_delay_s=DELAY_S), post),
-}
+TOOLS = make_tools()
 app = holdfast.App([soak], tools=TOOLS.values())

@@ -39,6 +39,7 @@ class RelayProcess:
             self.folder.mkdir(mode=0o700)
             (self.folder / "relay.toml").write_text(
                 "registrations_an_hour = 1000\nmails_per_s = 10000\nmails_of_agent_per_s = 10000\n"
+                "connections_of_address = 4000\n"
             )
         listen = f"127.0.0.1:{self.port}" if self.address else "127.0.0.1:0"
         words = [*self.program, "--folder", str(self.folder), "--listen", listen, "--json", *self.options]

@@ -1,4 +1,5 @@
-"""`python -m holdfast_proofs.support.shifted_clock SECONDS ...`: `holdfast relay serve ...` with a wrong clock."""
+"""`python -m holdfast_proofs.support.shifted_clock SECONDS WORDS`: `holdfast WORDS` with a wrong clock; options without
+a command are those of `relay serve`."""
 
 from __future__ import annotations
 
@@ -17,4 +18,5 @@ if __name__ == "__main__":
     shift_clock(int(sys.argv[1]))
     from holdfast.cli.main import main  # defaults that name time.time must name the changed one
 
-    sys.exit(main(["relay", "serve", *sys.argv[2:]]))
+    words = sys.argv[2:]
+    sys.exit(main(["relay", "serve", *words] if words[0].startswith("--") else words))

@@ -166,6 +166,11 @@ def _server() -> socket.socket:
     return here
 
 
+def begin_again() -> None:
+    """The next command starts another server: the one of now is gone, or is in a network that is removed."""
+    _server.cache_clear()
+
+
 def _close(here: socket.socket, server: subprocess.Popen[bytes]) -> None:
     here.close()
     server.wait()

@@ -32,6 +32,7 @@ from holdfast.errors import BadSettings, HoldfastError
 from holdfast.host.private_files import ensure_private_folder, open_private, read_private, write_atomically
 from holdfast.identity.lease.arbiter import FolderArbiter
 from holdfast.identity.lease.arbiter_state import Contender
+from holdfast.identity.lease.enrolment import own_role
 from holdfast.identity.lease.instance import WaitReason
 from holdfast.identity.lease.lease_holder import InstanceFile, LeaseHeld, LeaseHolder, LeaseNotHeld
 from holdfast.identity.log.log_state import KeyLog
@@ -206,6 +207,7 @@ class AgentLease:
                 raise_incarnation=self._raise,
                 state_root=self._state_root,
                 reread=lambda: self._reread(speaker),
+                role=lambda: own_role(self._home.folder, self._home.instance, clock=self._clock, port=Sodium()),
             )
         return self._holder
 

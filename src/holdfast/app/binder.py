@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 KEYS = "keys.json"
+LOG = "kel.jsonl"  # identity.own_log.LOG, whose room is loaded only where there is one
 SCRATCH = "scratch"
 LOOK_S = 0.05
 TELL_AGAIN_S = 10.0
@@ -184,7 +186,11 @@ async def acting(
 ) -> AsyncGenerator[AgentLease | None]:
     """The agent's lease, held, while the block runs; None if the folder has no arbiter, or the journal is the arbiter.
     Raises AgentElsewhere or AgentQuarantined after two lease times without it, unless it is patient; BadSettings where
-    the journal cannot be the arbiter; RescuedCopy."""
+    the journal cannot be the arbiter; RescuedCopy; IsStandby, NotEnrolled."""
+    if os.path.lexists(address.folder / LOG):
+        from holdfast.app.instances.standing import wait_enrolled  # the rooms of keys: only where they are used
+
+        await wait_enrolled(address, clock=clock, notices=notices, log=log, patient=patient)
     check_not_moved(address.instance)
     check_not_rescued(address.folder)
     home = peek_home(address.folder)

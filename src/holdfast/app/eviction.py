@@ -40,10 +40,13 @@ from holdfast.host.log import Log as Events
 from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
 from holdfast.identity.files.own_log import find_own_log, find_pending
 from holdfast.identity.files.public_file import find_relays
+from holdfast.identity.files.roster_file import ROSTER, join_roster
+from holdfast.identity.lease.enrolment import find_enrolment
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.encodings import AgentId, Digest, key_bytes
 from holdfast.identity.records.records import parse_record
+from holdfast.identity.statements.roster import RosterView, join_rosters
 from holdfast.identity.vault.keyset import get_op
 from holdfast.identity.vault.vault import open_vault
 from holdfast.identity.witness.observe import ForeignRecord, find_foreign_records, merge_copies
@@ -76,7 +79,7 @@ def check_speaks(home: AgentHome, *, port: Signatures | None = None) -> Looked:
     if known is None:
         return Looked()
     reached = open_witnesses((*home.witnesses, *find_relays(home)), port=port)
-    sources, silent = asyncio.run(_copies(home, known.id, reached))
+    sources, silent, rosters = asyncio.run(_copies(home, known.id, reached))
     pending = find_pending(home.folder)
     own = find_own_log(home.folder, port) or known
     named = (key for entry in own.entries() for keys in entry.needs for key in keys.members)
@@ -84,8 +87,10 @@ def check_speaks(home: AgentHome, *, port: Signatures | None = None) -> Looked:
     seen = merge_copies(own, tuple(sources.values()), id=own.id, port=port, asked=asked) or own
     mine = () if pending is None else (pending.digest,)
     strange = [one for one in find_foreign_records(own, seen, mine) if one.stands]
-    if strange and not _holds(home, seen):
+    if strange and (not _holds(home, seen) or _is_left_out(home, join_rosters(rosters, seen, port=port))):
         raise KeysReplaced(_text(own, seen, strange, sources), hint=HINT)
+    if rosters:
+        join_roster(home.folder, rosters, own, port)  # the next look at the roster knows it (instances/standing.py)
     for where, copy in sources.items():  # a second recovery at the same position: final too, though it does not stand
         if not strange:
             check_not_replaced(own, copy, where=where, port=port, pending=mine)
@@ -159,8 +164,11 @@ def _tell_unheard(looked: Looked, before: bool, log: Events) -> bool:
     return unheard
 
 
-async def _copies(home: AgentHome, id: AgentId, reached: OpenWitnesses) -> tuple[dict[str, LogCopy], dict[str, str]]:
-    """The log of each source, by its name; and those that do not answer, with the reason."""
+async def _copies(
+    home: AgentHome, id: AgentId, reached: OpenWitnesses
+) -> tuple[dict[str, LogCopy], dict[str, str], list[bytes]]:
+    """The log of each source, by its name; those that do not answer, with the reason; and rosters beside places."""
+    rosters: list[bytes] = []
     copies, unheard = await fetch_copies(id, reached.by_key)
     found = {f"witness {reached.addresses[key]}": copy for key, copy in copies.items()}
     silent = {f"witness {reached.addresses[key]}": why for key, why in unheard.items()}
@@ -172,10 +180,21 @@ async def _copies(home: AgentHome, id: AgentId, reached: OpenWitnesses) -> tuple
     for place in places:
         if place.kind is PlaceKind.FOLDER:
             try:
-                found[f"place {place.name}"] = log_in_companions(read_folder(place.own, rescue=True))
+                files = read_folder(place.own, rescue=True)
+                found[f"place {place.name}"] = log_in_companions(files)
+                rosters += files.get(ROSTER, b"").splitlines()
             except (HoldfastError, OSError) as error:
                 silent[f"place {place.name}"] = str(error)
-    return found, silent
+    return found, silent, rosters
+
+
+def _is_left_out(home: AgentHome, view: RosterView) -> bool:
+    """Whether another instance was promoted with the keys that are here too (both use one vault), by its roster."""
+    key = find_enrolment(home.instance, id=view.versions[0].record.id, clock=SystemClock()) if view else None
+    if key is None:
+        return False
+    with key:
+        return view.find(key.public) is None
 
 
 def _holds(home: AgentHome, seen: KeyLog) -> bool:

@@ -25,7 +25,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from holdfast.app.binder import acting, memory_beside, open_as, open_secrets, scratch_root, watched_files, watching
+from holdfast.app.binder import LOG, acting, memory_beside, open_as, open_secrets, scratch_root, watched_files, watching
 from holdfast.app.declared import build_of, check_tools, check_windows
 from holdfast.app.handoff import kept_handoff
 from holdfast.app.loading import App, load_app
@@ -55,6 +55,7 @@ from holdfast.runtime.session.deadman import DeadMan, DeadManShare, SharedDeadMa
 
 JOBS_AFTER_S = 20.0
 MAIL_JOB, MAIL_AFTER_S = "holdfast.app.mail.mail_job:keep_mail", 0.5
+MERGE_JOB, MERGE_AFTER_S = "holdfast.app.instances.merge_job:keep_merged", 2.0
 CLOSE_S = 10.0  # beyond the calls' grace: for writing what they returned and closing the journal
 
 
@@ -157,7 +158,7 @@ def parse_order(text: str) -> Order:
 
 
 EXIT_DEFECT = 1
-LOG = "kel.jsonl"  # identity.own_log.LOG, whose room is loaded only where there is one
+ROSTER = "instances.jsonl"  # identity.files.roster_file.ROSTER, whose room is loaded only where there is one
 
 
 def main(text: str) -> int:
@@ -260,9 +261,10 @@ async def open_agent(agent: Agent) -> AsyncGenerator[Opened]:
 
         await check_at_start(address, notices=notices, log=log)
     async with AsyncExitStack() as stack:
-        lease = await stack.enter_async_context(
-            acting(address, clock=clock, entropy=entropy, notices=notices, log=log, patient=True)
-        )
+        async with merging_meanwhile(address, log):
+            lease = await stack.enter_async_context(
+                acting(address, clock=clock, entropy=entropy, notices=notices, log=log, patient=True)
+            )
         async with nullcontext() if beside is None else beside.opening:
             journal, keys = await open_as(
                 lease,
@@ -314,6 +316,18 @@ async def open_agent(agent: Agent) -> AsyncGenerator[Opened]:
         yield Opened(engine, journal, keys, post)
 
 
+@asynccontextmanager
+async def merging_meanwhile(address: JournalAddress, log: Log) -> AsyncGenerator[None]:
+    """An instance that waits for the lease keeps its memory as that of the others is."""
+    if not os.path.lexists(address.folder / ROSTER):
+        yield
+        return
+    from holdfast.app.instances.merge_job import merge_while_waiting  # the rooms of keys: where they are used
+
+    async with running_beside(merge_while_waiting(address, log)):
+        yield
+
+
 async def serve_agent(agent: Agent, opened: Opened, *, ready: Callable[[], None]) -> None:
     """Serve until the engine is stopped. Raises what ends the agent's work here."""
     address, log, build = agent.address, agent.log, agent.build
@@ -339,6 +353,9 @@ async def serve_agent(agent: Agent, opened: Opened, *, ready: Callable[[], None]
 
             evicted = stopped_when_evicted(address, engine.stop, notices=agent.notices, log=log)
             await stack.enter_async_context(evicted)
+            from holdfast.app.instances.standing import kept_enrolled
+
+            await stack.enter_async_context(kept_enrolled(address, journal, engine.stop, log=log, clock=agent.clock))
         context = JobContext(
             address=address, journal=journal, keys=opened.keys, notices=agent.notices, log=log, post=opened.post
         )
@@ -346,6 +363,8 @@ async def serve_agent(agent: Agent, opened: Opened, *, ready: Callable[[], None]
             await stack.enter_async_context(running_beside(_run_job(name, context)))
         if opened.post is not None:
             await stack.enter_async_context(running_beside(_run_job(MAIL_JOB, context, after_s=MAIL_AFTER_S)))
+        if agent.has_identity:
+            await stack.enter_async_context(running_beside(_run_job(MERGE_JOB, context, after_s=MERGE_AFTER_S)))
         ready()
         await engine.serve()
 

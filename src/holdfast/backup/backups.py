@@ -40,7 +40,7 @@ from holdfast.backup.report import MadeSnapshot, NowReport, PlaceResult, VerifyR
 from holdfast.backup.snapshot.kept import clear
 from holdfast.backup.snapshot.place_snapshots import SCRATCH, Check, PlaceSnapshots, projection_check, sealed_check
 from holdfast.backup.snapshot.staging import Staged, Subject, seal_staged, stage
-from holdfast.backup.turns import next_number, taking_snapshot
+from holdfast.backup.turns import check_backs_up, next_number, taking_snapshot
 from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.ports import KeyRing
 from holdfast.core.version import find_version
@@ -60,7 +60,6 @@ from holdfast.identity.vault.vault import Vault
 from holdfast.identity.witness.open_witnesses import fetch_copies, open_witnesses
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
-from holdfast.layout.moved import check_not_moved
 
 LOCK = "snapshot.lock"
 STAGING = "staging"
@@ -107,7 +106,7 @@ class Backups:
             return report
 
     async def _now(self, choose: Callable[[], tuple[Place, ...]], *, check: bool) -> NowReport:
-        check_not_moved(self.home.instance)
+        check_backs_up(self.home)
         chosen = choose()
         began = time.monotonic()
         beside = await self._companions()

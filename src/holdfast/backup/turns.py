@@ -15,12 +15,17 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 
+from holdfast.core.clock import SystemClock
 from holdfast.core.waiting import running_beside
-from holdfast.errors import BackupBusy, HoldfastError
+from holdfast.errors import BackupBusy, HoldfastError, IsStandby, NotEnrolled
 from holdfast.host.machine import host_id
+from holdfast.identity.lease.enrolment import own_role
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.statements.certificate import Role
 from holdfast.journal.admin import SharedState
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
+from holdfast.layout.moved import check_not_moved
 
 SNAPSHOT, DUTY, HEAD = "snapshot", "scheduled backups", "head"
 SNAPSHOT_S = 600.0  # how long others wait for a host that died in it
@@ -49,9 +54,24 @@ async def taking_snapshot(home: AgentHome) -> AsyncGenerator[None]:
             await asyncio.to_thread(shared.give_turn, SNAPSHOT, holder=_holder(home))
 
 
+def check_backs_up(home: AgentHome) -> None:
+    """Only an instance that acts backs up: two chains of heads would be a fork. Raises MovedAway, IsStandby,
+    NotEnrolled."""
+    check_not_moved(home.instance)
+    role = own_role(home.folder, home.instance, clock=SystemClock(), port=Sodium())
+    if role is None:
+        raise NotEnrolled(f"the folder {home.folder} is not in the roster of its agent: it backs up nothing")
+    if role is not Role.PRIMARY:
+        raise IsStandby(f"the folder {home.folder} is a standby of its agent: the instance that acts makes the backups")
+
+
 def take_duty(home: AgentHome) -> str:
-    """Empty where scheduled backups are this host's now; else the name of the host that makes them. While the server
-    cannot be reached every host has the duty, and tells a person that nothing is backed up."""
+    """Empty where scheduled backups are this host's now; else who makes them. While the server cannot be reached every
+    host that acts has the duty, and tells a person that nothing is backed up."""
+    try:
+        check_backs_up(home)
+    except (IsStandby, NotEnrolled):
+        return "the instance that acts"
     with contextlib.suppress(HoldfastError):
         shared = _find_shared(home)
         return "" if shared is None else _take(shared, home, DUTY, DUTY_S)

@@ -76,6 +76,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "rescue": Entry("holdfast.cli.backup.rescue", "keys that read backups without a person: add, list, revoke"),
         "journal": Entry("holdfast.cli.journal.journal", "where tasks are kept: show, move to PostgreSQL, check"),
         "migrate": Entry("holdfast.cli.recover.migrate", "move an agent to another host: export, import"),
+        "instance": Entry("holdfast.cli.agent.instance", "several instances of one agent: invite, join, list, promote"),
     },
     "prove it": {
         "level": Entry("holdfast.cli.surfaces.level", "what the agent survives, 0 to 4, and whether it is proven"),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.demo.story import Report
 
 EXIT_BROKEN = 1
-SCENES = 5
+SCENES = 6
 _WHO_CHARS = 13
 _INDENT = 10 + _WHO_CHARS + 1
 
@@ -29,9 +29,10 @@ def add_parser(commands: Commands) -> None:
         its worker with SIGKILL inside the payment; another worker resumes. Then the same with a letter that cannot
         be looked up: Holdfast asks a person. Then the machine is lost, and the agent returns from 24 words and one of
         two backups. Then two hosts share a journal in PostgreSQL, and one is cut off inside the payment: the other
-        continues. Finally mail comes for an agent whose machine is lost, and one of its three relays is lost too: it
-        returns, reads each message once, and answers. Uses only private folders and the loopback network. Exit code 1
-        if a promise broke.
+        continues. Then mail comes for an agent whose machine is lost, and one of its three relays is lost too: it
+        returns, reads each message once, and answers. Finally one of two instances of an agent is killed, and the
+        other continues with the same memory. Uses only private folders and the loopback network. Exit code 1 if a
+        promise broke.
         examples:
           holdfast demo
           holdfast demo --json
@@ -103,6 +104,9 @@ def summary(report: Report) -> list[str]:
             f"  relays lost {report.relays_lost}   messages lost {report.mail_lost}   "
             f"messages handled twice {report.mail_twice}"
         )
+    if report.instance_takeover_s is not None:
+        merged = "" if report.memory_merged is None else f"   memory merged {_yes(report.memory_merged)}"
+        lines.append(f"  from the kill of an instance to the other's step {report.instance_takeover_s:.1f} s{merged}")
     if report.report is not None:
         lines += _proven(report.report)
     lines.append("")

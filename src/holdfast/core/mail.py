@@ -13,7 +13,7 @@ the mark of the journal that was restored: all held mail with a higher mark is d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol
 
@@ -27,6 +27,11 @@ THREAD_CHARS_MAX = 200
 AFTER_MAX = 4  # messages that one message names as those before it
 TTL_S = 7 * 86_400
 TTL_S_MIN, TTL_S_MAX = 60, 30 * 86_400
+
+
+def id_in(to: str) -> str:
+    """What an address names without its hints: an id (`hf:ID?r=...` or `ID`) or a handle."""
+    return to.removeprefix("hf:").partition("?")[0]
 
 
 class MailKind(StrEnum):
@@ -60,13 +65,20 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """One envelope, wherever it came from. Exactly one of `letter`, `note` and `fault` is there."""
 
     id: str  # of the envelope
-    at: tuple[tuple[str, int], ...]  # key of each relay that delivered it, and its number in the mailbox there
+    # Key of each relay that delivered it, its number in the mailbox there, and the id that the relay lists under it.
+    at: tuple[tuple[str, int, str], ...]
     letter: Letter | None = None
     note: DeliveryNote | None = None
     fault: str = ""  # why it cannot be read: a dead letter. `received` takes it from the relays too.
     sender: str = ""  # of a dead letter, as it claims: not checked
     # This mailbox has given the message out before. It must be committed all the same, which changes nothing if it was.
     repeated: bool = False
+
+    @property
+    def in_thread(self) -> tuple[str, str, int, int]:
+        """Sorts messages of one thread in their order."""
+        letter = self.letter
+        return ("", "", 0, 0) if letter is None else (letter.sender, letter.thread, letter.number, letter.at_ms)
 
 
 class SentMail(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,9 +144,18 @@ class Mailbox(Protocol):
         """All mail that was received with a mark of at most `up_to` is safe here: relays delete it."""
         ...
 
-    async def rewind(self, *, after: int) -> None:
+    async def rewind(
+        self, *, after: int, done: Collection[str] = (), on_done: Callable[[str], None] = lambda _relay: None
+    ) -> None:
         """After a restore of a journal whose last record has this number: held mail with a higher mark is delivered
-        again. On return every relay that answers has done it; the others do it at the next login."""
+        again. On return every relay that answers has done it; the others do it at the next login. `done` has the keys
+        of relays that need not be asked; `on_done` gets the key of each that has done it."""
+        ...
+
+    @property
+    def fill(self) -> Mapping[str, int]:
+        """Percent of the room for mail that is used at each relay, by url: at 100 it refuses new mail. Mail that was
+        received and is not secured counts."""
         ...
 
     async def close(self) -> None: ...

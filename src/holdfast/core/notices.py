@@ -25,9 +25,17 @@ class NoticeKind(StrEnum):
     STANDBY = "standby"  # no synchronous standby has the commits of a shared journal, or it cannot be seen
     CONTRADICTION = "contradiction"  # evidence against a closed step
     MEMORY = "memory"  # the memory files cannot be written
+    MEMORY_LAG = "memory-lag"  # an instance of the agent has not confirmed memory updates for long
+    MEMORY_CONFLICT = "memory-conflict"  # a merge kept lines that may have been removed
+    UPDATE_REFUSED = "update-refused"  # a memory update that is damaged, or not from an enrolled instance
     DEAD_LETTER = "dead-letter"  # a message to the agent that cannot be read
+    MAIL_EXPIRED = "mail-expired"  # a message of the agent that its recipient never took
+    MAIL_ROOM = "mail-room"  # a relay has little room left for the agent's mail
     SECOND_INSTANCE = "second-instance"
+    RELAY = "relay-contradiction"  # a relay has signed two answers that cannot both be true
     QUARANTINED = "quarantined"  # this instance may not act
+    INSTANCE_LOST = "instance-lost"  # its worker was found dead; the other instances continue
+    UNKNOWN_INSTANCE = "unknown-instance"  # a folder that is not enrolled uses the shared journal
     KEYS_REPLACED = "keys-replaced"
     BACKUP_OLDER_FOLDER = "backup-older-folder"
     BACKUP_WELL = "backup-well"
@@ -199,10 +207,53 @@ def memory_not_written_notice(code: str, error: str, *, day: str, now_ms: int) -
     return _notice(NoticeKind.MEMORY, f"memory/{code}/{day}", text, hint, now_ms=now_ms)
 
 
+def memory_lag_notice(instance: str, waits: str, *, since: str, since_ms: int, now_ms: int) -> Notice:
+    text = f"the instance {instance} has not confirmed memory updates since {since}" + (f": {waits}" if waits else "")
+    hint = "start its worker, or `holdfast instance remove` it where it is gone for good; `holdfast doctor` says more"
+    return _notice(NoticeKind.MEMORY_LAG, f"memory-lag/{instance}/{since_ms}", text, hint, now_ms=now_ms)
+
+
+def memory_conflict_notice(file: str, lines: int, *, day: str, now_ms: int) -> Notice:
+    text = f"a merge of {file} kept {lines} lines of which Holdfast does not know whether they were removed"
+    hint = "look at `unsure` in .holdfast/merges.jsonl and remove the lines that you do not want"
+    return _notice(NoticeKind.MEMORY_CONFLICT, f"memory-conflict/{file}/{day}", text, hint, now_ms=now_ms)
+
+
+def update_refused_notice(instance: str, code: str, error: str, hint: str, *, day: str, now_ms: int) -> Notice:
+    text = f"Holdfast did not take a memory update from where {instance} sends them: {error}"
+    return _notice(NoticeKind.UPDATE_REFUSED, f"{code}/{instance}/{day}", text, hint, now_ms=now_ms)
+
+
 def dead_letter_notice(envelope: str, fault: str, *, now_ms: int) -> Notice:
     text = f"a message to this agent cannot be read and was not handled: {fault}"
-    hint = "ask the sender to send it again; the relays keep the message as held mail for some days"
+    hint = "ask the sender to send it again, as a new message"
     return _notice(NoticeKind.DEAD_LETTER, f"dead-letter/{envelope}"[:300], text, hint, now_ms=now_ms)
+
+
+def dead_letters_notice(most: int, *, now_ms: int) -> Notice:
+    text = f"more than {most} messages to this agent within an hour cannot be read: the journal does not have the rest"
+    hint = "the worker's log has a line `mail-dead` for each; refuse mail of strangers if it does not end"
+    return _notice(NoticeKind.DEAD_LETTER, f"dead-letters/{now_ms // 3_600_000}", text, hint, now_ms=now_ms)
+
+
+def mail_expired_notice(task_id: str, ordinal: str, to: str, *, now_ms: int) -> Notice:
+    text = f"the message of task {task_id} step {ordinal} to {to} has expired: its recipient has not signed for it"
+    hint = "`holdfast mail dead` lists it; `holdfast mail send` sends it again"
+    told = f"mail-expired/{task_id}/{ordinal}"
+    return _notice(NoticeKind.MAIL_EXPIRED, told, text, hint, task_id=task_id, ordinal=ordinal, now_ms=now_ms)
+
+
+def mail_room_notice(relay: str, percent: int, *, now_ms: int) -> Notice:
+    text = mail_room_text(relay, percent)
+    told = f"mail-room/{relay}/{now_ms // 3_600_000}"[:300]  # once an hour
+    return _notice(NoticeKind.MAIL_ROOM, told, text, MAIL_ROOM_HINT, now_ms=now_ms)
+
+
+def mail_room_text(relay: str, percent: int) -> str:
+    return f"the relay {relay} has used {percent} % of its room for this agent's mail: at 100 % it refuses new mail"
+
+
+MAIL_ROOM_HINT = "a verified backup makes room: `holdfast backup now`; if mail waits, start a worker of the agent"
 
 
 def second_instance_notice(instance: str, *, now_ms: int) -> Notice:
@@ -214,6 +265,15 @@ def second_instance_notice(instance: str, *, now_ms: int) -> Notice:
     return _notice(NoticeKind.SECOND_INSTANCE, f"second-instance/{instance}", text, hint, now_ms=now_ms)
 
 
+def second_mailbox_notice(instance: str, relay: str, *, now_ms: int) -> Notice:
+    text = (
+        f"another instance of this agent (key {instance}) takes its mail at {relay}: a copy of its folder runs "
+        "elsewhere. The one that started later gets the mail; both do the agent's other work"
+    )
+    hint = "find that copy and stop it. If there is none, the agent's keys are stolen: `holdfast identity evict`"
+    return _notice(NoticeKind.SECOND_INSTANCE, f"second-instance/{instance}", text, hint, now_ms=now_ms)
+
+
 def two_profiles_notice(relay: str, digest: str, *, now_ms: int) -> Notice:
     """`digest` is of what the relay holds, so that further evidence is another notice."""
     text = f"the relay {relay} holds two different profiles or backup heads of one version, both signed by this agent"
@@ -221,9 +281,29 @@ def two_profiles_notice(relay: str, digest: str, *, now_ms: int) -> Notice:
     return _notice(NoticeKind.SECOND_INSTANCE, f"two-profiles/{relay}/{digest}", text, hint, now_ms=now_ms)
 
 
+def relay_contradiction_notice(relay: str, key: str, why: str, path: str, *, now_ms: int) -> Notice:
+    """Told once for each key of a relay: with another key it is another relay."""
+    text = f"the relay {relay} contradicts itself ({why}): it lies, or its disk was put back to an older day"
+    hint = f"`holdfast relay add ADDRESS --instead-of {relay}`; the proof is {path}: show it to the relay's operator"
+    return _notice(NoticeKind.RELAY, f"relay-contradiction/{key}", text, hint, now_ms=now_ms)
+
+
 def quarantined_notice(instance: str, state: str, why: str, hint: str) -> Notice:
     text = f"this instance of the agent may not act: {why}"
     return _notice(NoticeKind.QUARANTINED, f"quarantined/{instance}/{state}", text, hint)
+
+
+def instance_lost_notice(name: str, host: str, session: str, *, now_ms: int) -> Notice:
+    """`session` is that of its last worker: each death is one notice, whichever host sees it."""
+    text = f"instance {name} on {host} was lost: its worker was found dead, and the other instances continue its tasks"
+    hint = f"start its worker again, or remove it: `holdfast instance remove {name}`"
+    return _notice(NoticeKind.INSTANCE_LOST, f"instance-lost/{name}/{session}", text, hint, now_ms=now_ms)
+
+
+def unknown_instance_notice(host_id: str, who: str, *, now_ms: int) -> Notice:
+    text = f"a folder that is not enrolled opened the journal of this agent, and waits: {who}"
+    hint = "if you do not know it, stop it; if it is yours: `holdfast instance join` there"
+    return _notice(NoticeKind.UNKNOWN_INSTANCE, f"unknown-instance/{host_id}", text, hint, now_ms=now_ms)
 
 
 def keys_replaced_notice(news: str, text: str, hint: str, *, now_ms: int) -> Notice:

@@ -84,7 +84,7 @@ class Machine:
 
 
 async def give_identity(
-    home: Path, machine: Machine, *, name: str = AGENT, witnesses: tuple[WitnessAddress, ...] = ()
+    home: Path, machine: Machine, *, name: str = AGENT, witnesses: tuple[WitnessAddress, ...] = (), arbiter: str = ""
 ) -> tuple[AgentHome, str]:
     """What `holdfast init` does, also for an agent that has a journal: its home, and the words."""
     words: list[str] = []
@@ -94,7 +94,7 @@ async def give_identity(
         vault=machine / "vault",
         second=machine / "second",
         witnesses=witnesses or (WitnessFolder(machine / "witness"),),
-        arbiter=str(machine / "arbiter"),
+        arbiter=arbiter or str(machine / "arbiter"),
         keys=machine.unlocking("vault"),
         second_keys=machine.unlocking("second"),
     )

@@ -15,7 +15,6 @@ import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 from holdfast.app.handle import TaskHandle
@@ -23,11 +22,10 @@ from holdfast.app.open import open as open_holdfast
 from holdfast.app.worker import Order
 from holdfast.demo.hosts import Host, NoNetwork, port_of, start_host
 from holdfast.demo.scenes import CHARGE, MAIL, REQUEST
-from holdfast.demo.server import USER, started
+from holdfast.demo.server import USER
 from holdfast.demo.stage import APP, LOOK_EVERY_S, PATIENCE_S, Stage, is_parked, now_ms, patiently
 from holdfast.demo.trip import variable
 from holdfast.demo.workers import DemoFailed
-from holdfast.host.postgres_programs import find_programs
 
 LEASE_S = 2.0  # short, so that the demo need not wait long; the default is 10
 ARRIVE_S = 0.5
@@ -46,14 +44,11 @@ class Continued:
 
 async def cut_off_host(stage: Stage) -> Continued:
     stage.teller.scene("4  A host is cut off inside the payment: another host continues")
-    if find_spec("psycopg") is None:
-        return _left_out(stage, "the driver of PostgreSQL is missing (pip install 'holdfast[postgres]')")
-    programs = await asyncio.to_thread(find_programs)
-    if programs is None:
-        return _left_out(stage, "there is no PostgreSQL on this machine (15 or newer)")
+    server, missing = await stage.servers.find()
+    if server is None:
+        return _left_out(stage, missing)
     try:
-        async with started(programs) as at:
-            return await _play(stage, at)
+        return await _play(stage, server)
     except NoNetwork as error:
         return _left_out(stage, error.message)
 

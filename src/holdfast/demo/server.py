@@ -16,12 +16,13 @@ import tempfile
 import time
 from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncGenerator, Generator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from holdfast.demo.workers import DemoFailed, end
 from holdfast.host.hardening import IS_LINUX, PR_SET_PDEATHSIG, prctl
-from holdfast.host.postgres_programs import server_environment
+from holdfast.host.postgres_programs import find_programs, server_environment
 
 USER = "holdfast"
 START_S_MAX = 60.0
@@ -29,6 +30,28 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - folders there are made by mkdtemp
 SOCKET = ".s.PGSQL.5432"
 PREFIX = "hf-pg-"
 ABANDONED_S = 600.0  # by then a folder is locked, or its server runs
+
+
+class Servers:
+    """The server that several scenes use: started by the first of them, gone with the stack."""
+
+    def __init__(self, stack: contextlib.AsyncExitStack) -> None:
+        self._stack = stack
+        self._found: tuple[Path | None, str] | None = None
+
+    async def find(self) -> tuple[Path | None, str]:
+        """Its socket, or why there is none."""
+        if self._found is None:
+            self._found = await self._start()
+        return self._found
+
+    async def _start(self) -> tuple[Path | None, str]:
+        if find_spec("psycopg") is None:
+            return None, "the driver of PostgreSQL is missing (pip install 'holdfast[postgres]')"
+        programs = await asyncio.to_thread(find_programs)
+        if programs is None:
+            return None, "there is no PostgreSQL on this machine (15 or newer)"
+        return await self._stack.enter_async_context(started(programs)), ""
 
 
 @contextlib.asynccontextmanager

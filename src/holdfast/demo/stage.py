@@ -18,6 +18,7 @@ from holdfast.app.handle import TaskHandle
 from holdfast.app.holdfast import Holdfast
 from holdfast.app.open import open as open_holdfast
 from holdfast.app.worker import Order
+from holdfast.demo.server import Servers
 from holdfast.demo.trip import variable
 from holdfast.demo.workers import DemoFailed, Worker, start_worker
 from holdfast.downstream.faults import Fault, FaultKind
@@ -52,6 +53,7 @@ class Stage:
     began_ms: int
     hire: Callable[[int], Awaitable[Worker]]
     journal: _OpenJournal
+    servers: Servers
     worker: Worker | None = None
     hired: int = 0
     kills: int = 0
@@ -141,7 +143,14 @@ async def setting(folder: Path, teller: Teller) -> AsyncGenerator[Stage]:
             return await stack.enter_async_context(worker)
 
         yield Stage(
-            folder=folder, hf=hf, far_ends=far_ends, teller=teller, began_ms=began_ms, hire=hire, journal=journal
+            folder=folder,
+            hf=hf,
+            far_ends=far_ends,
+            teller=teller,
+            began_ms=began_ms,
+            hire=hire,
+            journal=journal,
+            servers=Servers(stack),
         )
 
 

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from holdfast.demo.correspondence import PAID
+from holdfast.demo.instances import lose_instance
 from holdfast.demo.machine import lose_machine
 from holdfast.demo.measured import LostMachine
 from holdfast.demo.region import cut_off_host
@@ -79,6 +80,8 @@ class Report:
     mail_lost: int | None  # these three: None where the scene was left out
     mail_twice: int | None
     relays_lost: int | None
+    instance_takeover_s: float | None  # from the kill of an instance to the first step of the other in its task
+    memory_merged: bool | None  # the other has what a person wrote on the first; None: left out, or nothing merges
     report: LostMachine | None  # the drill report of the lost machine
     left_out: dict[str, str]  # scenes that were skipped, by their number, and why
     seconds: float
@@ -161,15 +164,16 @@ async def play(folder: Path, teller: Teller, *, kept: bool) -> Report:
         back = await lose_machine(stage)
         region = await cut_off_host(stage)
         mail = await lose_relay(stage)
+        taken = await lose_instance(stage)
         tasks = await stage.hf.journal.count_tasks()
         doubts = Doubts(
-            trip_parked=trip.parked + back.parked + region.parked,
+            trip_parked=trip.parked + back.parked + region.parked + taken.parked,
             letter_parked=letter.parked,
             settled=letter.settled,
             open=tasks.get(TaskState.PARKED, 0),
         )
         wanted = [Wanted(far_end="letter", task_id=letter.task_id, ordinal=LETTER)]
-        for task_id in filter(None, (trip.task_id, back.task_id, region.task_id)):
+        for task_id in filter(None, (trip.task_id, back.task_id, region.task_id, taken.task_id)):
             wanted.append(Wanted(far_end="payment", task_id=task_id, ordinal=CHARGE))
             wanted.append(Wanted(far_end="mail", task_id=task_id, ordinal=MAIL))
         wanted += [Wanted(far_end="payment", task_id=one, ordinal=PAID) for one in mail.task_ids]
@@ -179,6 +183,8 @@ async def play(folder: Path, teller: Teller, *, kept: bool) -> Report:
         ledgers = {name: await far_end.ledger() for name, far_end in stage.far_ends.items()}
     verdict = judge(wanted, ledgers, doubts, back=(back.identity_same, back.memory_kept, region.old_host_wrote))
     unread = tuple(_misdelivered(mail.mail_lost or 0, mail.mail_twice or 0))
+    if taken.memory_merged is False:
+        unread += ("one memory: what was written on one host is missing on the other",)
     verdict = replace(verdict, broken=(*verdict.broken, *unread))
     if back.report is not None and back.report.verdict == "fail":
         verdict = replace(verdict, broken=(*verdict.broken, f"proven: the drill failed: {back.report.reason}"))
@@ -197,10 +203,10 @@ async def play(folder: Path, teller: Teller, *, kept: bool) -> Report:
         mail_lost=mail.mail_lost,
         mail_twice=mail.mail_twice,
         relays_lost=mail.relays_lost,
+        instance_takeover_s=taken.takeover_s,
+        memory_merged=taken.memory_merged,
         report=back.report,
-        left_out={
-            number: why for number, why in (("3", back.missing), ("4", region.missing), ("5", mail.missing)) if why
-        },
+        left_out={str(number): one.missing for number, one in enumerate((back, region, mail, taken), 3) if one.missing},
         seconds=round(time.monotonic() - began, 3),
         journal=str(journal_in(folder)) if kept else None,
     )

@@ -48,6 +48,7 @@ class Request:
     target: str
     headers: tuple[tuple[str, str], ...]  # names in lower case
     body: bytes
+    peer: str = ""  # the address that it came from
 
     @property
     def path(self) -> str:
@@ -183,6 +184,7 @@ class Connection:
             target=head.target.decode("ascii"),
             headers=tuple((name.decode("ascii"), value.decode("latin-1")) for name, value in head.headers),
             body=bytes(body),
+            peer=str((self._writer.get_extra_info("peername") or ("",))[0]),
         )
 
     async def _next_event(self) -> h11.Event | type[h11.PAUSED]:

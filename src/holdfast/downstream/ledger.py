@@ -32,6 +32,7 @@ class Seen:
     fence: int | None = None
     body_sha256: str = ""
     fault: str | None = None
+    peer: str = ""  # the address that it came from
     outcome: str = "inside"
     status: int | None = None
     effect: str | None = None

@@ -315,6 +315,7 @@ class Service:
         seen = self._ledger.arrived(method=ask.method, path=ask.path, at_ms=_now_ms())
         seen.task, seen.step = ask.first("holdfast-task"), ask.first("holdfast-step")
         seen.key = ask.first(self._settings.key_header)
+        seen.peer = ask.peer
         seen.body_sha256 = hashlib.sha256(ask.body).hexdigest()
         seen.fault = fault.kind if fault else None
         return seen

@@ -16,7 +16,7 @@ from holdfast.drills.on_production import kill_worker, read_handoff
 from holdfast.drills.production import Production
 from holdfast.drills.provider import provider_lost
 from holdfast.drills.run import DrillRun
-from holdfast.drills.servers import region_loss, store_failover
+from holdfast.drills.servers import region_loss, store_failover, two_enrolled
 from holdfast.drills.standing import copy as standing_copy
 from holdfast.drills.tool_files import tool_files
 from holdfast.drills.work import hand_off, process_kill, two_alive
@@ -59,9 +59,8 @@ def fewer_than_two_places(production: Production) -> str:
 
 
 def no_arbiter(production: Production) -> str:
-    if production.home.by_journal:
-        return "the journal in PostgreSQL decides between copies: run the drill region-loss"
-    return "" if production.home.arbiter is not None else "the settings name no arbiter: nothing decides between copies"
+    decided = production.home.by_journal or production.home.arbiter is not None  # by a roster, or by an arbiter
+    return "" if decided else "the settings name no arbiter: nothing decides between copies"
 
 
 def no_journal(production: Production) -> str:
@@ -249,7 +248,7 @@ DRILLS: tuple[Drill, ...] = (
         threat="a copied virtual machine, a restored folder that is started twice",
         likelihood="occasional",
         interval_days=QUARTER_DAYS,
-        run=two_alive,
+        run=lambda run: two_enrolled(run) if run.production.home.by_journal else two_alive(run),
         rpo_s=0.0,
         find_reason=no_arbiter,
     ),

@@ -237,10 +237,11 @@ def copy_for_shadow(home: AgentHome, to: Path) -> tuple[tuple[Path, Path], ...]:
 
 
 def gone_in_copy(home: AgentHome) -> tuple[Path, ...]:
-    """What a running copy makes for itself: this host's own files, and who may act."""
+    """What a running copy makes for itself: this host's own files, and who may act. It is no instance of the agent, and
+    without the roster it is no copy of one either."""
     journal = file_at(home.folder / FILE).path
     beside = [journal.with_name(journal.name + end) for end in ("", "-wal", "-shm")]
-    own = (home.instance, home.settings_file, *beside)
+    own = (home.instance, home.roster_file, home.settings_file, *beside)
     return own if home.arbiter is None else (*own, home.arbiter)
 
 

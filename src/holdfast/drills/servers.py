@@ -18,7 +18,7 @@ from pathlib import Path
 
 from holdfast.drills.host_loss import describe, measure_effects
 from holdfast.drills.run import HOLDFAST, PYTHON, WAIT_S, DrillFailed, DrillRun
-from holdfast.drills.work import no_loss
+from holdfast.drills.work import no_loss, two_alive
 from holdfast.errors import NotProven
 from holdfast.host.postgres_programs import find_programs, server_environment
 from holdfast.host.shadow import Shadow
@@ -201,6 +201,16 @@ def start_servers(run: DrillRun, machine: Shadow) -> Servers:
     servers.make()
     run.good("journal", "copy", "--to", servers.url(HERE), "--yes", "--home", run.values["home"])
     return servers
+
+
+def two_enrolled(run: DrillRun) -> None:
+    """Two copies are alive, and reach one journal: the agent's folder is enrolled in the shadow, its copy is not."""
+
+    def prepare(machine: Shadow) -> None:
+        start_servers(run, machine)
+        run.good("instance", "join", "--as", "drill", "--yes", "--home", run.values["home"])
+
+    two_alive(run, prepare)
 
 
 def store_failover(run: DrillRun) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 
 from holdfast.downstream.faults import Fault, FaultKind
 from holdfast.drills.host_loss import describe, measure_effects
 from holdfast.drills.probe import ERRAND
 from holdfast.drills.run import DrillFailed, DrillRun, Worker
+from holdfast.host.shadow import Shadow
 from holdfast.surfaces import report as out
 
 POINTS = (("keyed", "after"), ("keyed", "before"), ("queryable", "after"), ("queryable", "before"))
@@ -157,11 +159,14 @@ def _wait_question(run: DrillRun, task: str, question: str) -> None:
         time.sleep(0.05)
 
 
-def two_alive(run: DrillRun) -> None:
-    """A copy of the agent's folder is started beside the agent: one of them acts, the other one waits and says why."""
+def two_alive(run: DrillRun, prepare: Callable[[Shadow], None] | None = None) -> None:
+    """A copy of the agent's folder is started beside the agent: one of them acts, the other one waits and says why.
+    `prepare` makes the journal one that both share."""
     home = run.production.home.folder
     copy = home.with_name(f"{home.name}-copy")
-    with run.running_copy():
+    with run.running_copy() as machine:
+        if prepare is not None:
+            prepare(machine)
         run.start_worker().wait_serving()
         run.run(("cp", "-a", str(home), str(copy)))
         run.event("baseline_taken", "one worker serves")
@@ -175,7 +180,7 @@ def two_alive(run: DrillRun) -> None:
         run.verify_step(mine)
         run.wait_task(mine)
         time.sleep(COPY_LOOK_S)
-        steps = run.task(other, home=str(copy))["steps"]
+        steps = () if other == mine else run.task(other, home=str(copy))["steps"]
         waits = not second.serving() and not steps
         run.check("one acts", waits, "the copy begins no step" if waits else f"the copy acts too: {len(steps)} steps")
         measure_effects(run, [mine], before=0, expected=len(BOTH))
@@ -185,11 +190,12 @@ def two_alive(run: DrillRun) -> None:
 
 
 def _wait_reason(worker: Worker) -> str:
-    """What a worker without the lease says; empty where it serves, or says nothing for long."""
+    """What a worker says that has no lease, or is not enrolled; empty where it serves, or says nothing for long."""
     end = time.monotonic() + 60
     while time.monotonic() < end and not worker.serving() and worker.process.poll() is None:
         for one in worker.events():
-            if "lease" in (said := str(one.get("text") or one.get("error") or "")):
+            said = str(one.get("text") or one.get("error") or "")
+            if "lease" in said or "not enrolled" in said:
                 return said
         time.sleep(0.05)
     return ""

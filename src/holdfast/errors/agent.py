@@ -51,6 +51,27 @@ class MovedAway(Conflict):
     default_hint = "start the agent on the other host; `holdfast migrate cancel` undoes a move"
 
 
+class IsStandby(Conflict):
+    """This folder is an enrolled standby: another instance of the agent acts, and this one waits. Nothing was changed.
+    See docs/explanation/clones.md."""
+
+    code = "is-standby"
+    default_hint = (
+        "`holdfast instance list` shows which instance acts; `holdfast instance promote` lets this one take over"
+    )
+
+
+class NotEnrolled(Conflict):
+    """The agent has a roster of its instances, and this folder is not in it: it is a copy, or it was removed. It sends
+    nothing and writes nothing. See docs/explanation/clones.md."""
+
+    code = "not-enrolled"
+    default_hint = (
+        "`holdfast instance list` shows the enrolled instances; to add this host, run `holdfast instance invite` on "
+        "one of them"
+    )
+
+
 class RescuedCopy(Conflict):
     """This folder was restored with a rescue key. It holds the files and a journal that can be read, and nothing that
     signs, sends or changes anything: no worker runs here, and nothing is submitted, decided, published or backed up.

@@ -30,7 +30,8 @@
          |   |                       SecretInUse, AgentExists, VaultExists, MovedAway, MoveRefused, KeysReplaced,
          |   |                       SignerRefused, AgentQuarantined, RescuedCopy, PlaceTaken, RepositoryMoved,
          |   |                       SnapshotExists, SnapshotsMissing, PruneRefused, RelayRefused (RelayNotAdmitted),
-         |   |                       MailRefused, MailKeyReused, HistoryMissing
+         |   |                       MailRefused, MailKeyReused, HistoryMissing, UpdateRefused,
+         |   |                       UpdateNewer
          |   +- StateUnusable        JournalDamaged, JournalNewer, JournalOlderCopy, RowsPutBack, JournalStopped,
          |   |                       JournalGone, NotAJournal, KeysMissing, KeysWrong, HighWaterDamaged, SecretsDamaged,
          |   |                       WitnessDamaged, LogDamaged, InstanceDamaged, ArbiterDamaged, VaultMissing,
@@ -40,7 +41,7 @@
          |   +- HostUnfit            ReadOnly, ModeTooWide, WrongOwner, WrongKind, SymlinkRefused, OpenParent,
          |   |                       NetworkFileSystem, LocksMissing, BootIdMissing, DiskFailed, JournalRefused,
          |   |                       EngineMissing, EngineTooOld, PlaceRefused, SnapshotFailed, BackupFailed,
-         |   |                       ShadowRefused, RelayUnfit
+         |   |                       ShadowRefused, RelayUnfit, InstancesUnfit
          |   +- ModelRejected        the provider rejects the request
          |   |   +- ContextTooLong, ModelKeyRefused, ModelNotFound, ModelQuotaSpent
          |   +- ModelRefused         the model itself declines

@@ -19,7 +19,10 @@ class NotFinal(Retryable):
     witnesses are lost for good, a recovery may name new ones."""
 
     code = "not-final"
-    default_hint = "run the same command again when the witnesses can be reached; it continues where it stopped"
+    default_hint = (
+        "run the same command again when the witnesses can be reached, or with another --invite if a relay refuses "
+        "this one; it continues where it stopped"
+    )
 
 
 class LogMissing(NotFound):

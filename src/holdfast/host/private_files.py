@@ -206,6 +206,22 @@ def locked(path: Path) -> Generator[None]:
         os.close(fd)
 
 
+@contextmanager
+def locked_now(path: Path) -> Generator[bool]:
+    """True where no other process has the lock on this private file; it ends with the process."""
+    ensure_private_folder(path.parent)
+    fd = open_private(path, os.O_RDWR | os.O_CREAT)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(fd)
+
+
 def write_atomically(path: Path, data: bytes, *, keep_mode: bool = False) -> None:
     """Replace the file's contents durably: after a crash it holds the old bytes or the new.
     With `keep_mode` a file that is there keeps its mode and group: a person has set them."""

@@ -19,6 +19,7 @@ from holdfast.errors import HoldfastError, VaultMissing
 from holdfast.identity.files.own_log import find_pending, read_own_log
 from holdfast.identity.files.paper_readings import believed
 from holdfast.identity.files.public_file import read_identity
+from holdfast.identity.files.roster_file import read_roster
 from holdfast.identity.journal_keys.keyfile import is_pointer
 from holdfast.identity.journal_keys.secret_file import StoredSecret
 from holdfast.identity.log.log_state import KeyLog, is_final
@@ -182,6 +183,7 @@ def _log_rows(home: AgentHome, watched: Watched) -> list[Surface]:
         why = "too few witnesses hold the newest record"
         rows = [_log_row(home, Verdict.AT_RISK, why, evidence=evidence, fix=SHOW)]
     rows += [_witness_row(str(one), watched, alone=len(home.witnesses) == 1) for one in home.witnesses]
+    rows += _roster_rows(home, watched.log)
     if home.arbiter is not None:
         asked = (home.instance / LEASE).exists()
         there = (home.arbiter / f"{watched.log.id}.json").is_file() if asked else home.arbiter.is_dir()
@@ -199,6 +201,27 @@ def _log_rows(home: AgentHome, watched: Watched) -> list[Surface]:
         )
         rows.append(arbiter)
     return rows
+
+
+def _roster_rows(home: AgentHome, log: KeyLog) -> list[Surface]:
+    """Nothing where the agent has one instance."""
+    view = read_roster(home.folder, log, Sodium())
+    if not view:
+        return []
+    names = ", ".join(f"{one.name} ({one.role.value})" for one in view.enrolled)
+    why = "only what two rosters of one version both say counts" if view.forked else "signed by the agent's keys"
+    roster = Surface(
+        id="roster",
+        kind="roster",
+        holds=f"which instances are enrolled: {names or 'none'}",
+        where=str(home.roster_file),
+        protection="other instances, backup",
+        evidence=f"version {view.rank[2]} at {log.position}",
+        verdict=Verdict.AT_RISK if view.forked else Verdict.COVERED,
+        why=why,
+        fix="holdfast instance list" if view.forked else "",
+    )
+    return [roster]
 
 
 def _held(watched: Watched) -> str:

@@ -19,6 +19,8 @@ Traps of the library, each closed here and by a test:
 - Two documents that are made from one file would hold every line twice. The first changes are made under a peer id
   that is a hash of the lines: equal files make equal changes, which merge into one.
 - The library raises BaseException itself, and silently replaces bytes that are not UTF-8: `_refusing`, `_stored`.
+- It packs copies: a small one may unpack to gigabytes. What other instances send is looked at first (`check_foreign`):
+  changes are not packed, and say how many they are; a copy is tried in a process with little memory.
 - It silently ignores a copy without early history whose beginning it does not know, and refuses changes that build on
   history which it no longer has: both are `HistoryMissing` here, and the caller takes the whole copy (`shared.py`).
 """
@@ -26,12 +28,14 @@ Traps of the library, each closed here and by a test:
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from loro import ExportMode, LoroDoc, VersionVector
+from loro import EncodedBlobMode, ExportMode, LoroDoc, VersionVector
 
 from holdfast.errors import BadUpdate, HistoryMissing
 from holdfast.memory.lines import changes, entry_hash, is_telling, key_of
@@ -42,6 +46,9 @@ if TYPE_CHECKING:
 Version = bytes  # which changes a document knows; opaque outside of this module
 LINES, GONE = "lines", "gone"
 NOTHING: Version = VersionVector().encode()
+CHANGES_MAX = 1_000_000  # in what another instance sends: about a kilobyte of memory each
+TRY_S = 300.0
+TRY_BYTES = 1024 * 1024 * 1024  # of the process that tries a copy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +208,11 @@ class LineDocument:
             version = VersionVector.decode(keep_from).intersection(self._doc.oplog_vv)
             return self._doc.export(ExportMode.ShallowSnapshot(self._doc.vv_to_frontiers(version)))
 
+    def whole(self) -> bytes:
+        """The document for another instance; not packed, unless early history was dropped."""
+        with _refusing():
+            return self.copy() if self._doc.is_shallow() else self._doc.export(ExportMode.Updates(VersionVector()))
+
     def _look(self) -> tuple[list[SharedLine], list[SharedLine]]:
         """The elements, and the lines that they show. Read once for each version; not to be changed."""
         if self._read is None:
@@ -212,6 +224,31 @@ class LineDocument:
     def gone(self) -> frozenset[str]:
         """The hashes of the entries that were removed."""
         return frozenset(cast("dict[str, object]", self._doc.get_map(GONE).get_value()))
+
+
+def check_foreign(data: bytes) -> None:
+    """Refuse what another instance sent where it would take too much memory. Raises BadUpdate."""
+    with _refusing():
+        found = LoroDoc.decode_import_blob_meta(data, True)
+        begin, end = (one.to_spans().inner() for one in (found.partial_start_vv, found.partial_end_vv))
+    count = sum(last for _, last in end.values()) - sum(last for _, last in begin.values())
+    if count > CHANGES_MAX:
+        raise BadUpdate(f"it has {count:,} changes; at most {CHANGES_MAX:,} are taken at once")
+    if found.mode != EncodedBlobMode.Updates:
+        try:
+            command = [sys.executable, "-P", "-m", "holdfast.instances.try_copy", str(TRY_BYTES)]
+            tried = subprocess.run(command, input=data, capture_output=True, timeout=TRY_S, check=False)
+            fits = tried.returncode == 0
+        except subprocess.TimeoutExpired:
+            fits = False
+        if not fits:
+            raise BadUpdate("it is damaged, or would take too much memory")
+
+
+def covers(one: Version, other: Version) -> bool:
+    """Whether `one` knows all that `other` does. Raises BadUpdate."""
+    with _refusing():
+        return VersionVector.decode(one).includes_vv(VersionVector.decode(other))
 
 
 def common(one: Version, other: Version) -> Version:

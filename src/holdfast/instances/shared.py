@@ -121,16 +121,19 @@ class SharedDocument:
         none = all(self.known.get(one) == NOTHING for one in others)
         return self.document is None and none and self.instance <= min(others, default=self.instance)
 
-    def found(self, lines_: Sequence[str]) -> None:
+    def found(self, lines_: Sequence[str], *, shown: bool = False) -> None:
+        """`shown`: the file began with these lines, and what else it has was written without the document."""
         self.document, self.wants_whole = LineDocument.from_lines(lines_), False
+        if shown:
+            self._shown = _Shown(version=self.document.version(), digest=_digest(lines_))
 
     def begin(self, base: Sequence[str] | None, write: int, gone: Mapping[str, int], author: Author) -> Start:
         """What the document says. `base`: the lines that the file's sidecar has, None where it is lost; `write`: its
-        number; `gone`: entries (hashes) that were removed from the file, and by which write.
+        number; `gone`: lines (their marks) that were removed from the file, and by which write.
         The `base` of the result is None where it is not known what the file showed last."""
         document = self._document
-        there = {lines.entry_hash(line) for line in base or ()}
-        document.forget([one for one, when in gone.items() if when > self._shown.write and one not in there])
+        there = {lines.removal_mark(line) for line in base or ()}
+        self._forget({one for one, when in gone.items() if when > self._shown.write and one not in there}, author)
         last = list(base) if base is not None and _digest(base) == self._shown.digest else self._last()
         if base is None or last is None or write < self._shown.write:
             return Start(lines=document.lines(), base=None, gone=document.gone())
@@ -141,6 +144,14 @@ class SharedDocument:
             merged = lines.merge(last, base, document.lines(), key=whole_line)
             document.change_to(merged.lines, author)
         return Start(lines=document.lines(), base=list(base), near=self._near(last, author))
+
+    def _forget(self, removed: Collection[str], author: Author) -> None:
+        """These lines (marks) were removed from the file by a write without the document. Only entries are remembered:
+        another instance may write them from the journal later."""
+        self._document.forget([one for one in removed if lines.is_entry_key(one)])
+        if not all(map(lines.is_entry_key, removed)):
+            left = [line for line in self._document.lines() if lines.removal_mark(line) not in removed]
+            self._document.change_to(left, author)
 
     def finish(self, shown: Sequence[str], write: int, author: Author) -> bool:
         """The file shows these lines now; whether there is anything new to store."""
@@ -188,22 +199,37 @@ class SharedDocument:
 
     def update_for(self, other: str) -> Update:
         """What that instance lacks, as far as is known here."""
-        return self._update(self.known.get(other, NOTHING), whole=other in self._asked)
+        return self.update_since(self.known.get(other, NOTHING), whole=other in self._asked)
 
     def update_for_all(self, others: Collection[str]) -> Update:
         """What any of them lacks."""
-        since = self._document.version() if self.document is not None else NOTHING
-        for one in others:
-            since = common(since, self.known.get(one, NOTHING))
-        return self._update(since, whole=bool(self._asked & set(others)))
+        return self.update_since(self.floor(others), whole=self.is_asked(others))
 
-    def _update(self, since: Version, *, whole: bool) -> Update:
+    def floor(self, others: Collection[str]) -> Version:
+        """What all of them know, as far as they told."""
+        found = self.version
+        for one in others:
+            found = common(found, self.known.get(one, NOTHING))
+        return found
+
+    def lacks(self, other: str) -> bool:
+        """Whether that instance has not told yet that it knows what this one does, or asks for the whole document."""
+        return other in self._asked or not _same(self.known.get(other, NOTHING), self.version)
+
+    def is_asked(self, others: Collection[str]) -> bool:
+        return self.document is not None and bool(self._asked & set(others))
+
+    @property
+    def version(self) -> Version:
+        return NOTHING if self.document is None else self.document.version()
+
+    def update_since(self, since: Version, *, whole: bool) -> Update:
         document, data = self.document, b""
         if document is None:
             return Update(instance=self.instance, file=self.file, version=NOTHING, wants_whole=True)
         whole = whole or document.begins_after(since)
         if whole:
-            data = document.copy()
+            data = document.whole()
         elif not _same(common(since, document.version()), document.version()):
             data = document.changes_since(since)
         version = document.version()

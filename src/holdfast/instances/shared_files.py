@@ -15,10 +15,12 @@ from pathlib import Path
 
 from holdfast.errors import BadUpdate
 from holdfast.host.private_files import write_atomically
-from holdfast.instances.line_document import Author
+from holdfast.instances.line_document import Author, check_foreign
 from holdfast.instances.shared import SharedDocument, Update
-from holdfast.layout.agent_home import MemoryPlace
-from holdfast.memory.lines import split
+from holdfast.layout.agent_home import HEARTBEAT_FILE, MemoryPlace
+from holdfast.memory.exchange import read_quiet
+from holdfast.memory.heartbeat import FreePart
+from holdfast.memory.lines import heading, split
 from holdfast.memory.projection import Written, keep_report, merge_file
 from holdfast.memory.shared_lines import Start
 
@@ -34,6 +36,7 @@ class SharedFile:
         self, place: MemoryPlace, path: Path, *, instance: str, tasks: Mapping[str, str] | None = None
     ) -> None:
         """`tasks`: which task said an entry, by its id."""
+        self._part = FreePart() if path.name == HEARTBEAT_FILE else None
         self._place = place
         self._path = path
         self._instance = instance
@@ -53,14 +56,22 @@ class SharedFile:
 
     def found(self) -> None:
         """Make the first document, from the file: only for an instance that has no others yet, or that `may_found`."""
-        text = self._path.read_bytes().decode(errors="surrogateescape") if self._path.exists() else ""
-        self.document.found(split(text)[0])
+        raw = read_quiet(self._path) or b""
+        shared = raw if self._part is None else self._part.opened(raw)
+        self.document.found(split(shared.decode(errors="surrogateescape"))[0])
+        self._store()
+
+    def found_day(self) -> None:
+        """Make the document of a day that began after this folder began to share: the same on every instance."""
+        self.document.found(heading(self._path.stem), shown=True)
         self._store()
 
     def receive(self, update: Update, *, now_ms: int) -> bool:
         """As `SharedDocument.receive`; what was taken is durable on return."""
+        if update.data:
+            check_foreign(update.data)
         changed = self.document.receive(update, self._author((), now_ms))
-        if self.document.document is not None:
+        if changed:
             self._store()
         return changed
 
@@ -69,13 +80,15 @@ class SharedFile:
         if self.document.document is None:
             return None
         self._now_ms = now_ms
-        told = merge_file(self._place, self._path, self, now_ms=now_ms)
+        told = merge_file(self._place, self._path, self, now_ms=now_ms, part=self._part)
         keep_report(self._place, [told])
         return told
 
     def compact(self, enrolled: Collection[str]) -> None:
         """Drop the history that all know, where it has grown."""
         document = self.document
+        if document.document is None:
+            return
         text = sum(len(line) + 1 for line in document.lines())
         if self._kept is not None and self._kept[0] > max(COMPACT_BYTES, COMPACT_SHARE * text):
             document.compact(enrolled)

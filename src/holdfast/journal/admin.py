@@ -89,6 +89,10 @@ class SharedState(Protocol):
         was first. Returns what is kept now."""
         ...
 
+    def drop_text(self, name: str) -> None:
+        """Remove a text that no other process changes; nothing where there is none."""
+        ...
+
 
 class JournalAdmin(Protocol):
     """The journal at one place, whether there is one yet or not."""

@@ -103,8 +103,9 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     alive: bool
     tasks: int
     serves: frozenset[str] | None = None  # as `builds.names_claimed`; None: not known
-    host_id: str = ""  # these two: of a journal that several hosts share
+    host_id: str = ""  # these three: of a journal that several hosts share
     lease_until_ms: int = 0  # in the journal's own time
+    died: bool = False  # it was found dead, and did not end by itself
 
 
 class WaitingTasks(msgspec.Struct, frozen=True, kw_only=True):
@@ -351,12 +352,11 @@ class Journal(Protocol):
         ...
 
     async def read_inbox(self, *, after: int) -> list[InboxItem]:
-        """Items with a higher number, in order, not yet applied."""
+        """Items with a higher number, in order, not yet applied, of tasks that have not ended."""
         ...
 
     def send_begun(self, *, session_id: str, boot_id: str, slot: int, tag: bytes) -> bool:
-        """Whether that attempt may have handed a byte to the kernel. True when in doubt: always, of a session on
-        another machine."""
+        """Whether that attempt may have handed a byte to the kernel. True when in doubt: always, on another machine."""
         ...
 
     def is_left(self, *, session_id: str, boot_id: str, slot: int, tag: bytes, in_child: bool) -> bool:

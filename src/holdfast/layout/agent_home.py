@@ -42,6 +42,7 @@ class AgentHome:
     settings_file = _Inside(NAME)
     identity_file = _Inside("identity.json")
     log_file = _Inside("kel.jsonl")
+    roster_file = _Inside("instances.jsonl")  # the newest signed list of the agent's instances
     profile_file = _Inside("profile.json")  # the newest signed profile: where the agent is to be reached
     peers_file = _Inside("peers.json")  # the newest profiles seen of other agents
     mailbox_file = _Inside("mailbox.json")  # the newest signed state of the mailbox at each relay
@@ -75,7 +76,7 @@ class AgentHome:
 
     def covering(self) -> CoveringRules:
         """What of it is left out: keys, wherever they are, and this host's own files."""
-        given = (self.vault, self.second, *folders_of(self.witnesses), self.arbiter, self.signer)
+        given = (self.vault, self.second, *folders_of(self.witnesses), self.arbiter, self.signer, self.shared_folder)
         own = "" if self.state == self.folder else self.folder.relative_to(self.state).as_posix()
         return CoveringRules(apart=tuple(str(path) for path in given if path is not None), own=own)
 
@@ -109,6 +110,11 @@ class AgentHome:
             return old and BY_JOURNAL
         missing = self.arbiter is None or not self.arbiter.parent.is_dir()
         return folder if folder and missing else old
+
+    @property
+    def shared_folder(self) -> Path | None:
+        """Through which the agent's instances send each other memory updates."""
+        return self.path_of(self.settings.instances.folder)
 
     @property
     def signer(self) -> Path | None:
@@ -189,6 +195,7 @@ def _home_of(folder: Path, fields: Mapping[str, object]) -> AgentHome:
 
 
 MEMORY_FILE = "MEMORY.md"
+HEARTBEAT_FILE = "HEARTBEAT.md"
 DAYS = "memory"
 PRIVATE = ".holdfast"
 
@@ -200,6 +207,7 @@ class MemoryPlace:
     folder: Path
 
     memory_file = _Inside(MEMORY_FILE)
+    heartbeat_file = _Inside(HEARTBEAT_FILE)
     days = _Inside(DAYS)
     private = _Inside(PRIVATE)  # what Holdfast keeps beside the files: losing it costs history, never a line
     asides = _Inside(f"{PRIVATE}/aside")

@@ -11,6 +11,9 @@ will open it without seeing the mark.
 `moved` is written before the package gets the name under which it is found. So at every instant
 at most one copy can run: this one until the mark, then none, then the one that takes the package.
 A mark that cannot be read counts as `moved`.
+
+`instance/standby.json` says that this folder is a standby of an agent whose journal is a file on another host. It has
+the same effect, and is looked for at the same times. It goes when the folder is promoted.
 """
 
 from __future__ import annotations
@@ -20,11 +23,12 @@ import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from holdfast.core.waiting import running_beside
-from holdfast.errors import MovedAway
+from holdfast.errors import IsStandby, MovedAway
 from holdfast.host.log import Log
 from holdfast.host.private_files import read_private, remove_durably, write_atomically
 
@@ -34,6 +38,43 @@ FILE_BYTES_MAX = 64 * 1024
 LOOK_S = 0.25  # how often a worker looks whether it shall stop
 MOVING, MOVED = "moving", "moved"
 STAGING = "moving"  # in instance/backup: what is packed, until it is sealed
+
+
+STANDBY = "standby.json"
+
+
+class StandbyMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Written when the folder joins; again, with the position of the key log, when it is being promoted."""
+
+    format: int = FORMAT
+    primary: str = ""  # the name of the instance that acts, for people
+    promoting: tuple[int, int] | None = None  # new keys above this position evict the old primary
+    since_ms: int = 0  # these three: since when; the [identity] settings of this host, and its name in the roster
+    identity: dict[str, Any] = {}  # Any: as the settings file has it
+    name: str = ""
+
+
+def find_standby(instance: Path) -> StandbyMark | None:
+    """Raises IsStandby for a mark that cannot be read: that is the careful side."""
+    path = instance / STANDBY
+    try:
+        mark = msgspec.json.decode(read_private(path, FILE_BYTES_MAX), type=StandbyMark)
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise IsStandby(f"Holdfast cannot read {path}: {error}") from None
+    if mark.format != FORMAT:
+        raise IsStandby(f"{path} has a format that this Holdfast does not know")
+    return mark
+
+
+def write_standby(instance: Path, mark: StandbyMark) -> None:
+    """Durable on return."""
+    write_atomically(instance / STANDBY, msgspec.json.encode(mark) + b"\n")
+
+
+def remove_standby(instance: Path) -> None:
+    remove_durably(instance / STANDBY)
 
 
 class MovedMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -84,9 +125,9 @@ async def stopped_when_moved(
     the queue. Then this raises MovedAway: a new start would change nothing."""
 
     async def watch() -> None:
-        while not os.path.lexists(instance / NAME):  # noqa: ASYNC110 - a file gives no sign
+        while not any(os.path.lexists(instance / one) for one in (NAME, STANDBY)):  # noqa: ASYNC110 - a file is no sign
             await asyncio.sleep(look_s)
-        log.event("stopping", reason="the agent is moved to another host")
+        log.event("stopping", reason="the agent is moved to another host, or this folder is a standby")
         stop()
 
     async with running_beside(watch()):
@@ -95,7 +136,16 @@ async def stopped_when_moved(
 
 
 def check_not_moved(instance: Path) -> None:
-    """Raises MovedAway where this copy of the agent may not run."""
+    """Raises MovedAway or IsStandby where this copy of the agent may not run."""
+    standby = find_standby(instance) if os.path.lexists(instance / STANDBY) else None
+    if standby is not None and standby.promoting:
+        raise IsStandby(
+            f"the agent in {instance.parent} is being promoted",
+            hint="run `holdfast instance promote` again to finish it",
+        )
+    if standby is not None:
+        acts = f": {standby.primary} acts" if standby.primary else ""
+        raise IsStandby(f"the folder {instance.parent} is a standby of its agent{acts}")
     mark = find_mark(instance) if os.path.lexists(instance / NAME) else None
     if mark is None:
         return

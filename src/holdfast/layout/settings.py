@@ -8,6 +8,7 @@ user could change is rejected; every user may read it, because it holds no secre
     [identity]   where the vault, its second place, the witnesses and the arbiter are
     [memory]     how much of its files an agent is given when it starts
     [backup]     how often, how long kept, and what counts as too old
+    [instances]  the folder that the agent's instances on several hosts share
     [mail]       how long messages wait for those before them; which relays take over from one that is gone
     [surfaces]   state of the agent that is kept where Holdfast cannot look
     [watch]      who notices that scheduled runs have stopped
@@ -201,7 +202,7 @@ def _check(path: Path, found: os.stat_result) -> None:
         raise BadSettings(f"{path} has more than {FILE_BYTES_MAX:,} bytes")
 
 
-AGENT_SECTIONS = ("adopted", "identity", "memory", "backup", "mail", "surfaces", "watch", "drills")
+AGENT_SECTIONS = ("adopted", "identity", "memory", "instances", "backup", "mail", "surfaces", "watch", "drills")
 
 
 class AdoptedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -221,6 +222,10 @@ class IdentitySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 class MemorySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     tokens: int = 6_000  # of the agent's own files, given to the model on a start
+
+
+class InstancesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    folder: str = ""  # that hosts share, for memory updates; empty: the journal carries them, if hosts share it
 
 
 class BackupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -271,6 +276,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     adopted: AdoptedSettings = msgspec.field(default_factory=AdoptedSettings)
     identity: IdentitySettings = msgspec.field(default_factory=IdentitySettings)
     memory: MemorySettings = msgspec.field(default_factory=MemorySettings)
+    instances: InstancesSettings = msgspec.field(default_factory=InstancesSettings)
     backup: BackupSettings = msgspec.field(default_factory=BackupSettings)
     mail: MailSettings = msgspec.field(default_factory=MailSettings)
     surfaces: SurfacesSettings = msgspec.field(default_factory=SurfacesSettings)

@@ -37,11 +37,12 @@ from holdfast.core.waiting import ALONE, Pacing, wait_event
 from holdfast.errors import HoldfastError, text_of
 from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
 from holdfast.journal.quiet import Quiet
-from holdfast.layout.agent_home import PRIVATE
+from holdfast.layout.agent_home import PRIVATE, MemoryPlace
 from holdfast.memory.exchange import exchange, is_taken, left_asides, put_down, read_quiet
 from holdfast.memory.handoff import Handoff, render
 from holdfast.memory.handoff_reader import HandoffReader
 from holdfast.memory.heartbeat import DamagedMarks, block_of, merged
+from holdfast.memory.projection import locked
 
 LOOK_S = 0.2
 LOCK_AGAIN_S = 0.5
@@ -162,7 +163,8 @@ class HandoffWriter:
 
     def _write_heartbeat(self, block: bytes) -> None:
         try:
-            why = write_heartbeat(self._heartbeat, block, asides=self._asides)
+            with locked(MemoryPlace(folder=self._heartbeat.parent)):  # a merge with other instances writes it too
+                why = write_heartbeat(self._heartbeat, block, asides=self._asides)
         except (HoldfastError, OSError) as error:
             why = _told(error, self._heartbeat)
         if why:

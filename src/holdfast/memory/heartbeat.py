@@ -6,7 +6,9 @@ what is between them is replaced. Without marks the block is added at the end. M
 not exactly one beginning and one end behind it are not ours to fix: the file stays as it is, the
 trouble is reported, and a person removes the odd one.
 
-Pure: bytes in, bytes out. The file is read and written by upkeep.py.
+Several instances share what is people's (`FreePart`); the block is each instance's own.
+
+Pure: bytes in, bytes out. The file is read and written by handoff_writer.py and projection.py.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from holdfast.errors import BadInput
 from holdfast.memory.handoff_facts import TaskFacts
 
 TASKS_MAX = 50
@@ -22,6 +25,7 @@ BEGIN = b"<!-- holdfast:tasks begin: written by Holdfast, your words go outside 
 END = b"<!-- holdfast:tasks end -->"
 ANY_BEGIN = re.compile(rb"<!-- holdfast:tasks begin[^>\n]*-->")
 ANY_END = re.compile(rb"<!-- holdfast:tasks end[^>\n]*-->")
+PLACE = b"<!-- holdfast:tasks -->"  # the block, in what instances share
 NEW = b"# Heartbeat\n\nWhat is active. Write what you like outside of the marks below.\n"
 
 
@@ -45,19 +49,62 @@ def merged(before: bytes | None, block: bytes) -> bytes | DamagedMarks:
     """The file with the block in its place; None where there is no file yet."""
     if before is None:
         before = NEW
-    begins, ends = list(ANY_BEGIN.finditer(before)), list(ANY_END.finditer(before))
+    found = _block_in(before)
+    if isinstance(found, DamagedMarks):
+        return found
+    if found is None:
+        return before + _gap(before) + BEGIN + b"\n" + block + END + b"\n"
+    begin, end = found
+    return before[: begin.end()] + b"\n" + block + before[end.start() :]
+
+
+class FreePart:
+    """What is people's in the file, as text that has one mark where the block is."""
+
+    def __init__(self) -> None:
+        self._block = b""
+
+    def opened(self, raw: bytes, *, newest: bool = True) -> bytes:
+        """Without the block; it is remembered where this is the `newest` version. Raises BadInput."""
+        found = _block_in(raw)
+        if isinstance(found, DamagedMarks):
+            raise BadInput(found.why)
+        if found is None:
+            return raw
+        begin, end = found
+        if newest:
+            self._block = raw[begin.start() : end.end()]
+        return raw[: begin.start()] + PLACE + raw[end.end() :]
+
+    def closed(self, free: bytes) -> bytes:
+        """With the block at its first mark; without a mark, at the end."""
+        block = self._block
+        before, mark, after = free.partition(PLACE)
+        if not mark:
+            return free if not block else free + _gap(free) + block + b"\n"
+        after = after.replace(PLACE + b"\n", b"").replace(PLACE, b"")
+        return before + (block or BEGIN + b"\n" + END) + after
+
+
+def _block_in(raw: bytes) -> tuple[re.Match[bytes], re.Match[bytes]] | DamagedMarks | None:
+    """Both marks; None where the file has none."""
+    begins, ends = list(ANY_BEGIN.finditer(raw)), list(ANY_END.finditer(raw))
     if not begins and not ends:
-        gap = b"" if not before or before.endswith(b"\n\n") else b"\n"
-        gap = gap if before.endswith(b"\n") or not before else b"\n\n"
-        return before + gap + BEGIN + b"\n" + block + END + b"\n"
+        return None
     if len(begins) != 1 or len(ends) != 1:
         return DamagedMarks(
             f"HEARTBEAT.md has {len(begins)} begin marks and {len(ends)} end marks; keep one of each, or none"
         )
-    begin, end = begins[0], ends[0]
-    if end.start() < begin.end():
+    if ends[0].start() < begins[0].end():
         return DamagedMarks("HEARTBEAT.md has its end mark before its begin mark")
-    return before[: begin.end()] + b"\n" + block + before[end.start() :]
+    return begins[0], ends[0]
+
+
+def _gap(before: bytes) -> bytes:
+    """What is put between text and a block that follows it."""
+    if not before or before.endswith(b"\n\n"):
+        return b""
+    return b"\n" if before.endswith(b"\n") else b"\n\n"
 
 
 def _plain(text: str) -> str:

@@ -104,9 +104,14 @@ def mark_time(line: str) -> str:
 
 def entry_hash(line: str) -> str:
     """By what an entry is known after it was removed, as it was; empty for a line that is not ours."""
-    if not is_entry_key(key_of(line)):
-        return ""
-    return hashlib.sha256(line.encode(errors="surrogateescape")).hexdigest()[:ID_CHARS]
+    mark = removal_mark(line)
+    return mark if is_entry_key(mark) else ""
+
+
+def removal_mark(line: str) -> str:
+    """By what any line is known after it was removed: that of a line which is not ours begins with `=`."""
+    mark = hashlib.sha256(line.encode(errors="surrogateescape")).hexdigest()[:ID_CHARS]
+    return mark if is_entry_key(key_of(line)) else f"={mark}"
 
 
 def moment(at_ms: int) -> datetime:
@@ -140,8 +145,8 @@ class Added(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Gone(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """An entry (its hash) that was removed from the file, and by which write: a document that other instances share may
-    not know it yet."""
+    """A line (its mark) that was removed from the file, and by which write: a document that other instances share may
+    not know it yet. Of lines that are not ours: only where there is such a document."""
 
     write: int
     at_ms: int

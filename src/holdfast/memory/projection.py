@@ -44,9 +44,10 @@ from holdfast.errors import MemoryFileBusy
 from holdfast.host.machine import host_id
 from holdfast.host.private_files import ensure_private_folder, open_private
 from holdfast.journal.contract import Journal, KeptRemark, Remark, RemarkTo
-from holdfast.layout.agent_home import MEMORY_FILE, MemoryPlace
+from holdfast.layout.agent_home import MemoryPlace
 from holdfast.memory import lines, sidecar
 from holdfast.memory.exchange import exchange, is_taken, left_asides, put_down, read_quiet
+from holdfast.memory.heartbeat import FreePart
 from holdfast.memory.lines import Added, Gone, Merged, day_of, entry_id, heading, key_of, rendered
 from holdfast.memory.shared_lines import SharedLines, Start, merged_with
 
@@ -113,16 +114,27 @@ def write_file(place: MemoryPlace, path: Path, new: Sequence[str], *, heading: S
     return _Pass(place, path, heading=heading, now_ms=now_ms).run(new)
 
 
-def merge_file(place: MemoryPlace, path: Path, shared: SharedLines, *, now_ms: int) -> Written:
+def merge_file(
+    place: MemoryPlace, path: Path, shared: SharedLines, *, now_ms: int, part: FreePart | None = None
+) -> Written:
     """Give the file what other instances have changed, and the document what was changed in the file. Hold the place's
-    lock, and report what it did (`keep_report`). Raises as `write_file` does."""
-    return _Pass(place, path, heading=(), now_ms=now_ms, shared=shared).run(())
+    lock, and report what it did (`keep_report`). `part`: the part of the file that is shared, where it is not all of
+    it. Raises as `write_file` does, and BadInput where that part cannot be told from the rest."""
+    return _Pass(place, path, heading=(), now_ms=now_ms, shared=shared, part=part).run(())
 
 
 class _Pass:
     def __init__(
-        self, place: MemoryPlace, path: Path, *, heading: Sequence[str], now_ms: int, shared: SharedLines | None = None
+        self,
+        place: MemoryPlace,
+        path: Path,
+        *,
+        heading: Sequence[str],
+        now_ms: int,
+        shared: SharedLines | None = None,
+        part: FreePart | None = None,
     ) -> None:
+        self._part = part
         self._place = place
         self._path = path
         self._heading = heading
@@ -151,7 +163,7 @@ class _Pass:
         self._tell(added=len(fresh))
         if self._raw is None and not merged:
             return self._told
-        if lines.joined(merged).encode(errors="surrogateescape") != self._raw:
+        if self._data(merged) != self._raw:
             merged = self._put(theirs, merged)
         self._finish(merged)
         return self._told
@@ -161,10 +173,19 @@ class _Pass:
         if raw is None and self._state.base is not None:
             self._tell(was_gone=True)  # lost, not edited: an editor leaves an empty file
         self._raw = raw
-        text = (self._state.base or "") if raw is None else _text(raw)
+        text = (self._state.base or "") if raw is None else self._text(raw)
         found, torn = lines.split(text)
         self._tell(torn=torn)
         return found
+
+    def _text(self, raw: bytes, *, newest: bool = True) -> str:
+        """Bytes that are not UTF-8 come back as they are when the text is written."""
+        shared = raw if self._part is None else self._part.opened(raw, newest=newest)
+        return shared.decode(errors="surrogateescape")
+
+    def _data(self, merged: Sequence[str]) -> bytes:
+        text = lines.joined(merged).encode(errors="surrogateescape")
+        return text if self._part is None else self._part.closed(text)
 
     def _begin(self, shared: SharedLines) -> None:
         base = None if self._state.base is None else lines.split(self._state.base)[0]
@@ -208,7 +229,7 @@ class _Pass:
         for aside in left_asides(self._path, self._place.asides)[:ASIDES_MAX]:
             content = read_quiet(aside) or b""
             if not is_taken(aside, content):
-                union = lines.union(merged, lines.split(_text(content))[0])
+                union = lines.union(merged, lines.split(self._text(content, newest=False))[0])
                 if len(union.lines) > len(merged):
                     self._tell(joined=self._told.joined + 1)
                 merged = union.lines
@@ -223,9 +244,8 @@ class _Pass:
             ensure_private_folder(folder)
         base = theirs if self._state.base is None else lines.split(self._state.base)[0]
         base = base if self._start is None else self._start.base or theirs
-        expected = self._raw
+        expected, data = self._raw, self._data(merged)
         for number in range(ROUNDS_MAX):
-            data = lines.joined(merged).encode(errors="surrogateescape")
             aside = exchange(self._path, data, asides=self._place.asides)
             came = None if aside is None else read_quiet(aside)
             self._tell(rounds=number + 1)
@@ -233,14 +253,15 @@ class _Pass:
                 self._note_added(merged, [])
                 return merged
             self._asides.append((aside, came))
-            others = lines.split(_text(came))[0]
+            others = lines.split(self._text(came))[0]
             self._note_added(merged, others)
             if came == expected:
                 return merged
-            again = self._merge(base, merged, others)
-            if again == merged:
+            merged, written = self._merge(base, merged, others), data
+            data = self._data(merged)
+            if data == written:
                 return merged
-            merged, expected = again, data
+            expected = written
             time.sleep(min(ROUND_WAIT_MAX_S, ROUND_WAIT_S * number))
         raise MemoryFileBusy(f"another program changes {self._path} each time Holdfast writes it")
 
@@ -258,10 +279,11 @@ class _Pass:
     def _finish(self, merged: Sequence[str]) -> None:
         recent = lines.shortened(list(self._recent.values()), now_ms=self._now_ms)
         base = lines.joined(merged)
-        there = {lines.entry_hash(line) for line in merged} if self._gone else set[str]()
-        gone = [one for one in self._gone.values() if one.entry not in there]
         if base != self._state.base and self._write == self._state.write:
             self._write += 1  # what an edit alone has changed counts as well: a document tells by it which is newer
+        self._note_removed(merged)
+        there = {lines.removal_mark(line) for line in merged} if self._gone else set[str]()
+        gone = [one for one in self._gone.values() if one.entry not in there]
         state = sidecar.State(
             base=base,
             write=self._write,
@@ -274,16 +296,19 @@ class _Pass:
             self._shared.finish(merged, self._write, self._recent.keys())
         self._tell(left=sum(not put_down(aside, taken) for aside, taken in self._asides))
 
+    def _note_removed(self, merged: Sequence[str]) -> None:
+        """The document may still have the line: from a pass that died before it could note what the file shows."""
+        if self._state.base is not None and self._place.document(self._path).exists():
+            for line in set(lines.split(self._state.base)[0]).difference(merged):
+                if lines.is_telling(line):
+                    mark = lines.removal_mark(line)
+                    self._gone[mark] = Gone(write=self._write, at_ms=self._now_ms, entry=mark)
+
     def _count(self, merged: Merged) -> None:
         self._tell(duplicates=self._told.duplicates + merged.duplicates, near=(*self._told.near, *merged.near))
 
     def _tell(self, **fields: object) -> None:
         self._told = msgspec.structs.replace(self._told, **fields)
-
-
-def _text(raw: bytes) -> str:
-    """Bytes that are not UTF-8 come back as they are when the text is written."""
-    return raw.decode(errors="surrogateescape")
 
 
 __all__ = ["MEMORY_HEADING", "project_now", "write_remarks", "write_straight"]
@@ -381,7 +406,7 @@ def sweep_asides(place: MemoryPlace, now_ms: int) -> list[Written]:
     for _ in range(LOOKS_MAX):
         with locked(place):
             asides = {one.name for one in place.asides.iterdir()}
-            days = {name[:10] for name in asides if not name.startswith(f"{MEMORY_FILE}.")}
+            days = {name[:10] for name in asides if lines.is_day(name[:10])}
             days |= {day_of(now_ms, back=back) for back in (0, 1)}
             passes = [_write(place, day, (), now_ms) for day in ("", *sorted(days))]
             keep_report(place, passes)

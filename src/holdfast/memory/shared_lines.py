@@ -27,8 +27,8 @@ class SharedLines(Protocol):
     """One pass over one file. Both calls are made under the lock of the place."""
 
     def begin(self, base: Sequence[str] | None, write: int, gone: Mapping[str, int], ours: Collection[str]) -> Start:
-        """`base`, `write`: what the file's sidecar has. `gone`: entries (hashes) that were removed from the file, and
-        by which write. `ours`: keys of lines that Holdfast brought in."""
+        """`base`, `write`: what the file's sidecar has. `gone`: lines (their marks) that were removed from the file,
+        and by which write. `ours`: keys of lines that Holdfast brought in."""
         ...
 
     def finish(self, lines: Sequence[str], write: int, ours: Collection[str]) -> None:

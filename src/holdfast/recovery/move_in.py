@@ -30,6 +30,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.app.binder import KEYS
+from holdfast.app.instances.roster_change import RosterChange
 from holdfast.backup.archive.contained_writer import sync_tree
 from holdfast.backup.archive.reader import STATE, Snapshot, read_snapshot
 from holdfast.backup.chain.heads import HeadFile
@@ -50,16 +51,19 @@ from holdfast.host.folder_swap import remove_tree, settle, swap_in
 from holdfast.host.private_files import check_place, ensure_private_folder, write_atomically
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.journal_keys.vault_keys import point_keys
+from holdfast.identity.lease.enrolment import destroy_enrolment, find_enrolment, keep_enrolment
 from holdfast.identity.lease.instance import Instance
 from holdfast.identity.lease.lease_holder import InstanceFile, site_of
+from holdfast.identity.records.encodings import AgentId
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.speaker.open_speaker import VaultSpeaker, home_speaker
 from holdfast.identity.statements.statements import Head, JournalMark, find_fault_in_head
 from holdfast.identity.vault.ring import Escrow, change, with_place
+from holdfast.identity.vault.vault import Vault
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome, load_home
-from holdfast.layout.moved import MOVED, STAGING, find_mark, remove_mark
+from holdfast.layout.moved import MOVED, STAGING, STANDBY, find_mark, remove_mark, remove_standby
 from holdfast.layout.settings import NAME as SETTINGS
 from holdfast.layout.settings import write_identity_settings
 from holdfast.layout.witness_address import WitnessAddress
@@ -165,26 +169,39 @@ class _Arrival:
         self._check_newer(ready)
         e, claimed = await self._taken(home, state, ready)
         kept = self._put(state)
-        self._place_escrow()
+        place_escrow(self.means.vault, self.target)
+        self._settle_roster()
         await asyncio.to_thread(remove_tree, self.work)
         return self._done(ready, incarnation=e, claimed=claimed, kept=kept)
 
     async def _arrived(self, ready: ReadyImport) -> MovedIn:
         """The folder has its name: an earlier run was cut short after that."""
         home = load_home(self.target)
-        self._place_escrow()
+        place_escrow(self.means.vault, self.target)
+        self._settle_roster()
         await asyncio.to_thread(remove_tree, self.work)
         return self._done(ready, incarnation=ready.incarnation + 1, claimed=home.arbiter is not None)
 
-    def _place_escrow(self) -> None:
-        """Copies of the escrow go to this home from now on, and no longer to the one that the agent has left: once that
-        folder is gone, keys could not be changed any more."""
+    def _carry_enrolment(self, state: Path, id: AgentId) -> None:
+        """The key by which the roster knows this host stays the one of its folder."""
+        key = find_enrolment(self.target / INSTANCE, id=id, clock=self.means.clock)
+        if key is not None:
+            with key:
+                keep_enrolment(state / INSTANCE, key, id=id, clock=self.means.clock)
 
-        def placed(escrow: Escrow) -> Escrow:
-            here = (one for one in escrow.places if os.path.isdir(one) and find_mark(Path(one) / INSTANCE) is None)
-            return with_place(replace(escrow, places=tuple(here)), self.target)
-
-        change(self.means.vault, placed)
+    def _settle_roster(self) -> None:
+        """The folder is in the roster, and no folder of before is; it has the lines that a standby's memory had. Safe
+        to repeat."""
+        for old in self.target.parent.glob(f"{self.target.name}.before-*"):
+            if (old / INSTANCE).is_dir():
+                destroy_enrolment(old / INSTANCE)
+            if os.path.lexists(old / INSTANCE / STANDBY):
+                carry_memory(old, self.target)
+                remove_standby(old / INSTANCE)
+        means = self.means
+        RosterChange.at(
+            load_home(self.target), means.vault, clock=means.clock, entropy=means.entropy, port=means.port
+        ).adopt_here()
 
     def _done(self, ready: ReadyImport, *, incarnation: int, claimed: bool, kept: str = "") -> MovedIn:
         return MovedIn(
@@ -223,7 +240,10 @@ class _Arrival:
                 sequence=mark.sequence,
             )
             self._check_newer(ready)
-            self._furnish(state, head)
+            furnish(state, means.vault, self.here)
+            HeadFile(state / "heads.jsonl").append(head)
+            ensure_private_folder(state / INSTANCE)
+            self._carry_enrolment(state, record.id)
             home = self._home_of(state)
             if (lease := self._lease(home, state)) is not None:
                 lease.check_heir(key.public, mark.incarnation)
@@ -281,23 +301,6 @@ class _Arrival:
         if any(one.rank >= ready.rank for one in same if one.archive != ready.archive):
             raise MoveRefused(f"{self.target} has a newer snapshot than the package")
 
-    def _furnish(self, state: Path, head: Signed[Head]) -> None:
-        """What no snapshot holds: where things lie on this host, the way to the vault, the head."""
-        os.chmod(state, 0o700)
-        found = load_home(state)
-        given, here = found.settings.identity, self.here
-        given = msgspec.structs.replace(
-            given,
-            vault=str(self.means.vault.folder.absolute()),
-            second=here.second or given.second,
-            arbiter=here.arbiter or given.arbiter,
-            witnesses=tuple(map(str, here.witnesses)) or given.witnesses,
-        )
-        write_identity_settings(state / SETTINGS, name=found.name, identity=given)
-        point_keys(state / KEYS, self.means.vault)
-        HeadFile(state / "heads.jsonl").append(head)
-        ensure_private_folder(state / INSTANCE)
-
     def _home_of(self, state: Path) -> AgentHome:
         """Its paths are counted from where the home will be."""
         found = load_home(state)
@@ -333,6 +336,47 @@ class _Arrival:
         if target.is_dir() and not any(target.iterdir()):
             target.rmdir()
         return str(aside) if swap_in(state, target, aside=aside) else ""
+
+
+def carry_memory(old: Path, new: Path) -> None:
+    """Lines of a standby's memory files that those which came do not have are added at the end: no line is lost. A line
+    that was removed on the other host meanwhile may come back. Safe to repeat."""
+    files = [old / "MEMORY.md", *sorted((old / "memory").glob("*.md"))]
+    for path in (one for one in files if one.is_file() and not one.is_symlink()):
+        target = new / path.relative_to(old)
+        have = target.read_bytes() if target.is_file() else b""
+        known = set(have.split(b"\n"))
+        missing = [line for line in path.read_bytes().split(b"\n") if line.strip() and line not in known]
+        if missing:
+            target.parent.mkdir(mode=0o700, exist_ok=True)
+            write_atomically(target, have.rstrip(b"\n") + b"\n" * bool(have) + b"\n".join(missing) + b"\n")
+
+
+def furnish(state: Path, vault: Vault, here: HostPaths) -> None:
+    """What no snapshot holds: where things lie on this host, and the way to the vault."""
+    os.chmod(state, 0o700)
+    found = load_home(state)
+    given = found.settings.identity
+    given = msgspec.structs.replace(
+        given,
+        vault=str(vault.folder.absolute()),
+        second=here.second or given.second,
+        arbiter=here.arbiter or given.arbiter,
+        witnesses=tuple(map(str, here.witnesses)) or given.witnesses,
+    )
+    write_identity_settings(state / SETTINGS, name=found.name, identity=given)
+    point_keys(state / KEYS, vault)
+
+
+def place_escrow(vault: Vault, target: Path) -> None:
+    """Copies of the escrow go to this home from now on, and no longer to one that the agent has left: once that folder
+    is gone, keys could not be changed any more."""
+
+    def placed(escrow: Escrow) -> Escrow:
+        here = (one for one in escrow.places if os.path.isdir(one) and find_mark(Path(one) / INSTANCE) is None)
+        return with_place(replace(escrow, places=tuple(here)), target)
+
+    change(vault, placed)
 
 
 def find_ready(work: Path) -> ReadyImport | None:

@@ -24,7 +24,7 @@ With a vault that was not lost no one is evicted: the restored home is pointed t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.app.binder import KEYS
+from holdfast.app.instances.roster_change import RosterChange
 from holdfast.backup.backups import open_backups, ring_of
 from holdfast.backup.chain.heads import HEADS, HeadFile
 from holdfast.backup.engine import Progress
@@ -44,7 +45,7 @@ from holdfast.backup.snapshot.place_snapshots import JOURNAL
 from holdfast.backup.snapshot.sealed import put_back
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.journal_address import INSTANCE, JournalAddress, file_at
-from holdfast.errors import HoldfastError, KeysReplaced, LogMissing, NotNow, VaultLocked
+from holdfast.errors import HoldfastError, IsStandby, KeysReplaced, LogMissing, NotNow, VaultLocked
 from holdfast.host.private_files import disk_error, remove_durably
 from holdfast.identity.acts.make_agent import find_whole, open_by
 from holdfast.identity.acts.recover_identity import AGAIN_HINT, recover_identity
@@ -68,6 +69,7 @@ from holdfast.journal.admin import Restored as Rewound
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome, home_in, load_home
 from holdfast.layout.journal_location import journal_in
+from holdfast.layout.moved import find_standby, remove_standby
 from holdfast.layout.rescued import is_rescued
 from holdfast.layout.settings import NAME as SETTINGS
 from holdfast.layout.settings import write_identity_settings, write_journal_url
@@ -77,6 +79,7 @@ from holdfast.recovery.recover_journal import granted_to
 from holdfast.recovery.survey import Evidence, Survey
 
 Tell = Callable[[str], None]
+TakeOver = Callable[[AgentHome, Publisher], Awaitable[KeyLog]]
 HEADS_MARKED = 64
 SPARES_MAX = 64
 
@@ -133,8 +136,10 @@ async def recover_agent(
     entropy: Entropy,
     port: Signatures,
     tell: Tell,
+    take_over: TakeOver | None = None,
 ) -> RecoveredAgent:
-    """Restore, recover, take over. See the module for what a kill leaves."""
+    """Restore, recover, take over. See the module for what a kill leaves. With a vault that was not lost, `take_over`
+    does what makes the restored folder the one that acts (promote.py)."""
     obstacle = find_obstacle(
         survey,
         vault=target.vault,
@@ -147,6 +152,11 @@ async def recover_agent(
     assert survey.chosen is not None  # or it is an obstacle
     if evidence.vault is None:
         _check_vaults(target)
+    elif take_over is None and find_standby(target.home / INSTANCE) is not None:
+        raise IsStandby(
+            f"{target.folder} is a standby: with the keys that the primary has too, nobody would be locked out",
+            hint="run `holdfast instance promote`, or recover with the recovery words",
+        )
     began = time.monotonic()
     if target.journal_url:
         _check_server(target, survey.chosen)
@@ -162,6 +172,11 @@ async def recover_agent(
     if evidence.vault is not None:
         log = survey.log
         _point(target, evidence.vault)
+        if take_over is not None:
+            log = await take_over(load_home(target.home), publish)
+        else:
+            place = RosterChange.at(load_home(target.home), evidence.vault, clock=clock, entropy=entropy, port=port)
+            place.adopt_here()
     else:
         tell("recovering the identity: fresh keys take over")
         log = await _recover_identity(survey, evidence, target, publish, entropy=entropy, port=port)
@@ -182,7 +197,7 @@ async def recover_agent(
         tables_left=() if moved is None else moved.tables_left,
         tables_in="" if moved is None else moved.kept,
         journal_was=restoring.journal_was,
-        evicted=evidence.vault is None,
+        evicted=evidence.vault is None or take_over is not None,
         left=left,
         unsealed=unsealed,
         secrets=_secrets(home, survey.escrow, clock, entropy),
@@ -375,6 +390,8 @@ class _Restoring:
         if not self.keep_keys or _is_rescued(folder / KEYS):
             # Of the folder that was there: the agent is whole again only with its new keys.
             remove_durably(folder / KEYS)
+        if not self.keep_keys and (folder / INSTANCE).is_dir():
+            remove_standby(folder / INSTANCE)  # its new keys lock out the primary
         journal = folder / JOURNAL
         if journal.is_file():
             self.journal_was = journal_in(folder).url
@@ -439,6 +456,9 @@ def _is_there(survey: Survey, chosen: Signed[Head], target: RecoveryTarget) -> b
     mark = find_mark(target.home / INSTANCE)
     if mark is None:
         return False
+    standby = find_standby(target.home / INSTANCE)
+    if standby is not None and standby.promoting:
+        return mark.restored_ms >= standby.since_ms or find_pending(target.home) is not None
     made = (one.digest for one in HeadFile(target.home / HEADS).read().heads)
     if chosen.digest not in (*mark.heads, *made):
         return False

@@ -28,14 +28,14 @@ async def found_relays(home: AgentHome, cover: Cover, *, now_ms: int, port: Sign
     if held is None or not held.record.relays:
         return Found()
     found = [one for one in await look_at_relays(home, port=port or Sodium()) if one.listed]
-    well = [one for one in found if one.newest]
+    well = [one for one in found if one.good]
     facts = [
         Fact(
             name="relay",
             about=one.address.url,
-            value=one.operator if one.newest else "",
+            value=one.operator if one.good else "",
             at_ms=now_ms,
-            source=one.error or ("holds the newest profile" if one.newest else "holds an older profile, or none"),
+            source=_state(one),
         )
         for one in found
     ]
@@ -69,10 +69,6 @@ def _profile_row(
 
 
 def _relay_row(one: RelayStatus) -> Surface:
-    why = one.error or ("holds the newest profile" if one.newest else "holds an older profile, or none")
-    if one.evidence:
-        why = f"{one.evidence} lines there contradict each other"
-    good = one.newest and not one.evidence
     return Surface(
         id=f"relay/{one.address.url}",
         kind="relay",
@@ -81,10 +77,18 @@ def _relay_row(one: RelayStatus) -> Surface:
         owner=one.operator,
         protection="other relays",
         domain=one.operator,
-        verdict=Verdict.COVERED if good else Verdict.AT_RISK,
-        why=why,
-        fix="" if good else DOCTOR,
+        verdict=Verdict.COVERED if one.good else Verdict.AT_RISK,
+        why=_state(one),
+        fix="" if one.good else DOCTOR,
     )
+
+
+def _state(one: RelayStatus) -> str:
+    if one.proof is not None:
+        return f"contradicts itself: {one.proof.why}"
+    if one.evidence:
+        return f"{one.evidence} lines there contradict each other"
+    return one.error or ("holds the newest profile" if one.newest else "holds an older profile, or none")
 
 
 def _mail_row(well: list[RelayStatus], found: list[RelayStatus]) -> Surface:
@@ -93,7 +97,7 @@ def _mail_row(well: list[RelayStatus], found: list[RelayStatus]) -> Surface:
     if good:
         why = "a message is on two relays before it counts as sent; any one of them may be lost"
     elif len(well) <= NEEDED:
-        why = f"{len(well)} of {len(found)} relays answer with the newest profile: one more loss delays or loses mail"
+        why = f"{len(well)} of {len(found)} relays can be relied on: one more loss delays or loses mail"
     else:
         why = f"all relays depend on {operators.pop()}"
     return Surface(

@@ -12,10 +12,8 @@ lost (`runtime/engine/upkeep.py`), parked steps. They are not repeated here.
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -25,7 +23,7 @@ from holdfast.core.clock import SystemClock
 from holdfast.core.notices import Notice, NoticeKind, Notices, alarm_notice, counted
 from holdfast.core.surfaces import DAY_MS, Fact, age_text, day_of
 from holdfast.errors import HoldfastError
-from holdfast.host.private_files import ensure_private_folder, open_private, read_private, write_atomically
+from holdfast.host.private_files import ensure_private_folder, locked_now, read_private, write_atomically
 from holdfast.layout.agent_home import AgentHome, find_home
 from holdfast.surfaces.history import note_level
 from holdfast.surfaces.level import LevelReport
@@ -141,7 +139,7 @@ def _drills(facts: Sequence[Fact], now_ms: int) -> list[Alarm]:
 async def tell(home: AgentHome, register: Register, send: Send) -> int:
     """Send what a person does not know yet; how many notices. Also keeps the level's history."""
     ensure_private_folder(home.instance)
-    with _turn(home.instance / f"{FILE}.lock") as mine:
+    with locked_now(home.instance / f"{FILE}.lock") as mine:
         if not mine:
             return 0
         with suppress(HoldfastError, OSError):
@@ -221,18 +219,3 @@ def _read(path: Path) -> Told:
     except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
         return Told()
     return found if found.format == FORMAT else Told()
-
-
-@contextmanager
-def _turn(path: Path) -> Generator[bool]:
-    """Whether it is this process's turn; never waits."""
-    fd = open_private(path, os.O_RDWR | os.O_CREAT)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
-    finally:
-        os.close(fd)

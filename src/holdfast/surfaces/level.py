@@ -336,7 +336,7 @@ def _instances(facts: Facts) -> Judged:
     alive = max((int(one.value) for one in facts.all("instances.alive")), default=0)
     if alive >= INSTANCES_MIN:
         return Judged(ok=True, evidence=f"{alive} hosts have a live worker")
-    return Judged(ok=False, why=f"hosts with a live worker: {alive}", fix="holdfast worker APP --home FOLDER")
+    return Judged(ok=False, why=f"hosts with a live worker: {alive}", fix="holdfast instance invite NAME FILE")
 
 
 def _relays(facts: Facts) -> Judged:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import msgspec
 
@@ -91,7 +91,7 @@ class MemoryRelay:
         number = len(self.mail) + 1
         delivery = Delivery(
             id=f"env-{number}",
-            at=(("relay", number),),
+            at=(("relay", number, f"env-{number}"),),
             letter=item if isinstance(item, Letter) else None,
             note=item if isinstance(item, DeliveryNote) else None,
             fault=item if isinstance(item, str) else "",
@@ -111,6 +111,7 @@ class MemoryMailbox:
         self._relay = relay
         self._wait_s = wait_s
         self._given: set[str] = set()
+        self.fill: dict[str, int] = {}
 
     async def next(self) -> list[Delivery]:
         with contextlib.suppress(TimeoutError):
@@ -132,11 +133,16 @@ class MemoryMailbox:
             if one.state == "held" and one.mark <= up_to:
                 one.state = "deleted"
 
-    async def rewind(self, *, after: int) -> None:
+    async def rewind(
+        self, *, after: int, done: Collection[str] = (), on_done: Callable[[str], None] = lambda _relay: None
+    ) -> None:
+        if "relay" in done:
+            return
         for one in self._relay.mail:
             if one.state == "held" and one.mark > after:
                 one.state = "stored"
                 self._given.discard(one.delivery.id)
         self._relay.came.set()
+        on_done("relay")
 
     async def close(self) -> None: ...

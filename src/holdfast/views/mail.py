@@ -7,18 +7,20 @@ from typing import Any, cast
 
 from holdfast.core.clock import iso
 from holdfast.core.ids import effect_key_from_bytes
+from holdfast.core.mail import TTL_S
 from holdfast.core.step import StepState
 from holdfast.journal.bodies import EvidenceGiven
 from holdfast.journal.contract import InboxItem, TaskRow
 from holdfast.journal.records import StepView, TaskState, TaskView
-from holdfast.runtime.task.mail_task import letter_of, note_of
+from holdfast.runtime.task.mail_task import has_expired, letter_of, note_of
 from holdfast.runtime.tool.mail_tool import NAME
 
 Shape = dict[str, Any]  # Any: JSON for printing
 
-WAITING, SENT, DELIVERED = "waiting", "sent", "delivered"
+WAITING, SENT, DELIVERED, EXPIRED = "waiting", "sent", "delivered", "expired"
 _STATES = {StepState.FAILED: "refused", StepState.PARKED: "parked", StepState.SKIPPED: "skipped"}
-DEAD_SENT = frozenset(_STATES.values())
+DEAD_SENT = frozenset((*_STATES.values(), EXPIRED))
+UNREAD = f"the recipient has not signed for it within {TTL_S // 86_400} days, and relays keep mail no longer"
 DEAD_RECEIVED = frozenset((TaskState.FAILED, TaskState.PARKED, TaskState.CANCELLED))
 
 
@@ -51,18 +53,18 @@ def dead_line(row: TaskRow, view: TaskView) -> Shape:
     }
 
 
-def sent_lines(view: TaskView, inbox: Sequence[InboxItem]) -> list[Shape]:
+def sent_lines(view: TaskView, inbox: Sequence[InboxItem], *, now_ms: int) -> list[Shape]:
     """Every message that the task has sent, or is sending."""
-    return [_sent_line(view, one, inbox) for one in view.steps.values() if one.tool == NAME]
+    return [_sent_line(view, one, inbox, now_ms) for one in view.steps.values() if one.tool == NAME]
 
 
-def _sent_line(view: TaskView, step: StepView, inbox: Sequence[InboxItem]) -> Shape:
+def _sent_line(view: TaskView, step: StepView, inbox: Sequence[InboxItem], now_ms: int) -> Shape:
     note = note_of(inbox, step.ordinal)
     args, result = _shape(step.args), _shape(step.result)
     proof = "" if note is None else str(EvidenceGiven.read(note.body).result["note"])
     state = _STATES.get(step.state, WAITING)
     if step.state is StepState.SUCCEEDED or note is not None:
-        state = SENT if note is None else DELIVERED
+        state = DELIVERED if note is not None else EXPIRED if has_expired(step, now_ms=now_ms) else SENT
     return {
         "effect": f"{view.task_id}/{step.ordinal}",
         "to": args.get("to", ""),
@@ -74,7 +76,7 @@ def _sent_line(view: TaskView, step: StepView, inbox: Sequence[InboxItem]) -> Sh
         "tries": len(step.earlier) + len(step.attempts),
         "first_sent_at": iso(step.attempts[0].at_ms) if step.attempts else "",
         "delivered_at": "" if note is None else iso(note.at_ms),
-        "reason": "" if state in (SENT, DELIVERED) else _reason(step),
+        "reason": "" if state in (SENT, DELIVERED) else UNREAD if state == EXPIRED else _reason(step),
         "body": args.get("body"),
         "note": proof,
     }

@@ -18,13 +18,14 @@ from holdfast.identity.records.records import (
     sign_receipt,
 )
 from holdfast.identity.records.signed import Refusal, Signed
-from holdfast.identity.statements.certificate import parse_certificate
+from holdfast.identity.statements.certificate import Role, parse_certificate
 from holdfast.identity.statements.claim import parse_claim, parse_yield
+from holdfast.identity.statements.roster import Enrolled, Roster, join_rosters, parse_roster, sign_roster
 from holdfast.identity.statements.statements import parse_answer, parse_profile
 from holdfast_proofs.fuzz.feed import law
 from holdfast_proofs.identity_schedules.fake import PORT, signer
 
-_OTHERS = (parse_receipt, parse_certificate, parse_profile, parse_claim, parse_yield, parse_answer)
+_OTHERS = (parse_receipt, parse_certificate, parse_profile, parse_claim, parse_yield, parse_answer, parse_roster)
 
 
 def _log() -> tuple[KeyLog, tuple[Signed[Record], ...]]:
@@ -51,7 +52,9 @@ LOG, _RECORDS = _log()
 _RECEIPT = sign_receipt(
     Receipt(id=LOG.id, g=0, s=0, d=LOG.head.digest, wit=signer("witness").public, at=1), signer("witness")
 )
-LINES = (*(one.line() for one in _RECORDS), _RECEIPT.line())
+_NORTH = Enrolled(name="north", key=signer("north").public, role=Role.PRIMARY, host="north.example")
+_ROSTER = sign_roster(Roster(id=LOG.id, g=0, s=0, ver=1, instances=(_NORTH,)), signer("op")).line()
+LINES = (*(one.line() for one in _RECORDS), _RECEIPT.line(), _ROSTER)
 WORDS = (
     b'"v":1',
     b'"t":"rot"',
@@ -80,6 +83,8 @@ def line(raw: bytes) -> None:
     verdict = accept_line(LOG, raw, port=PORT)
     law(isinstance(verdict, Refusal) or verdict.id == LOG.id, "a log that changed its id")
     law(isinstance(verdict, Refusal) or verdict.head.receipts == (), "a receipt from nowhere")
+    enrolled = join_rosters((_ROSTER, raw), LOG, port=PORT).enrolled
+    law(enrolled == (_NORTH,), "an instance that the agent's keys did not enrol, or removed one")
     for parse in _OTHERS:
         with contextlib.suppress(BadRecord):
             law(parse(raw).line() == raw, "a line with two spellings")

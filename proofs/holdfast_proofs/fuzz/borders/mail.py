@@ -97,7 +97,7 @@ _LOGIN = calls.LoginAnswer(to=LOG.id, token="t", e=1, first=1, last=1, head="33"
 _PAGE = calls.MailAnswer(
     to=LOG.id, after=0, head=_HEAD, items=(calls.MailItem(1, bytes(32), NOW, ENVELOPES[0]),), last=1
 )
-_ACKED = calls.AckAnswer(to=LOG.id, waiting=0, held=1, held_max=10, dropped=0, first=2)
+_ACKED = calls.AckAnswer(to=LOG.id, waiting=0, held=1, full=10, first=2)
 CONTENTS = (
     *(msgspec.json.encode(one) for one in (_STORED, _LOGIN, _ACKED)),
     msgspec.msgpack.encode(_PAGE),
@@ -105,7 +105,14 @@ CONTENTS = (
 )
 ACKS = (
     msgspec.json.encode(
-        calls.Ack(rewind=1, received=(1, 2), mark=3, refused=((4, "why"),), secured=2, contacts=(LOG.id,))
+        calls.Ack(
+            rewind=1,
+            received=((1, "0" * 64), (2, "1" * 64)),
+            mark=3,
+            refused=((4, "2" * 64, "why"),),
+            secured=2,
+            contacts=(LOG.id,),
+        )
     ),
 )
 _PROFILE = sealed(
@@ -154,7 +161,7 @@ def envelope(raw: bytes) -> None:
     """What is read is passed on as it came; what was changed does not open, or is not signed."""
     found = parse_envelope(raw)
     law(found.raw == raw, "an envelope that was written again")
-    opened = open_envelope(found, _PRIVATE.private_bytes_raw())
+    opened = open_envelope(found, _PRIVATE)
     law(opened == _INNER, "another text under the same seal")
     law(found.is_signed(PORT) or raw not in ENVELOPES, "our own envelope is not signed")
 
@@ -166,7 +173,7 @@ def letter(raw: bytes) -> None:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         key = bytes(16)
     found = _sealed(raw, key)
-    inner = open_envelope(found, _PRIVATE.private_bytes_raw())
+    inner = open_envelope(found, _PRIVATE)
     with contextlib.suppress(BadRecord):
         read_note(inner.body, CRT, to=LOG.id, port=PORT)
     mail_submission(letter_of(found.sender, inner), k_effect=bytes(32), salt=b"")

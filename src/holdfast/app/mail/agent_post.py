@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 THREADS_MAX = 1_024  # whose newest message this process remembers
+SENT_MAX = 10_000  # messages that this process remembers to have sent
 
 
 @asynccontextmanager
@@ -58,6 +59,7 @@ class AgentPost:
         self._home = home
         self._opened: AgentMail | None = None
         self._newest = OrderedDict[tuple[str, str], EffectKey]()  # by recipient and thread
+        self._sent = OrderedDict[EffectKey, str]()  # and to which agent
         self._turn = asyncio.Lock()
 
     async def send(
@@ -81,6 +83,9 @@ class AgentPost:
         sent = await post.send(
             to=to, body=body, key=key, thread=thread, number=number, after=named[:AFTER_MAX], first_byte=first_byte
         )
+        self._sent[key] = sent.to
+        if len(self._sent) > SENT_MAX:
+            self._sent.popitem(last=False)
         if thread:
             self._newest[to, thread] = key
             self._newest.move_to_end((to, thread))
@@ -88,12 +93,24 @@ class AgentPost:
                 self._newest.popitem(last=False)
         return sent
 
+    def sent_to(self, key: EffectKey) -> str:
+        """The agent that this process has sent the message to; "" says nothing of other processes and of long ago."""
+        return self._sent.get(key, "")
+
+    def known_id(self, to: str) -> str:
+        """The agent of this address, if this process has looked it up lately."""
+        return "" if self._opened is None else self._opened.post.book.known_id(to)
+
     async def note(self, *, to: str, keys: Sequence[EffectKey]) -> None:
         await (await self._mail()).post.note(to=to, keys=keys)
 
     async def mailbox(self) -> Mailbox:
         """The agent's mailbox at all of its relays: one for this process, which knows to whom it has written."""
         return (await self._mail()).mailbox
+
+    def other_instances(self) -> dict[str, str]:
+        """Live instances of this agent that the relays have shown: key, and url of a relay."""
+        return {} if self._opened is None else dict(self._opened.mailbox.others)
 
     async def renew(self) -> None:
         """Opened again at the next use: mail that was given out and not acknowledged then comes again."""

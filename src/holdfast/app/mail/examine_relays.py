@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from holdfast.app.doctor import Finding, damage, note, ok, warning
+from holdfast.app.mail.mail_room import FULL_PERCENT, find_fill
+from holdfast.core.notices import MAIL_ROOM_HINT, mail_room_text
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.layout.agent_home import AgentHome
@@ -32,6 +34,13 @@ async def examine_relays(home: AgentHome) -> AsyncIterator[Finding]:
     for one in found:
         url = one.address.url
         again = f"`holdfast relay add {one.address}` publishes it again; a worker does so by itself"
+        if one.proof is not None:
+            text = f"{url} contradicts itself ({one.proof.why}): it lies, or its disk was put back to an older day"
+            fix = (
+                f"{ADD[:-1]} --instead-of {url}`; show the proof, {one.proof.path}, to its operator, who "
+                "must give the relay a new key"
+            )
+            yield warning("relay", text, fix)
         if one.error:
             yield warning("relay", one.error, f"start it; if it is gone for good: {ADD[:-1]} --instead-of {url}`")
             continue
@@ -42,8 +51,11 @@ async def examine_relays(home: AgentHome) -> AsyncIterator[Finding]:
             yield warning("relay", f"{url} does not hold the newest record of the key log", again)
         elif one.listed and not one.newest:
             yield warning("relay", f"{url} does not hold the newest profile of this agent", again)
-        elif not one.evidence:
+        elif not one.evidence and one.proof is None:
             yield ok("relay", f"{url} answers; " + ("it holds the newest profile" if one.newest else "no profile yet"))
+    for url, percent in find_fill(home.instance).items():
+        if percent >= FULL_PERCENT and url in {one.address.url for one in found}:
+            yield warning("relay", mail_room_text(url, percent), MAIL_ROOM_HINT)
     if stale:
         fix = "a worker renews it; without one: `holdfast relay add ADDRESS` with the address of any of its relays"
         yield warning("relay", stale, fix)

@@ -3,21 +3,20 @@
 A lock file says which process of a folder it is; hosts that share a journal take turns in it. Two at once would do no
 harm, because the journal has each message once; they would only ask the relays twice.
 
-After a restore the relays are asked for all held mail again. Whether that is due says a small file in the instance
-folder, which is never backed up: it names the journal's incarnation, and a restore makes a new one. For a day it is
-asked for at every start, because a relay may have been away the first time.
+After a restore the relays are asked for all held mail again. Which ones have done it says a small file in the instance
+folder, which is never backed up: it names the journal's incarnation, and a restore makes a new one. A relay that was
+away is asked when it is back, however late that is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
-import os
 import socket
 import time
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -28,16 +27,18 @@ from holdfast.app.mail.agent_post import AgentPost
 from holdfast.app.mail.held_mail import Received, secured_up_to
 from holdfast.app.mail.intake import Intake
 from holdfast.app.mail.mail_link import has_relays
+from holdfast.app.mail.mail_room import keep_fill
 from holdfast.app.mail.profile_job import is_profile_due, renew_profile
 from holdfast.app.mail.resend import Resender
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.places.backup_places import states_of
 from holdfast.backup.places.places import read_places
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.notices import second_mailbox_notice
 from holdfast.core.waiting import running_beside
 from holdfast.errors import HoldfastError
 from holdfast.host.machine import host_id
-from holdfast.host.private_files import ensure_private_folder, open_private, read_private, write_atomically
+from holdfast.host.private_files import ensure_private_folder, locked_now, read_private, write_atomically
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal
 from holdfast.journal.durability import Kept
@@ -50,19 +51,19 @@ FILE, LOCK, TURN = "mail.json", "mail.lock", "mail"
 TURN_S, EXTEND_S = 60.0, 15.0
 LOOK_EVERY_S = 30.0  # for relays, where there are none; for the turn, where another has it
 AGAIN_S, AGAIN_S_MAX = 1.0, 60.0
-REWIND_FOR_S = 86_400
+FILE_BYTES_MAX = 64 * 1024
 
 
 class _State(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int
-    since: int  # unix seconds: when this host first took mail in under it
+    rewound: tuple[str, ...] = ()  # keys of relays that have delivered held mail again under it
 
 
 async def keep_mail(context: JobContext) -> None:
     """Takes mail in for as long as the worker serves."""
-    again_s = AGAIN_S
+    again_s = 0.0
     while True:
-        pause_s = LOOK_EVERY_S
+        pause_s, began_s = LOOK_EVERY_S, time.monotonic()
         try:
             home = find_home(context.address.folder)
             if home is None or not isinstance(context.post, AgentPost):
@@ -75,9 +76,17 @@ async def keep_mail(context: JobContext) -> None:
         except Exception as error:  # noqa: BLE001 - the next round asks the relays again
             context.log.event("mail-failed", error=_told(error))
             if isinstance(context.post, AgentPost):
+                await tell_of_instances(context.post, context.journal)
                 await context.post.renew()
-            pause_s, again_s = again_s, min(again_s * 2, AGAIN_S_MAX)
+            pause_s = again_s = next_pause_s(again_s, lasted_s=time.monotonic() - began_s)
         await asyncio.sleep(pause_s)
+
+
+def next_pause_s(before_s: float, *, lasted_s: float) -> float:
+    """How long to wait after a failure: longer each time, but not after mail was taken in for a while."""
+    if not before_s or lasted_s > AGAIN_S_MAX:
+        return AGAIN_S
+    return min(2 * before_s, AGAIN_S_MAX)
 
 
 async def _publish_when_due(home: AgentHome, context: JobContext) -> None:
@@ -115,11 +124,34 @@ async def _take_in(home: AgentHome, context: JobContext, post: AgentPost) -> Non
         log=context.log,
         secrets=open_secrets(home.journal, keys=context.keys, clock=clock, entropy=entropy),
         thread_wait_s=home.settings.mail.thread_wait_s,
+        rewound=find_rewound(home.instance, context.journal.incarnation),
+        on_rewound=partial(keep_rewound, home.instance, context.journal.incarnation),
+        keep_fill=partial(keep_fill, home.instance),
+        sent_to=post.sent_to,
+        known_id=post.known_id,
     )
-    rewind = is_rewind_due(home.instance, context.journal.incarnation, now=int(time.time()))
-    context.log.event("mail-open", rewind=rewind)
-    async with running_beside(Resender(journal=context.journal, post=post, log=context.log).run()):
-        await intake.run(rewind=rewind)
+    context.log.event("mail-open", rewound=len(intake.rewound))
+    async with (
+        running_beside(Resender(journal=context.journal, post=post, log=context.log).run()),
+        running_beside(_watch_instances(post, context.journal)),
+    ):
+        await intake.run(rewind=True)
+
+
+async def _watch_instances(post: AgentPost, journal: Journal) -> None:
+    while True:
+        await asyncio.sleep(LOOK_EVERY_S)
+        await tell_of_instances(post, journal)
+
+
+async def tell_of_instances(post: AgentPost, journal: Journal) -> None:
+    """A notice for each other instance that takes this agent's mail, or did. Hosts that share a journal are none: they
+    take turns, and one whose turn is over may still have asked."""
+    if journal.capabilities.hosts:
+        return
+    with contextlib.suppress(HoldfastError):  # the journal is away for a moment: told with the next look
+        for instance, relay in post.other_instances().items():
+            await journal.add_notice(second_mailbox_notice(instance, relay, now_ms=journal.now_ms()))
 
 
 async def find_secured(home: AgentHome, journal: Journal, received: Sequence[Received], *, now_s: float) -> int:
@@ -145,18 +177,20 @@ def find_covered(home: AgentHome, *, shared: bool = False) -> int | None:
     return newest.journal.sequence - shared
 
 
-def is_rewind_due(instance: Path, incarnation: int, *, now: int) -> bool:
-    """Whether held mail is to be asked for again; remembers that this incarnation was seen."""
-    path = instance / FILE
+def find_rewound(instance: Path, incarnation: int) -> tuple[str, ...]:
+    """Keys of the relays that have delivered held mail again for this incarnation of the journal."""
     try:
-        known = msgspec.json.decode(read_private(path, 1_000), type=_State)
+        known = msgspec.json.decode(read_private(instance / FILE, FILE_BYTES_MAX), type=_State)
     except (FileNotFoundError, msgspec.DecodeError, HoldfastError):
-        known = None
-    if known is not None and known.incarnation == incarnation:
-        return now - known.since < REWIND_FOR_S
+        return ()
+    return known.rewound if known.incarnation == incarnation else ()
+
+
+def keep_rewound(instance: Path, incarnation: int, relay: str) -> None:
+    """The relay need not be asked again. A kill before this line: it is asked once more, which does no harm."""
+    rewound = dict.fromkeys((*find_rewound(instance, incarnation), relay))
     ensure_private_folder(instance)
-    write_atomically(path, msgspec.json.encode(_State(incarnation=incarnation, since=now)))
-    return True
+    write_atomically(instance / FILE, msgspec.json.encode(_State(incarnation=incarnation, rewound=tuple(rewound))))
 
 
 # whose turn it is
@@ -165,7 +199,7 @@ def is_rewind_due(instance: Path, incarnation: int, *, now: int) -> bool:
 @asynccontextmanager
 async def _my_turn(home: AgentHome) -> AsyncGenerator[bool]:
     """Whether this process takes the mail in; kept while the block runs."""
-    with _locked_now(home.instance) as mine:
+    with locked_now(home.instance / LOCK) as mine:
         shared = journal_at(home.journal).find_shared() if mine else None
         if shared is None:
             yield mine
@@ -190,19 +224,3 @@ async def _my_turn(home: AgentHome) -> AsyncGenerator[bool]:
         finally:
             with contextlib.suppress(HoldfastError):  # it ends by itself
                 await asyncio.to_thread(shared.give_turn, TURN, holder=host_id(home.instance))
-
-
-@contextlib.contextmanager
-def _locked_now(instance: Path) -> Generator[bool]:
-    """True where no other process of this folder has the lock; it ends with the process."""
-    ensure_private_folder(instance)
-    fd = open_private(instance / LOCK, os.O_RDWR | os.O_CREAT)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
-    finally:
-        os.close(fd)

@@ -20,7 +20,7 @@ from holdfast.app.mail.replace_relay import ASK_EVERY_S, replace_gone_relays
 from holdfast.app.mail.shared_keys import with_shared_keys
 from holdfast.app.worker import JobContext
 from holdfast.core.clock import SystemClock
-from holdfast.core.notices import two_profiles_notice
+from holdfast.core.notices import relay_contradiction_notice, two_profiles_notice
 from holdfast.errors import HoldfastError
 from holdfast.host.machine import host_id
 from holdfast.identity.acts.log_act import act_lock
@@ -28,7 +28,9 @@ from holdfast.identity.files.own_log import find_own_log
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.speaker.open_speaker import open_speaker
 from holdfast.journal.bind import journal_at
+from holdfast.journal.contract import Journal
 from holdfast.layout.agent_home import AgentHome, find_home
+from holdfast.relay.client.chain_check import find_proofs
 from holdfast.relay.client.profile import PublishedProfile, find_own_profile, is_due, own_relays, publish_profile
 
 LOOK_EVERY_S = 60.0
@@ -37,13 +39,15 @@ AGAIN_S = 900.0  # after a relay did not take it
 
 
 async def keep_published(context: JobContext) -> None:
-    """Looks every minute whether the profile is due, which reads two files."""
+    """Looks every minute whether the profile is due, which reads two files, and for proofs against relays."""
     again_at = asked_at = 0.0
+    told: set[str] = set()
     while True:
         try:
             home = find_home(context.address.folder)
             if home is None:
                 return
+            await tell_of_proofs(home, context.journal, told)
             if await asyncio.to_thread(is_profile_due, home) or 0 < again_at < time.monotonic():
                 done = await asyncio.to_thread(renew_profile, home)
                 failed = {url: why for url, why in done.said.items() if why}
@@ -59,6 +63,16 @@ async def keep_published(context: JobContext) -> None:
         except (HoldfastError, OSError) as error:
             context.log.event("profile-failed", error=str(error))
         await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def tell_of_proofs(home: AgentHome, journal: Journal, told: set[str]) -> None:
+    """A notice for each of the agent's relays that contradicts itself; `told`: those that this process has told of."""
+    current = {one.key for one in own_relays(home)} - told
+    for key, proof in (await asyncio.to_thread(find_proofs, home.relay_proofs)).items():
+        if key in current:
+            notice = relay_contradiction_notice(proof.url, key, proof.why, str(proof.path), now_ms=journal.now_ms())
+            await journal.add_notice(notice)
+            told.add(key)
 
 
 def is_profile_due(home: AgentHome) -> bool:

@@ -3,30 +3,35 @@
 Two relays signed that they hold the message, and its step is closed. If all relays of the recipient are then lost for
 good, nothing but the sender has the message. So while it may wait at a relay (`TTL_S`) and no delivery note has come,
 it is sent again: after 15 minutes, then half an hour, up to every 6 hours. Relays and recipient keep one message for a
-key, so a repeat does no harm. What is sent, and whether a note came, is in the journal; only the times are in memory.
+key, so a repeat does no harm. After that time it has expired: a notice says so, and `holdfast mail dead` lists it. What
+is sent, and whether a note came, is in the journal; only the times are in memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from holdfast.core.ids import TaskId, effect_key_from_bytes
 from holdfast.core.mail import TTL_S, Post
+from holdfast.core.notices import mail_expired_notice
 from holdfast.core.step import StepState
 from holdfast.errors import HoldfastError
 from holdfast.host.log import Log
 from holdfast.journal.contract import Filter, Journal
 from holdfast.journal.records import StepView
-from holdfast.runtime.task.mail_task import note_of
+from holdfast.runtime.task.mail_task import has_expired, note_of
 from holdfast.runtime.tool.mail_tool import NAME as SEND_MAIL
 from holdfast.runtime.tool.mail_tool import order_in
 
 FIRST_S, MOST_S = 900.0, 6 * 3_600.0
 LOOK_S = 60.0
+TELL_S = 86_400  # a message that expired while no worker ran causes a notice for so long afterwards
 TASKS_MAX = 10_000
+AT_ONCE = 16  # recipients
 
 
 @dataclass
@@ -45,6 +50,7 @@ class Resender:
     first_s: float = FIRST_S
     look_s: float = LOOK_S
     _again: dict[bytes, _Again] = field(default_factory=dict[bytes, _Again])
+    _told: set[bytes] = field(default_factory=set[bytes])  # that they have expired
     _quiet: dict[TaskId, int] = field(default_factory=dict[TaskId, int])  # nothing to send again, at so many records
 
     async def run(self) -> None:
@@ -57,19 +63,37 @@ class Resender:
 
     async def look(self) -> int:
         """Send what is due; how many."""
-        since_ms = self.journal.now_ms() - TTL_S * 1000
+        now_ms = self.journal.now_ms()
+        since_ms, young_ms = now_ms - (TTL_S + TELL_S) * 1000, now_ms - int(self.first_s * 1000)
         rows = [one for one in await self.journal.list_tasks(Filter(limit=TASKS_MAX)) if one.changed_ms > since_ms]
-        sent = 0
+        due: dict[str, list[StepView]] = {}
         for row in rows:
-            if row.erased or self._quiet.get(row.task_id) == row.records:
-                continue
+            if row.erased or row.created_ms > young_ms or self._quiet.get(row.task_id) == row.records:
+                continue  # of a young task nothing is due yet, and reading it costs more than listing it
             waiting = await self._waiting(row.task_id, since_ms)
             if not waiting:
                 self._quiet[row.task_id] = row.records
             for step in waiting:
-                sent += await self._send_due(step)
+                if has_expired(step, now_ms=now_ms):
+                    await self._tell_expired(row.task_id, step)
+                else:
+                    due.setdefault(str(cast("dict[str, Any]", step.args)["to"]), []).append(step)
         known = {row.task_id for row in rows}
         self._quiet = {task: records for task, records in self._quiet.items() if task in known}
+        turns = asyncio.Semaphore(AT_ONCE)
+        return sum(await asyncio.gather(*(self._send_to_one(steps, turns) for steps in due.values())))
+
+    async def _send_to_one(self, steps: Sequence[StepView], turns: asyncio.Semaphore) -> int:
+        """To one recipient, one after another; one that cannot be reached is left for the next look, and holds up no
+        other. How many were sent."""
+        sent = 0
+        for step in steps:
+            if not self._is_due(step):
+                continue
+            async with turns:
+                if not await self._send_again(step):
+                    return sent
+            sent += 1
         return sent
 
     async def _waiting(self, task_id: TaskId, since_ms: int) -> list[StepView]:
@@ -83,14 +107,25 @@ class Resender:
         inbox = await self.journal.inbox_of(task_id) if steps else []
         return [one for one in steps if note_of(inbox, one.ordinal) is None]
 
-    async def _send_due(self, step: StepView) -> int:
+    async def _tell_expired(self, task_id: TaskId, step: StepView) -> None:
+        if step.effect_key in self._told:
+            return
+        to = str(cast("dict[str, Any]", step.args).get("to", ""))
+        await self.journal.add_notice(mail_expired_notice(task_id, step.ordinal, to, now_ms=self.journal.now_ms()))
+        self.log.event("mail-expired", task_id=task_id, ordinal=step.ordinal)
+        self._told.add(step.effect_key)
+
+    def _is_due(self, step: StepView) -> bool:
         now_s = time.monotonic()
         age_s = (self.journal.now_ms() - step.attempts[0].at_ms) / 1000
         again = self._again.setdefault(step.effect_key, _Again(now_s + self.first_s - age_s, self.first_s))
         if now_s < again.due_s:
-            return 0
+            return False
         again.pause_s = min(2 * again.pause_s, MOST_S)
         again.due_s = now_s + again.pause_s
+        return True
+
+    async def _send_again(self, step: StepView) -> bool:
         args, key = cast("dict[str, Any]", step.args), effect_key_from_bytes(step.effect_key)
         try:
             await self.post.send(
@@ -98,6 +133,6 @@ class Resender:
             )
         except HoldfastError as error:
             self.log.event("resend-failed", key=key, error=error.message)
-            return 0
+            return False
         self.log.event("mail-resent", key=key)
-        return 1
+        return True

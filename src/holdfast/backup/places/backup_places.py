@@ -65,8 +65,10 @@ from holdfast.host.private_files import (
     write_atomically,
 )
 from holdfast.identity.files.own_log import LOG, RECEIPTS, find_own_log, find_pending
+from holdfast.identity.files.roster_file import ROSTER, roster_lines
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.statements.roster import join_rosters
 from holdfast.identity.vault.rescue import RESCUE
 from holdfast.identity.vault.ring import ESCROW, Escrow, read_escrow, store, with_place
 from holdfast.identity.vault.vault import Vault, open_vault, terminal_prompt
@@ -247,6 +249,9 @@ class BackupPlaces:
         if log is not None:  # also what others left there: it may be the only proof
             copy = lines_of(log)
             files |= {LOG: _lines(copy.records), RECEIPTS: _lines(copy.receipts)}
+            heard = (*roster_lines(self.home.folder), *there.get(ROSTER, b"").splitlines())
+            if roster := join_rosters(heard, log, port=Sodium()):
+                files[ROSTER] = _lines(roster.lines())
         await put_companions(self.engine, place, files)
         if log is not None and place.kind is PlaceKind.FOLDER:
             for name in old_claims(there, log):

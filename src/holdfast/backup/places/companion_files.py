@@ -5,6 +5,7 @@
     rescue.age           what a rescue key may read, where there is one (identity/vault/rescue.py)
     heads.jsonl          the chain of signed heads
     kel.jsonl            the agent's key log, by which heads are judged, and receipts.jsonl for it
+    instances.jsonl      the roster of its instances, where it has one
     keys/PLACE.key       the key blocks of the other places, each sealed by its own passphrase
     record-G-S-N.jsonl   one record of the log, published here once and for all (published.py)
 

@@ -69,8 +69,8 @@ def add_parser(commands: Commands) -> None:
           to       the recipient
           thread   name of the exchange
           state    waiting: fewer than two relays hold it yet; sent; delivered: the recipient signed that it has
-                   stored it; refused, parked, skipped: see `holdfast mail dead`
-          relays   how many have signed that they hold it
+                   stored it; refused, parked, skipped, expired: see `holdfast mail dead`
+          relays   how many have signed that they hold it; -: the recipient had it before enough of them had
           since    how long ago it was sent first
           message  its beginning
         examples:
@@ -80,14 +80,14 @@ def add_parser(commands: Commands) -> None:
     _add_limit(parser)
     parser = new_verb(verbs, "dead", over_journal(_dead)).help("""list messages that did not arrive
 
-        List messages that need a person: sent ones that every relay refused or that found no relay in time, received
-        ones whose handler failed or is parked, and received ones that cannot be read: no mail key opens them, or their
-        sender's keys did not sign them. Send one again with `holdfast mail send`; run a handler again with
-        `holdfast task retry TASK`.
+        List messages that need a person: sent ones that every relay refused, that found no relay in time, or that the
+        recipient did not take within 7 days (expired); received ones whose handler failed or is parked; and received
+        ones that cannot be read: no mail key opens them, or their sender's keys did not sign them. Send one again with
+        `holdfast mail send`; run a handler again with `holdfast task retry TASK`.
         columns:
           mail     TASK/ORDINAL of a sent one; TASK of a received one
           with     recipient or sender
-          state    refused, parked, skipped; failed, cancelled; unreadable
+          state    refused, parked, skipped, expired; failed, cancelled; unreadable
           reason   what is known
         examples:
           holdfast mail dead
@@ -139,7 +139,7 @@ async def _outbox(hf: Holdfast, args: argparse.Namespace) -> int:
             _short(one["to"]),
             one_line(one["thread"]),
             one["state"],
-            str(len(one["relays"])),
+            str(len(one["relays"]) or ("-" if one["delivered_at"] else 0)),
             _ago(one["first_sent_at"]),
             _text(one),
         )
@@ -210,9 +210,10 @@ async def _sent(hf: Holdfast, limit: int, *, states: frozenset[str] | None = Non
         except JournalDamaged as error:
             talk(f"warning: task {row.task_id} cannot be read: {error.message}")
             continue
-        lines = sent_lines(view, [])
+        now_ms = hf.journal.now_ms()
+        lines = sent_lines(view, [], now_ms=now_ms)
         if lines:
-            lines = sent_lines(view, await hf.journal.inbox_of(row.task_id))
+            lines = sent_lines(view, await hf.journal.inbox_of(row.task_id), now_ms=now_ms)
         found += [one for one in reversed(lines) if states is None or one["state"] in states]
         if len(found) >= limit:
             break

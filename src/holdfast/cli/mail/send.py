@@ -11,9 +11,12 @@ from holdfast.cli.command import acting_home
 from holdfast.cli.input.input_values import parse_json, read_text
 from holdfast.cli.screen.screen import print_json, talk
 from holdfast.core.values import checked
-from holdfast.errors import BadInput, TaskUnfinished
+from holdfast.errors import BadInput, LogMissing, MailRefused, MailUnsent, TaskUnfinished
+from holdfast.identity.records.ed25519 import Sodium
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.settings import find_settings
+from holdfast.relay.client.address_book import AddressBook
+from holdfast.relay.client.profile import own_relays
 from holdfast.runtime.task.mail_task import SEND_TASK
 from holdfast.runtime.tool.mail_tool import check_mail
 
@@ -25,7 +28,27 @@ def run(args: argparse.Namespace) -> int:
     text = read_text(args.body, what="BODY")
     body = parse_json(text, what="BODY") if args.json_body else text
     check_mail(to=args.to, body=checked(body, what="BODY"), thread=args.thread)
-    return asyncio.run(_send(home, body, args))
+    return asyncio.run(_checked_and_sent(home, body, args))
+
+
+async def _checked_and_sent(home: AgentHome, body: Any, args: argparse.Namespace) -> int:  # Any: JSON
+    if not args.no_follow:
+        await check_recipient(home, args.to)
+    return await _send(home, body, args)
+
+
+async def check_recipient(home: AgentHome, to: str) -> None:
+    """A name that relays answer for and do not know is a mistake to be told now, not a message that waits for days. If
+    no relay answers it proves nothing, and the message waits. Raises BadInput, MailRefused."""
+    book = AddressBook(home.peers_file, lambda: own_relays(home), Sodium())
+    try:
+        await book.find(to)
+    except MailUnsent as error:
+        if isinstance(error.__cause__, LogMissing):
+            raise MailRefused(
+                f"no relay that was asked knows {to}: the message was not stored",
+                hint="check the name: `holdfast relay find NAME`; with --no-follow the message waits until it is known",
+            ) from error
 
 
 async def _send(home: AgentHome, body: Any, args: argparse.Namespace) -> int:  # Any: JSON
@@ -46,6 +69,12 @@ async def _send(home: AgentHome, body: Any, args: argparse.Namespace) -> int:  #
         elif sent is None:
             print(handle.id)
         else:
-            talk(f"sent to {sent['to']}: held by {', '.join(sent['relays'])}")
+            talk(told(sent))
             print(handle.id)
     return 0
+
+
+def told(sent: dict[str, Any]) -> str:  # Any: JSON
+    """A step that ended with the recipient's note may have no confirmation of a relay."""
+    held = ", ".join(sent["relays"])
+    return f"sent to {sent['to']}: held by {held}" if held else f"sent to {sent['to']}: it has confirmed the message"

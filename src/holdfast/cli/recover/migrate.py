@@ -82,8 +82,8 @@ def run_export(args: argparse.Namespace) -> int:
     from holdfast.recovery.move_out import MoveOut
 
     home = acting_home(args)
-    with _vault(args, _vault_of(home)) as vault:
-        move = MoveOut(home, _means(vault), say=talk, wait_s=args.wait)
+    with open_vault_of(args, vault_of(home)) as vault:
+        move = MoveOut(home, move_means(vault), say=talk, wait_s=args.wait)
         done = asyncio.run(move.run(path_of(args.package)))
     _say(args, done)
     if not args.json:
@@ -110,8 +110,8 @@ def run_import(args: argparse.Namespace) -> int:
         arbiter=str(path_of(args.arbiter)) if args.arbiter else "",
         witnesses=witnesses_of(args.witness or ()),
     )
-    with _vault(args, path_of(args.vault)) as vault:
-        done = asyncio.run(move_in(path_of(args.package), home_folder(args.home), _means(vault), here=here))
+    with open_vault_of(args, path_of(args.vault)) as vault:
+        done = asyncio.run(move_in(path_of(args.package), home_folder(args.home), move_means(vault), here=here))
     _say(args, done)
     if not args.json:
         talk("next: `holdfast worker APP` here; the agent resumes its tasks")
@@ -121,28 +121,32 @@ def run_import(args: argparse.Namespace) -> int:
 def run_cancel(args: argparse.Namespace) -> int:
     import asyncio
 
+    from holdfast.app.instances.roster_change import RosterChange
     from holdfast.recovery.move_in import cancel_move
+    from holdfast.recovery.promote import taken_back
 
     home = acting_home(args)
-    with _vault(args, _vault_of(home)) as vault:
-        done = asyncio.run(cancel_move(home, _means(vault), sure=args.nobody_has_it))
+    with open_vault_of(args, vault_of(home)) as vault:
+        means = move_means(vault)
+        done = asyncio.run(cancel_move(home, means, sure=args.nobody_has_it))
+        taken_back(RosterChange.at(home, vault, clock=means.clock, entropy=means.entropy, port=means.port))
     _say(args, done)
     return 0
 
 
-def _vault_of(home: AgentHome) -> Path:
+def vault_of(home: AgentHome) -> Path:
     if home.vault is None:
         raise BadSettings(f"{home.settings_file} has no setting `vault`", hint="`holdfast init` makes a vault")
     return home.vault
 
 
-def _vault(args: argparse.Namespace, folder: Path) -> Vault:
+def open_vault_of(args: argparse.Namespace, folder: Path) -> Vault:
     from holdfast.cli.input.input_slots import open_existing
 
     return open_existing(folder, "--passphrase-fd", args.passphrase_fd, what="the vault")
 
 
-def _means(vault: Vault) -> MoveMeans:
+def move_means(vault: Vault) -> MoveMeans:
     from holdfast.core.clock import SystemClock, SystemEntropy
     from holdfast.identity.records.ed25519 import Sodium
     from holdfast.recovery.move_lease import MoveMeans

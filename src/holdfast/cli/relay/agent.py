@@ -19,8 +19,9 @@ from holdfast.core.clock import SystemClock, iso
 from holdfast.errors import EXIT_JOURNAL, BadInput, NotAnAgent, RelayRefused
 from holdfast.identity.acts.log_act import act_lock
 from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.records.signed import Signed
 from holdfast.identity.speaker.open_speaker import open_speaker
-from holdfast.identity.statements.statements import Relay
+from holdfast.identity.statements.statements import Profile, Relay
 from holdfast.layout.agent_home import AgentHome, home_folder, load_home
 from holdfast.layout.moved import check_not_moved
 from holdfast.layout.witness_address import WitnessRelay, relays_of
@@ -45,12 +46,22 @@ def run_add(args: argparse.Namespace) -> int:
     check_not_moved(home.instance)
     relay = _relay(args.address, args.invite)
     gone = _listed(home, args.instead_of) if args.instead_of else None
+    before = find_own_profile(home)
     done = registered(home, [relay], handle=args.handle, operator=args.operator, instead_of=gone)
     why = done.said.get(relay.url, "")
     if why:
         raise RelayRefused(f"{relay.url}: {why}", hint=f"`holdfast relay remove {relay.host}` takes it out again")
     left = "" if gone is None else f"; left: {gone.url}, which answers with the new profile for 90 days"
+    _say_lost_handles(before, done)
     return _published(args, home, done, f"added: {relay.url}{left}")
+
+
+def _say_lost_handles(before: Signed[Profile] | None, done: PublishedProfile) -> None:
+    held = () if before is None else before.record.handles
+    lost = [] if done.signed is None else [one for one in held if one not in done.signed.record.handles]
+    if lost:
+        again = "`holdfast relay add ADDRESS --handle NAME` gives the agent another name"
+        talk(f"warning: given up with the relay: {', '.join(lost)}; {again}")
 
 
 def registered(
@@ -80,8 +91,9 @@ def registered(
 def run_remove(args: argparse.Namespace) -> int:
     home = acting_home(args)
     check_not_moved(home.instance)
-    gone = _listed(home, args.relay)
+    gone, before = _listed(home, args.relay), find_own_profile(home)
     done = asyncio.run(_changed(home, lambda content: without_relay(content, gone)))
+    _say_lost_handles(before, done)
     if any(one.key == gone.wit for one in relays_of(home.witnesses)):
         talk("it is still a witness of the key log: `holdfast identity rotate --witness ...` names others")
     return _published(args, home, done, f"removed: {gone.url}; it answers with the new profile for 90 days")
@@ -92,7 +104,12 @@ def _listed(home: AgentHome, name: str) -> Relay:
     held = find_own_profile(home)
     listed = () if held is None else held.record.relays
     named = [one for one in listed if name in (str(address_of(one)), one.url, address_of(one).host)]
-    if len(named) != 1:
+    if len(named) > 1:
+        urls = ", ".join(one.url for one in named)
+        raise BadInput(
+            f"{name!r} is the host of {len(named)} of the agent's relays: {urls}", hint="give the url of one"
+        )
+    if not named:
         raise BadInput(
             f"{name!r} is not one of the agent's relays", hint="`holdfast relay list` shows them; give the url"
         )
@@ -136,7 +153,9 @@ def run_list(args: argparse.Namespace) -> int:
             one.operator,
             "yes" if one.witness else "no",
             " ".join(one.handles),
-            one.error or ("newest" if one.newest else "none" if one.profile is None else "other"),
+            "contradicts itself"
+            if one.proof
+            else one.error or ("newest" if one.newest else "none" if one.profile is None else "other"),
         )
         for one in found
     ]
@@ -156,6 +175,7 @@ def _shape(one: RelayStatus) -> dict[str, Any]:  # Any: JSON
         "profile": None if one.profile is None else list(one.profile),
         "newest": one.newest,
         "evidence": one.evidence,
+        "proof": "" if one.proof is None else str(one.proof.path),
         "head": one.head,
     }
 

@@ -63,7 +63,7 @@ def _add_agents_verbs(verbs: Commands) -> None:
           operator  who runs it
           witness   whether it is a witness of the key log
           handles   the agent's names there
-          profile   newest, other, or none; or why the relay does not answer
+          profile   newest, other, or none; or why the relay does not answer, or that it contradicts itself
         examples:
           holdfast relay list
           holdfast relay list --json
@@ -86,7 +86,8 @@ def _add_agents_verbs(verbs: Commands) -> None:
         what is wrong with the agent's relays, and the command that fixes it
 
         Ask every relay of the agent: whether it answers with its key, holds the newest key log and profile, and
-        whether something there contradicts itself. The exit code is that of `holdfast doctor`.
+        whether something there, or what the relay said before, contradicts itself. The exit code is that of
+        `holdfast doctor`.
         examples:
           holdfast relay doctor
           holdfast relay doctor --json

@@ -161,11 +161,18 @@ class LogSession:
 
 
 async def open_log_session(
-    home: AgentHome, *, port: Signatures, more: Sequence[WitnessAddress] = (), make: Sequence[WitnessAddress] = ()
+    home: AgentHome,
+    *,
+    port: Signatures,
+    more: Sequence[WitnessAddress] = (),
+    make: Sequence[WitnessAddress] = (),
+    promoting: bool = False,
 ) -> LogSession:
-    """The agent's log with all that its witnesses hold; `make` are addresses of new witnesses. Raises MovedAway: a
-    copy that was left behind must not change the keys under the new one; RescuedCopy."""
-    check_not_moved(home.instance)
+    """The agent's log with all that its witnesses hold; `make` are addresses of new witnesses. Raises MovedAway,
+    IsStandby: a copy that was left behind must not change the keys under the new one, nor a standby, unless it is
+    `promoting`; RescuedCopy."""
+    if not promoting:
+        check_not_moved(home.instance)
     check_not_rescued(home.folder)
     if make:
         await check_new_relays(make, port=port)

@@ -140,10 +140,7 @@ async def recover_identity(
     copies = order.copies if own is None else (*order.copies, copy_of(own))
     found = await _found_logs(copies, reached, order, words=words, shares=shares, port=port)
     if not found:
-        raise LogMissing(
-            "Holdfast found no key log in the given files, folders and witnesses",
-            hint="give --card FILE, --log kel.jsonl, or --witness with a folder or the address of a relay",
-        )
+        raise _no_log(reached)
     phrase, change = find_phrase([one.log for one in found], words=words, shares=shares, passphrase=order.passphrase)
     with phrase, PaperKeys(phrase, order.passphrase) as paper:
         log = choose_log(found, paper, id=order.id).completed(paper, port=port)
@@ -172,6 +169,18 @@ async def recover_identity(
     kept, lost = escrow is not None, LOST if escrow is None else ()
     return RecoveredIdentity(
         home=session.home, log=done.log, change=change, kept=kept, lost=lost, refused=done.refused or {}
+    )
+
+
+def _no_log(reached: OpenWitnesses) -> LogMissing:
+    text = "Holdfast found no key log in the given files, folders and witnesses"
+    if not reached.unreachable:
+        hint = "give --card FILE, --log kel.jsonl, or --witness with a folder or the address of a relay"
+        return LogMissing(text, hint=hint)
+    silent = "; ".join(f"{name}: {why}" for name, why in reached.unreachable.items())
+    return LogMissing(
+        f"{text}; some of them could not be asked: {silent}",
+        hint="run it again when they can be reached, or give another --witness, --card FILE or --log kel.jsonl",
     )
 
 

@@ -221,6 +221,7 @@ class LeaseHolder:
     raise_incarnation: Callable[[int], None]
     state_root: Callable[[], Digest]
     reread: Callable[[], KeyLog] | None = None
+    role: Callable[[], Role | None] = lambda: Role.PRIMARY  # by the roster; None: this folder is not enrolled
     origin: Origin | None = None
     _certificate: Signed[Certificate] | None = None
     _begun: bool = False
@@ -274,6 +275,8 @@ class LeaseHolder:
     def _ask(self, log: KeyLog, seen: LeaseView | None) -> LeaseGrant | Refusal | WaitReason:
         instance = self._get()
         wish = decide.what_to_ask(instance, seen, incarnation=self.incarnation(), position=log.position)
+        if self.role() is not Role.PRIMARY and wish is not WaitReason.FROZEN:
+            wish = WaitReason.COPY if self.role() is None else WaitReason.ELSEWHERE
         if wish is WaitReason.FROZEN:
             return wish
         answer = self._send(log, decide.waiting_request(seen) if isinstance(wish, WaitReason) else wish)
@@ -308,11 +311,16 @@ class LeaseHolder:
         if held is not None:
             record = held.record
             fresh = record.iat <= now < record.iat + (record.exp - record.iat) // 2
-            same = (record.inst, record.e, record.position) == (self._get().key, e, log.position)
+            role = self.role() or Role.STANDBY
+            same = (record.inst, record.e, record.position, record.role) == (self._get().key, e, log.position, role)
             if fresh and same:
                 return held
         self._certificate = self.speaker.certify(
-            inst=self._get().key, role=Role.PRIMARY, incarnation=e, host=host_digest(self.clock), life_s=CERTIFICATE_S
+            inst=self._get().key,
+            role=self.role() or Role.STANDBY,
+            incarnation=e,
+            host=host_digest(self.clock),
+            life_s=CERTIFICATE_S,
         )
         return self._certificate
 

@@ -36,6 +36,8 @@ class Family(StrEnum):
     DRILL = "drill"
     RELAY = "relay"
     LOGIN = "login"
+    UPDATE = "upd"  # of shared memory
+    ROSTER = "roster"
 
 
 class Reason(StrEnum):

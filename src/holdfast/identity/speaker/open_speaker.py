@@ -36,6 +36,7 @@ from holdfast.identity.speaker.signer_client import SignerClient, SignerSpeaker
 from holdfast.identity.speaker.speaker import HeadFacts, ProfileFacts, Speaker, head_fields
 from holdfast.identity.statements import statements
 from holdfast.identity.statements.certificate import LIFE_S_MAX, Certificate, Role, find_inactive, parse_certificate
+from holdfast.identity.statements.roster import Enrolled, Roster, RosterView, next_rank, parse_roster
 from holdfast.identity.statements.statements import ChallengeAnswer, Head, Profile
 from holdfast.identity.vault.keyset import OP, get_op
 from holdfast.identity.vault.mail_keys import MailKey, mail_keys_in, renewed_mail_keys
@@ -96,6 +97,12 @@ class VaultSpeaker:
         log, keys = self._speaking()
         record = Head(**_at(log), at=self._now(), **head_fields(facts))
         return self._signed(record, Family.HEAD, keys, statements.parse_head)
+
+    def roster(self, view: RosterView, instances: Sequence[Enrolled]) -> Signed[Roster]:
+        """The next version of the roster. No verb of a signer: a person enrols instances, with the vault open."""
+        log, keys = self._speaking()
+        record = Roster(**_at(log), ver=next_rank(view, log), instances=tuple(instances))
+        return self._signed(record, Family.ROSTER, keys, parse_roster)
 
     def mail_keys(self) -> tuple[MailKey, ...]:
         try:

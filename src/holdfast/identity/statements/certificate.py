@@ -87,6 +87,14 @@ def find_signing_entry(log: KeyLog, said: AtPosition, moment: ObserverState | No
     return Refusal(Reason.OLD_KEYS, f"the keys of {position} are no longer valid: the key log is at {log.position}")
 
 
+def only_planned(position: LogPosition, log: KeyLog) -> bool:
+    """Whether all that came after these keys were planned rotations."""
+    since = log.generations[-1].rotations[position.s :]
+    return position.g == log.position.g and all(
+        isinstance(one.record, Rotation) and one.record.why is RotationReason.PLANNED for one in since
+    )
+
+
 def find_inactive(log: KeyLog) -> Refusal | None:
     """Why no key may act for the agent now; None while it is active."""
     match log.standing:

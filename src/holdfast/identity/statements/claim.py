@@ -163,8 +163,9 @@ def _find_unlike(said: LeaseClaim, certificate: Signed[Certificate], challenge: 
         return Refusal(Reason.WRONG_CHALLENGE, "the claim answers another challenge")
     if (said.crt, said.inst, said.id) != (certificate.digest, shown.inst, shown.id):
         return Refusal(Reason.WRONG_CERTIFICATE, "the certificate is not the one that the claim names")
-    if shown.role not in (Role.PRIMARY, Role.STANDBY):
-        return Refusal(Reason.WRONG_CERTIFICATE, f"an instance with the role {shown.role.value} cannot become primary")
+    may_ask = shown.role is Role.PRIMARY or (shown.role is Role.STANDBY and said.after_how is ClaimBasis.WAITING)
+    if not may_ask:
+        return Refusal(Reason.WRONG_CERTIFICATE, f"an instance with the role {shown.role.value} may not get the lease")
     if said.e < shown.e:
         return Refusal(Reason.OLD_INCARNATION, f"it claims incarnation {said.e} with a certificate for {shown.e}")
     return None

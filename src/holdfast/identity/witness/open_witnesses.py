@@ -30,7 +30,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from holdfast.errors import BadInput, BadRecord, HoldfastError
+from holdfast.errors import BadInput, BadRecord, HoldfastError, RelayRefused
 from holdfast.host.private_files import check_place
 from holdfast.identity.log.log import NOBODY, WitnessKeys
 from holdfast.identity.log.log_state import KeyLog, is_final
@@ -260,6 +260,8 @@ def _receipts(log: KeyLog, signed: Signed[Record]) -> tuple[bytes, ...]:
 async def _answer(asking: Awaitable[T]) -> T | Refusal:
     try:
         return await asyncio.wait_for(asking, ANSWER_S_MAX)
+    except RelayRefused as error:
+        return Refusal(Reason.NOT_ADMITTED, f"the witness refuses: {error.message}")
     except (HoldfastError, OSError, TimeoutError) as error:
         said = str(error) or type(error).__name__
         return Refusal(Reason.NOBODY_ANSWERED, f"the witness gave no answer: {said}")

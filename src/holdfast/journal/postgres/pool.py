@@ -1,8 +1,8 @@
 """Connections that the journals of many agents share: one pool of psycopg-pool for each database.
 
-A connection serves any journal of its database, because nothing is kept in it (place.py). Each transaction has one for
-itself and gives it back; whether it was lost while committing is seen here and by nobody else, so a commit in doubt is
-what it is over a connection of one's own (links.py).
+A connection serves any journal of its database, because nothing is kept in it (place.py) but statements by name. Each
+transaction has one for itself and gives it back; whether it was lost while committing is seen here and by nobody else,
+so a commit in doubt is what it is over a connection of one's own (links.py).
 
 Three uses have a share of the pool each. Commits wait for the server's standby: while it is gone they may all hang, and
 then looks must still tell of it. Renewals of leases wait behind neither. And an agent has few connections of a share at
@@ -18,7 +18,8 @@ import asyncio
 import logging
 from asyncio import Semaphore
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from hashlib import sha256
 from typing import NamedTuple
 
 import psycopg
@@ -33,6 +34,7 @@ WAIT_S = 5.0  # for a connection; the caller tries again
 IDLE_S = 5.0  # after so long a connection that was not needed is closed: each keeps what it knows of every journal
 GATHER_S = 0.02  # engines renew at the same ticks of the clock
 TOGETHER_WAIT_MS = 200  # a journal whose session is locked keeps the others waiting no longer
+_PLAN_ONCE = b"SET LOCAL plan_cache_mode = force_generic_plan"
 _SETTINGS_TOGETHER = SETTINGS.replace(f"'{LOCK_WAIT_MS}'", f"'{TOGETHER_WAIT_MS}'")
 
 # It warns of every connection that a server closes; what comes of that is ours to say.
@@ -95,8 +97,24 @@ class Renewal(NamedTuple):
     """One lease, to be extended with others."""
 
     place: PostgresPlace
-    statement: bytes
+    text: str  # with {} for each value
+    values: tuple[int, ...]
     rows: asyncio.Future[list[Row] | None]  # None: it is to be done alone
+
+    def plain(self) -> bytes:
+        return self.place.sql(self.text.format(*self.values))
+
+    def prepared(self, known: set[bytes]) -> list[bytes]:
+        """By its name; the first time on a connection with what the name means. To plan the statement costs the server
+        three times what it costs to run it. Statistics that change make the server plan it again."""
+        given = [f"${number}" for number in range(1, len(self.values) + 1)]
+        sql = self.place.sql(self.text.format(*given))
+        name = b"holdfast_" + sha256(sql).hexdigest()[:16].encode()
+        run = b"EXECUTE %s(%s)" % (name, ", ".join(map(str, self.values)).encode())
+        if name in known:
+            return [run]
+        known.add(name)
+        return [b"PREPARE %s(%s) AS %s" % (name, b", ".join([b"bigint"] * len(given)), sql), run]
 
 
 class Renewals:
@@ -106,11 +124,17 @@ class Renewals:
         self._pool = pool
         self._asked: list[Renewal] = []
         self._sending: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()
+        self._kept: AsyncExitStack | None = None
+        self._db: Wire | None = (
+            None  # one connection, so that the server plans a statement once and not on each of many
+        )
+        self._known: set[bytes] | None = None  # None: behind a pooler
 
-    async def extend(self, place: PostgresPlace, statement: str) -> list[Row] | None:
+    async def extend(self, place: PostgresPlace, text: str, values: Sequence[int]) -> list[Row] | None:
         """What the statement gives; None where nothing was done."""
         loop = asyncio.get_running_loop()
-        asked = Renewal(place, place.sql(statement), loop.create_future())
+        asked = Renewal(place, text, tuple(map(int, values)), loop.create_future())
         self._asked.append(asked)
         if len(self._asked) == 1:
             sending = loop.create_task(self._send())
@@ -132,20 +156,48 @@ class Renewals:
                     one.rows.set_result(rows)
 
     async def _commit(self, together: list[Renewal]) -> list[list[Row]]:
-        text = b"; ".join((BEGIN, *(one.statement for one in together), b"COMMIT"))
-        async with self._pool.connection(Use.LEASE) as db:
-            db.warned = ""
-            cursor, found = await db.execute(text), list[list[Row]]()
-            more: bool | None = True
-            while more:
-                if cursor.description is not None:
-                    found.append(await cursor.fetchall())
-                more = cursor.nextset()
-            await Link(together[0].place, db).make_durable()
-            return found
+        if self._turn.locked():  # the commit before waits, for the standby or for a lock
+            async with self._pool.connection(Use.LEASE) as db:
+                return await _extend_on(db, together, None)
+        async with self._turn:
+            try:
+                db = self._db or await self._keep()
+                return await _extend_on(db, together, self._known)
+            except BaseException:  # what the server knows is open now
+                await self._give_back()
+                raise
+
+    async def _keep(self) -> Wire:
+        self._kept = AsyncExitStack()
+        self._db = db = await self._kept.enter_async_context(self._pool.connection(Use.LEASE))
+        row = await (await db.execute("SELECT pg_backend_pid()")).fetchone()
+        self._known = set() if row is not None and row[0] == db.info.backend_pid else None
+        return db
+
+    async def _give_back(self) -> None:
+        if self._db is not None:
+            await self._db.close()
+        if self._kept is not None:
+            await self._kept.aclose()
+        self._kept = self._db = None
 
     async def close(self) -> None:
         await asyncio.gather(*self._sending)
+        await self._give_back()
+
+
+async def _extend_on(db: Wire, together: list[Renewal], known: set[bytes] | None) -> list[list[Row]]:
+    each = [[one.plain()] if known is None else one.prepared(known) for one in together]
+    db.warned = ""
+    text = b"; ".join((BEGIN, _PLAN_ONCE, *(part for parts in each for part in parts), b"COMMIT"))
+    cursor, found = await db.execute(text), list[list[Row]]()
+    more: bool | None = True
+    while more:
+        if cursor.description is not None:
+            found.append(await cursor.fetchall())
+        more = cursor.nextset()
+    await Link(together[0].place, db).make_durable()
+    return found
 
 
 class PooledLinks(Links):
@@ -169,8 +221,8 @@ class PooledLinks(Links):
 
     async def extend(self, statement: str, values: Sequence[int]) -> list[Row]:
         # Simple protocol, which takes several statements at once and no values: these are whole numbers.
-        text = statement.replace(SETTINGS, _SETTINGS_TOGETHER).replace("%b", "{}").format(*map(int, values))
-        rows = await self._pool.renewals.extend(self.place, text)
+        text = statement.replace(SETTINGS, _SETTINGS_TOGETHER).replace("%b", "{}")
+        rows = await self._pool.renewals.extend(self.place, text, values)
         if rows is None:
             return await super().extend(statement, values)
         self.commits += 1

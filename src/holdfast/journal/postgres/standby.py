@@ -33,6 +33,12 @@ _LOOK = (
     "current_user"
 )
 
+# A row that ON CONFLICT leaves as it is was locked, which is a write: so first look.
+_AS_NOTED = (
+    "SELECT $timeline IS NOT DISTINCT FROM (SELECT value FROM $s.meta WHERE key = 'timeline') "
+    "AND %s::text IS NOT DISTINCT FROM (SELECT value FROM $s.meta WHERE key = 'standby')"
+)
+
 
 async def find_durability(link: Link, *, provider: bool = False) -> Durability:
     names, may_look, standbys, user = (await link.one(_LOOK)) or ("", False, 0, "")
@@ -75,7 +81,9 @@ async def until_there(links: Links, *, ttl_ms: int) -> None:
 async def note(link: Link, kept: Kept, *, decided: bool = False) -> int:
     """Keep what was seen, where it has changed; since when it is so. In a transaction of the caller's. Not after a
     promotion with loss, until that is `decided`: it would look as if nothing had happened."""
-    if decided or await find_promotion(link) is not Promotion.LOSSY:
+    if await link.one(_AS_NOTED, (kept.value,)) != (True,) and (
+        decided or await find_promotion(link) is not Promotion.LOSSY
+    ):
         await link.run(_NOTE.format(value="$timeline"), (TIMELINE,))
         if await link.run(_NOTE.format(value="%s"), (STANDBY, kept.value)):
             await link.run(_NOTE.format(value="($now)::text"), (SINCE,))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
+from holdfast.core.mail import id_in
 from holdfast.errors import BadInput, HoldfastError, MailUnsent
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
@@ -78,7 +79,7 @@ class AddressBook:
         known = self._known.get(name)
         if known is not None and not fresh and time.monotonic() - known.at < FRESH_S and self._stands(known):
             return known
-        relays = {one.key: one for one in (*self._listed(name), *named, *_parsed(hints), *self.own_relays())}
+        relays = {one.key: one for one in (*self._listed(name), *named, *parse_hints(hints), *self.own_relays())}
         try:
             held = await asyncio.to_thread(find_peer, self.path, name)
             found = await find_agent(name, list(relays.values()), now=self.now(), port=self.port, known=held)
@@ -90,6 +91,18 @@ class AddressBook:
                 return known  # no relay answers: what was known still stands
             raise MailUnsent(f"{name} cannot be found: {error}") from error
         return self._keep(name, found)
+
+    def known_id(self, to: str) -> str:
+        """The agent of this address, as it was found last; "" where it was not asked for."""
+        known = self._known.get(id_in(to))
+        return "" if known is None else known.id
+
+    def known_log(self, id: AgentId, position: LogPosition) -> KeyLog | None:
+        """The log of a sender, if it was asked for lately and can judge keys of this position."""
+        known = self._known.get(id)
+        if known is None or known.log.position < position or time.monotonic() - known.at >= FRESH_S:
+            return None
+        return known.log if self._stands(known) else None
 
     async def log_of(self, id: AgentId, position: LogPosition, hints: Sequence[str]) -> KeyLog:
         """The key log of a sender, if it is to judge keys of this position. Raises MailUnsent."""
@@ -135,7 +148,8 @@ class AddressBook:
         return peer
 
 
-def _parsed(hints: Sequence[str]) -> list[WitnessRelay]:
+def parse_hints(hints: Sequence[str]) -> list[WitnessRelay]:
+    """Those that are addresses of relays."""
     found: list[WitnessRelay] = []
     for one in hints[:HINTS_MAX]:
         try:

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.errors import BadRecord
-from holdfast.host.private_files import ensure_private_folder, write_atomically
+from holdfast.errors import BadRecord, HoldfastError
+from holdfast.host.private_files import ensure_private_folder, read_private, write_atomically
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, PublicKey, digest_of
 from holdfast.identity.records.signed import Family, find_bad_signature, read_line
@@ -34,6 +34,7 @@ from holdfast.relay.protocol.envelope import HASH_BYTES, next_head
 HEADS_MAX = 8_192
 STATEMENTS_MAX = 8  # besides those that senders showed
 FORMAT = 1
+PROOF_BYTES_MAX = 16 * 1024 * 1024  # two answers, in base64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,29 @@ class ProofFile(msgspec.Struct, frozen=True, kw_only=True):
     mailbox: str
     why: str
     answers: tuple[_Shown, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptProof:
+    """A file that proves that a relay contradicts itself. The relay is known by its key: with another one it is another
+    relay, also under the same url."""
+
+    path: Path
+    relay: str
+    url: str
+    why: str
+
+
+def find_proofs(folder: Path) -> dict[str, KeptProof]:
+    """The first proof against each relay, by its key."""
+    found: dict[str, KeptProof] = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            said = msgspec.json.decode(read_private(path, PROOF_BYTES_MAX), type=ProofFile)
+        except (OSError, HoldfastError, msgspec.DecodeError, UnicodeDecodeError):
+            continue  # not ours, or cut short: it proves nothing
+        found.setdefault(said.relay, KeptProof(path=path, relay=said.relay, url=said.url, why=said.why))
+    return found
 
 
 def statement_of(raw: bytes, *, to: AgentId, key: PublicKey, port: Signatures) -> Statement:

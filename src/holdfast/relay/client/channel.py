@@ -32,6 +32,7 @@ from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.protocol.calls import (
     FENCED,
     NO_SESSION,
+    SECOND_INSTANCE,
     TOKEN_HEADER,
     Ack,
     AckAnswer,
@@ -43,6 +44,7 @@ from holdfast.relay.protocol.calls import (
 
 CONNECT_S = 1.5
 ANSWER_S = 2.0
+LOGIN_S = 6.0  # after a restart of the relay all of its agents log in: one that gives up and asks again makes it worse
 IDLE_MAX = 4
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 _WAITS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.INSUFFICIENT_STORAGE)
@@ -56,6 +58,12 @@ class SessionOver(RelayRefused):
 
 class FencedByRelay(RelayRefused):
     """Other keys, or a newer incarnation, speak for the agent; `proof` is a certificate, or empty: the log shows it."""
+
+    proof: bytes = b""
+
+
+class ReplacedHere(RelayRefused):
+    """Another instance of this incarnation gets the mail at this relay; `proof` is its certificate."""
 
     proof: bytes = b""
 
@@ -104,13 +112,15 @@ class RelayChannel:
 
     async def login(self, certificate: Signed[Certificate], signer: Signer) -> tuple[LoginAnswer, Answered]:
         crt = certificate.record
-        nonce = (await self.call("GET", f"/v1/mailbox/{crt.id}/nonce")).content.decode("ascii", "replace")
+        nonce = (await self.call("GET", f"/v1/mailbox/{crt.id}/nonce", answer_s=LOGIN_S)).content.decode(
+            "ascii", "replace"
+        )
         login = Login(id=crt.id, g=crt.g, s=crt.s, wit=self.key, nonce=nonce, crt=certificate.digest)
         try:
             lines = (sealed(login, Family.LOGIN, (signer,)).line(), certificate.line())
         except BadRecord as error:
             raise RelayUntrusted(f"{self.address.url}: its nonce cannot be used: {error.message}") from None
-        answered = await self.call("POST", f"/v1/mailbox/{crt.id}/login", join_lines(lines))
+        answered = await self.call("POST", f"/v1/mailbox/{crt.id}/login", join_lines(lines), answer_s=LOGIN_S)
         return self._read(answered, LoginAnswer), answered
 
     async def take(
@@ -182,6 +192,10 @@ class RelayChannel:
             fenced = FencedByRelay(text)
             fenced.proof = said.proof.encode()
             return fenced
+        if said.code == SECOND_INSTANCE:
+            replaced = ReplacedHere(text)
+            replaced.proof = said.proof.encode()
+            return replaced
         if said.code == NO_SESSION:
             return SessionOver(text)
         return RelayBusy(text) if status in _WAITS else RelayRefused(text)

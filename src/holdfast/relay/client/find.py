@@ -10,13 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from holdfast.errors import BadInput, BadRecord, HoldfastError, LogDamaged, LogMissing, RelayRefused, RelayUnreachable
+from holdfast.errors import (
+    BadInput,
+    BadRecord,
+    HoldfastError,
+    LogDamaged,
+    LogMissing,
+    RelayRefused,
+    RelayUnreachable,
+    RelayUntrusted,
+)
 from holdfast.host.private_files import read_private, write_atomically
 from holdfast.identity.files.own_log import home_lock
 from holdfast.identity.log.log_state import KeyLog
@@ -29,7 +39,7 @@ from holdfast.identity.witness.relay_link import open_link
 from holdfast.identity.witness.witness import LogCopy
 from holdfast.identity.witness.witness_relay import RelayWitness
 from holdfast.layout.witness_address import WitnessRelay
-from holdfast.relay.client.profile import address_of, is_signed_by, newest_of, operator_of
+from holdfast.relay.client.profile import address_of, check_handle, is_signed_by, newest_of, operator_of
 
 FORMAT = 1
 PEERS_MAX = 4_096
@@ -66,9 +76,14 @@ async def find_agent(
     name: str, relays: Sequence[WitnessRelay], *, now: int, port: Signatures, known: Signed[Profile] | None = None
 ) -> FoundAgent:
     """The agent of a handle (`ada@relay.example`) or an id, as these relays and its own show it. Raises LogMissing: no
-    relay knows it; RelayRefused: what they serve is not valid, or older than what was `known`."""
-    found, silent = await _profiles(name, relays)
+    relay knows it; RelayRefused: what they serve is not valid, or older than what was `known`; RelayUnreachable, or
+    RelayUntrusted where another server answers in a relay's name."""
+    found, failed = await _profiles(name, relays)
+    silent = {url: str(error) for url, error in failed.items()}
     if not found:
+        untrusted = next((one for one in failed.values() if isinstance(one, RelayUntrusted)), None)
+        if untrusted is not None:
+            raise untrusted
         why = "; ".join(f"{url}: {text}" for url, text in silent.items())
         if why:
             raise RelayUnreachable(f"no relay that answered knows {name} ({why})")
@@ -77,7 +92,10 @@ async def find_agent(
     if any(one.record.id != first.record.id for one in found.values()):
         raise BadInput(f"the relays name different agents for {name}", hint="ask one relay: --relay ADDRESS")
     newest = newest_of(found.values()) or first
-    sources = {one.key: one for one in (*relays, *map(address_of, newest.record.relays))}
+    named = map(address_of, newest.record.relays)
+    if not any(is_private_host(one.host) for one in relays):  # its owner may be a stranger: see sender_logs.py
+        named = (one for one in named if not is_private_host(one.host))
+    sources = {one.key: one for one in (*relays, *named)}
     copies = await asyncio.gather(*(_log_at(one, newest.record.id, port) for one in sources.values()))
     answers = [
         SourceAnswer(source=one.url, operator=_operator(one, newest.record), copy=copy)
@@ -104,6 +122,14 @@ async def find_agent(
     )
 
 
+def is_private_host(host: str) -> bool:
+    """Whether the host is named by an address of this machine or of a private network."""
+    try:
+        return not ipaddress.ip_address(host).is_global
+    except ValueError:
+        return host == "localhost" or host.endswith((".localhost", ".local", ".internal"))
+
+
 def find_peer(path: Path, id: str) -> Signed[Profile] | None:
     """The newest profile of this agent that was seen from here."""
     line = _read(path).profiles.get(id)
@@ -128,8 +154,13 @@ def keep_peer(path: Path, found: FoundAgent) -> None:
             write_atomically(path, msgspec.json.encode(after) + b"\n")
 
 
-async def _profiles(name: str, relays: Sequence[WitnessRelay]) -> tuple[dict[str, Signed[Profile]], dict[str, str]]:
+async def _profiles(
+    name: str, relays: Sequence[WitnessRelay]
+) -> tuple[dict[str, Signed[Profile]], dict[str, HoldfastError | OSError]]:
+    """By url what the relays hold, and why others say nothing."""
     handle, at, host = name.partition("@")
+    if at:
+        check_handle(handle)
     asked = [one for one in relays if not at or one.host == host]
     if at and not asked:
         raise BadInput(
@@ -142,7 +173,7 @@ async def _profiles(name: str, relays: Sequence[WitnessRelay]) -> tuple[dict[str
         except BadRecord as error:
             raise BadInput(f"{name!r} is neither a handle (NAME@RELAY) nor an id: {error.message}") from None
     found: dict[str, Signed[Profile]] = {}
-    silent: dict[str, str] = {}
+    failed: dict[str, HoldfastError | OSError] = {}
 
     async def ask(one: WitnessRelay) -> None:
         link = open_link(one)
@@ -151,10 +182,10 @@ async def _profiles(name: str, relays: Sequence[WitnessRelay]) -> tuple[dict[str
             if raw is not None:
                 found[one.url] = parse_profile(raw)
         except (HoldfastError, OSError) as error:
-            silent[one.url] = str(error)
+            failed[one.url] = error
 
     await asyncio.gather(*map(ask, asked))
-    return found, silent
+    return found, failed
 
 
 async def _log_at(relay: WitnessRelay, id: AgentId, port: Signatures) -> LogCopy | str:

@@ -7,8 +7,8 @@ and the journal knows it.
 
 What makes a message good: its certificate is signed by keys that the sender's log still stands by, its instance key
 signed the envelope, it opens with a mail key of ours, and its inner key fits the outer one. Mail of keys that the
-sender's owner has evicted is a dead letter: it may be the thief's. If the sender's log cannot be had now, the message
-waits here, and at the relay.
+sender's owner has evicted is a dead letter: it may be the thief's. If the sender's log must be asked for, its messages
+wait here (`sender_logs.py`) and at the relay, and no other sender's mail waits with them.
 """
 
 from __future__ import annotations
@@ -16,59 +16,61 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from holdfast.core.mail import Delivery, MailKind
-from holdfast.errors import (
-    AgentElsewhere,
-    BadRecord,
-    HoldfastError,
-    KeysReplaced,
-    MailUnsent,
-    RelayBusy,
-    RelayUntrusted,
-)
+from holdfast.errors import AgentElsewhere, BadRecord, HoldfastError, KeysReplaced, RelayBusy, RelayUntrusted
 from holdfast.host.private_files import read_private, write_atomically
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, digest_of
-from holdfast.identity.records.records import Rotation, RotationReason
 from holdfast.identity.records.signed import Family
-from holdfast.identity.statements.certificate import find_inactive, find_not_signed_by, parse_certificate
-from holdfast.identity.vault.mail_keys import MailKey
+from holdfast.identity.statements.certificate import find_inactive, find_not_signed_by, only_planned, parse_certificate
 from holdfast.identity.witness.observe import merge_copies
 from holdfast.identity.witness.relay_link import open_link
 from holdfast.identity.witness.witness_relay import RelayWitness
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.client.address_book import AddressBook
 from holdfast.relay.client.chain_check import ChainCheck, statement_in, statement_of
-from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel, SessionOver
+from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel, ReplacedHere, SessionOver
 from holdfast.relay.client.health import backoff_s
 from holdfast.relay.client.instance_key import InstanceKey
-from holdfast.relay.protocol.calls import ACK_MAX, Ack
+from holdfast.relay.client.sender_logs import SenderLogs
+from holdfast.relay.protocol.calls import REASON_CHARS_MAX, Ack
 from holdfast.relay.protocol.envelope import Envelope, Inner, letter_of, open_envelope, parse_envelope
 from holdfast.relay.protocol.note import read_note
 
 POLL_S = 20  # how long a relay may wait with its answer
 UNACKED_MAX = 512  # of one relay, given out or waiting here
+RECEIVED_MAX, REFUSED_MAX, CONTACTS_MAX = 512, 128, 256  # in one acknowledgement: together less than its body may have
 GIVEN_MAX = 20_000  # (sender, key) pairs that this process remembers
 BATCH_MAX = 256
 COPIES_MAX, COPY_BYTES_MAX = 1_024, 8_192  # messages that are kept open until another relay delivers them too
-STUCK_S = 5.0  # until a sender's log is asked for again
+JUDGED_MAX = 1_024  # certificates of senders whose signature was checked
+ROOM_S = 5.0  # until a box with too many messages here is looked at again
 MEMORY_BYTES_MAX = 1 << 20
+
+
+_Entry = tuple[int, str]  # number and id: after a roll-back of the relay a number may mean another envelope
 
 
 @dataclass(slots=True)
 class _Arrival:
     relay: str
     seq: int
+    entry: str  # the id that the relay lists under this number
     raw: bytes
+    log: KeyLog | None = None  # of its sender, looked up for it
+
+    @property
+    def at(self) -> tuple[tuple[str, int, str], ...]:
+        return ((self.relay, self.seq, self.entry),)
 
 
 @dataclass
@@ -81,15 +83,16 @@ class _Box:
     token: str = ""
     after: int = 0
     first: int = 0
-    unacked: set[int] = field(default_factory=set[int])
-    owed: dict[int, int] = field(default_factory=dict[int, int])  # received, by number: the mark
-    refused: dict[int, str] = field(default_factory=dict[int, str])
+    unacked: set[_Entry] = field(default_factory=set["_Entry"])
+    owed: set[_Entry] = field(default_factory=set["_Entry"])  # mail that was received
+    mark: int = 0  # that goes with them: the highest, so that none of them is deleted too soon
+    refused: dict[_Entry, str] = field(default_factory=dict["_Entry", str])
     secured: int = -1  # what this relay was told
-    rewound: bool = False
     contacts: set[str] = field(default_factory=set[str])
     room: asyncio.Event = field(default_factory=asyncio.Event)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     trouble: str = ""
+    full: int = 0  # percent of the room for mail
 
 
 @dataclass
@@ -104,40 +107,46 @@ class RelayMailbox:
     proofs: Path
     wait_s: float = 20.0  # of `next`
     contacts: set[str] = field(default_factory=set[str])
+    others: dict[str, str] = field(default_factory=dict[str, str])  # other live instances: key, and url of a relay
     _boxes: dict[str, _Box] = field(default_factory=dict[str, _Box])
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
     _arrived: asyncio.Queue[_Arrival | HoldfastError] = field(default_factory=asyncio.Queue["_Arrival | HoldfastError"])
     _given: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict[tuple[str, str], None])
     _copies: OrderedDict[bytes, Delivery] = field(default_factory=OrderedDict[bytes, Delivery])  # by digest
-    _stuck: list[tuple[float, _Arrival]] = field(default_factory=list[tuple[float, _Arrival]])
-    _keys: tuple[MailKey, ...] = ()
+    _inners: dict[bytes, Inner] = field(default_factory=dict[bytes, Inner])  # of those that wait for a sender's log
+    _private_keys: dict[str, X25519PrivateKey] = field(default_factory=dict[str, X25519PrivateKey])
+    _judged: OrderedDict[bytes, KeyLog] = field(default_factory=OrderedDict[bytes, KeyLog])  # by certificate
     _secured: int = -1
     _rewind: int | None = None
+    _rewound: set[str] = field(default_factory=set[str])  # keys of relays that have done it
+    _on_rewound: Callable[[str], None] = lambda _relay: None
+
+    def __post_init__(self) -> None:
+        self._senders = SenderLogs[_Arrival](self.book, self._found)
 
     async def next(self) -> list[Delivery]:
         self._start()
-        arrivals = self._unstuck()
-        if not arrivals:
-            wait_s = min(self.wait_s, STUCK_S) if self._stuck else self.wait_s
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    arrivals = [self._taken(await self._arrived.get())]
+        arrivals: list[_Arrival] = []
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.wait_s):
+                arrivals = [self._taken(await self._arrived.get())]
         while not self._arrived.empty() and len(arrivals) < BATCH_MAX:
             arrivals.append(self._taken(self._arrived.get_nowait()))
         found = [one for arrival in arrivals if (one := await self._opened_once(arrival)) is not None]
-        return sorted(found, key=_in_thread)
+        return sorted(found, key=lambda one: one.in_thread)
 
     async def received(self, deliveries: Sequence[Delivery], *, mark: int) -> None:
         touched: set[str] = set()
         for delivery in deliveries:
-            for key, seq in delivery.at:
+            for key, seq, entry in delivery.at:
                 box = self._boxes.get(key)
                 if box is None:
                     continue
                 if delivery.fault:
-                    box.refused[seq] = delivery.fault
+                    box.refused[seq, entry] = delivery.fault[:REASON_CHARS_MAX]
                 else:
-                    box.owed[seq] = mark
+                    box.owed.add((seq, entry))
+                    box.mark = max(box.mark, mark)
                 touched.add(key)
         await self._flush(touched)
 
@@ -146,13 +155,15 @@ class RelayMailbox:
         self._start()
         await self._flush(self._boxes)
 
-    async def rewind(self, *, after: int) -> None:
-        self._rewind = after
+    async def rewind(
+        self, *, after: int, done: Collection[str] = (), on_done: Callable[[str], None] = lambda _relay: None
+    ) -> None:
+        self._rewind, self._rewound, self._on_rewound = after, set(done), on_done
         self._given.clear()
         self._copies.clear()
         self._open_boxes()
         for box in self._boxes.values():
-            box.rewound, box.token = False, ""
+            box.token = ""
 
         async def enter(box: _Box) -> None:
             with contextlib.suppress(HoldfastError):
@@ -167,6 +178,7 @@ class RelayMailbox:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._tasks.clear()
+        await self._senders.close()
         for box in self._boxes.values():
             await box.channel.close()
 
@@ -174,6 +186,10 @@ class RelayMailbox:
     def state(self) -> dict[str, str]:
         """What is wrong with each relay, by url; empty where nothing is."""
         return {box.relay.url: box.check.proven or box.trouble for box in self._boxes.values()}
+
+    @property
+    def fill(self) -> dict[str, int]:
+        return {box.relay.url: box.full for box in self._boxes.values()}
 
     # relays
 
@@ -209,6 +225,14 @@ class RelayMailbox:
                 box.token = ""
                 tries += 1
                 await asyncio.sleep(backoff_s(tries))
+            except ReplacedHere as error:
+                if await self._is_other(box, error.proof):
+                    text = f"{error.message}; this instance takes none until the other one is gone"
+                    self._arrived.put_nowait(AgentElsewhere(text))
+                    return
+                box.trouble, box.token = str(error), ""
+                tries += 1
+                await asyncio.sleep(backoff_s(tries))
             except RelayBusy as error:  # it has asked too often, and its session is still good
                 box.trouble = str(error)
                 tries += 1
@@ -226,16 +250,19 @@ class RelayMailbox:
         if len(box.unacked) > UNACKED_MAX:
             box.room.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STUCK_S):
+                async with asyncio.timeout(ROOM_S):
                     await box.room.wait()
             return
         page, answered = await box.channel.take(self.instance.id, box.token, after=box.after, wait_s=POLL_S)
         self._learn(box, answered)
+        if page.other:
+            await self._is_other(box, page.other.encode())
         for item in page.items:
             box.after = item.seq
             if item.envelope:
-                box.unacked.add(item.seq)
-                self._arrived.put_nowait(_Arrival(box.relay.key, item.seq, item.envelope))
+                arrival = _Arrival(box.relay.key, item.seq, item.id.hex(), item.envelope)
+                box.unacked.add((arrival.seq, arrival.entry))
+                self._arrived.put_nowait(arrival)
 
     async def _log_in(self, box: _Box) -> None:
         """The caller holds the turn of the box."""
@@ -251,9 +278,11 @@ class RelayMailbox:
         self._learn(box, answered)
         await asyncio.to_thread(self._remember, box, answered.raw)
         box.token, box.unacked = login.token, set()
-        if self._rewind is not None and not box.rewound:
+        if self._rewind is not None and box.relay.key not in self._rewound:
             answer = await box.channel.acknowledge(self.instance.id, box.token, Ack(rewind=self._rewind))
-            box.rewound, box.first = True, answer.first
+            box.first = answer.first
+            self._rewound.add(box.relay.key)
+            self._on_rewound(box.relay.key)
         else:
             box.first = login.first
         box.after = min(box.first - 1, known) if known else box.first - 1
@@ -278,28 +307,25 @@ class RelayMailbox:
 
     async def _send_acks(self, box: _Box) -> None:
         while True:
-            mark = next(iter(box.owed.values()), 0)
-            seqs = [seq for seq, its in box.owed.items() if its == mark][:ACK_MAX]
-            refused = list(box.refused.items())[:ACK_MAX]
-            contacts = list(self.contacts - box.contacts)[:ACK_MAX]
+            owed = sorted(box.owed)[:RECEIVED_MAX]
+            refused = list(box.refused.items())[:REFUSED_MAX]
+            contacts = list(self.contacts - box.contacts)[:CONTACTS_MAX]
             secured = self._secured if self._secured > box.secured else None
-            if not seqs and not refused and not contacts and secured is None:
+            if not owed and not refused and not contacts and secured is None:
                 return
             ack = Ack(
-                received=tuple(seqs),
-                mark=mark,
-                refused=tuple(refused),
+                received=tuple(owed),
+                mark=box.mark if owed else 0,
+                refused=tuple((*entry, why) for entry, why in refused),
                 secured=secured,
                 contacts=tuple(map(AgentId, contacts)),
             )
             answer = await box.channel.acknowledge(self.instance.id, box.token, ack)
-            if answer.dropped:
-                box.trouble = f"the relay had no room for held mail and let {answer.dropped} go: back up sooner"
-            for seq in seqs:
-                box.owed.pop(seq, None)
-            for seq, _ in refused:
-                box.refused.pop(seq, None)
-            box.unacked.difference_update(seqs, (seq for seq, _ in refused))
+            box.full = answer.full
+            box.owed.difference_update(owed)
+            for entry, _ in refused:
+                box.refused.pop(entry, None)
+            box.unacked.difference_update(owed, (entry for entry, _ in refused))
             box.contacts.update(contacts)
             box.secured = self._secured if secured is not None else box.secured
             box.room.set()
@@ -332,6 +358,18 @@ class RelayMailbox:
             await self.instance.certificate(fresh=True)
         return None
 
+    async def _is_other(self, box: _Box, line: bytes) -> bool:
+        """Whether this is the certificate of another instance of this incarnation; remembers it."""
+        own, inst = await self.instance.log(), self.instance.key.public
+        with contextlib.suppress(BadRecord):
+            crt = parse_certificate(line)
+            entry = own.find(crt.record.position) if crt.record.id == own.id else None
+            signed = entry is not None and find_not_signed_by(crt, Family.CERT, entry, self.port) is None
+            if signed and crt.record.inst != inst and crt.record.e == self.instance.incarnation():
+                self.others[crt.record.inst] = box.relay.url
+                return True
+        return False
+
     # letters
 
     def _taken(self, one: _Arrival | HoldfastError) -> _Arrival:
@@ -340,15 +378,19 @@ class RelayMailbox:
             raise one
         return one
 
-    def _unstuck(self) -> list[_Arrival]:
-        now = time.monotonic()
-        due = [one for at, one in self._stuck if at <= now]
-        self._stuck = [(at, one) for at, one in self._stuck if at > now]
-        return due
+    def _found(self, arrivals: Sequence[_Arrival], log: KeyLog, forgotten: bool) -> None:
+        """What waited for the log of its sender is opened now; what had no room here comes after a new login."""
+        for one in arrivals:
+            one.log = log
+            self._boxes[one.relay].unacked.add((one.seq, one.entry))
+            self._arrived.put_nowait(one)
+        if forgotten:
+            for box in self._boxes.values():
+                box.token = ""
 
     async def _opened_once(self, arrival: _Arrival) -> Delivery | None:
         """Two relays deliver the same bytes: the second copy need not be opened and checked again."""
-        name, at = hashlib.sha256(arrival.raw).digest(), ((arrival.relay, arrival.seq),)
+        name, at = hashlib.sha256(arrival.raw).digest(), arrival.at
         known = self._copies.get(name)
         if known is not None:
             return msgspec.structs.replace(known, at=at, repeated=known.letter is not None)
@@ -361,24 +403,28 @@ class RelayMailbox:
 
     async def _opened(self, arrival: _Arrival) -> Delivery | None:
         """None where it must wait for the sender's log."""
-        at = ((arrival.relay, arrival.seq),)
+        at = arrival.at
         sender = ""
         try:
             envelope = parse_envelope(arrival.raw)
             sender = envelope.sender
             if envelope.to != self.instance.id:
                 raise BadRecord("it is for another agent")
-            inner = open_envelope(envelope, await self._private(envelope.outer.ekid))
-            log = await self.book.log_of(envelope.sender, envelope.certificate.record.position, inner.hints)
+            inner = self._inners.pop(envelope.id, None)
+            inner = inner or open_envelope(envelope, await self._private(envelope.outer.ekid))
+            position = envelope.certificate.record.position
+            log = arrival.log or self._senders.find(envelope.sender, position)
+            if log is None:
+                if self._senders.wait(envelope.sender, position, inner.hints, arrival):
+                    self._inners[envelope.id] = inner
+                self._boxes[arrival.relay].unacked.discard((arrival.seq, arrival.entry))  # it takes no room of others
+                return None
             self._check_sender(envelope, log)
             return await self._delivery(envelope, inner, at)
-        except MailUnsent:
-            self._stuck.append((time.monotonic() + STUCK_S, arrival))
-            return None
         except BadRecord as error:
             return Delivery(id=digest_of(arrival.raw), at=at, fault=error.message, sender=sender)
 
-    async def _delivery(self, envelope: Envelope, inner: Inner, at: tuple[tuple[str, int], ...]) -> Delivery:
+    async def _delivery(self, envelope: Envelope, inner: Inner, at: tuple[tuple[str, int, str], ...]) -> Delivery:
         id_ = envelope.id.hex()
         if envelope.outer.kind is MailKind.NOTE:
             note = read_note(inner.body, envelope.certificate, to=self.instance.id, port=self.port)
@@ -395,26 +441,26 @@ class RelayMailbox:
     def _check_sender(self, envelope: Envelope, log: KeyLog) -> None:
         """Raises BadRecord. Times of the certificate were the relay's to judge: mail may wait longer than they last."""
         crt = envelope.certificate
-        entry = log.find(crt.record.position) if log.id == crt.record.id else None
-        if entry is None or find_not_signed_by(crt, Family.CERT, entry, self.port) is not None:
-            raise BadRecord("the sender's keys did not sign the certificate of the message")
-        later = log.generations[-1].rotations[crt.record.s :] if crt.record.g == log.position.g else None
-        planned = later is not None and all(
-            isinstance(one.record, Rotation) and one.record.why is RotationReason.PLANNED for one in later
-        )
-        if not planned or find_inactive(log) is not None:
+        if self._judged.get(envelope.outer.crt) is not log:  # many messages have one certificate
+            entry = log.find(crt.record.position) if log.id == crt.record.id else None
+            if entry is None or find_not_signed_by(crt, Family.CERT, entry, self.port) is not None:
+                raise BadRecord("the sender's keys did not sign the certificate of the message")
+            self._judged[envelope.outer.crt] = log
+            if len(self._judged) > JUDGED_MAX:
+                self._judged.popitem(last=False)
+        if not only_planned(crt.record.position, log) or find_inactive(log) is not None:
             raise BadRecord("the sender's keys were replaced since, because they were stolen or lost")
         if not envelope.is_signed(self.port):
             raise BadRecord("the sender did not sign the message")
 
-    async def _private(self, kid: str) -> bytes:
-        for again in (False, True):
-            if again or not self._keys:
-                self._keys = await self.instance.mail_keys()
-            for one in self._keys:
-                if one.kid == kid:
-                    return one.private
-        raise BadRecord(f"it is sealed for the mail key {kid}, which is not here")
+    async def _private(self, kid: str) -> X25519PrivateKey:
+        if kid not in self._private_keys:
+            self._private_keys = {
+                one.kid: X25519PrivateKey.from_private_bytes(one.private) for one in await self.instance.mail_keys()
+            }
+        if kid not in self._private_keys:
+            raise BadRecord(f"it is sealed for the mail key {kid}, which is not here")
+        return self._private_keys[kid]
 
     async def _cross_check(self, seen: Sequence[bytes]) -> None:
         """Answers that senders got from our relays: each must fit what the relay shows us."""
@@ -450,8 +496,3 @@ class RelayMailbox:
             return msgspec.json.decode(read_private(self.memory, MEMORY_BYTES_MAX), type=dict[str, str])
         except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
             return {}  # only older answers are lost by it
-
-
-def _in_thread(one: Delivery) -> tuple[str, str, int, int]:
-    letter = one.letter
-    return ("", "", 0, 0) if letter is None else (letter.sender, letter.thread, letter.number, letter.at_ms)

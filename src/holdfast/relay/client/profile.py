@@ -17,13 +17,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import ipaddress
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import msgspec
 
-from holdfast.errors import BadRecord, HoldfastError, LogDamaged, RelayRefused
+from holdfast.errors import BadInput, BadRecord, HoldfastError, LogDamaged, RelayRefused
 from holdfast.host.private_files import read_private, write_atomically
 from holdfast.identity.files.public_file import change_identity
 from holdfast.identity.log.log_state import KeyLog
@@ -39,6 +40,7 @@ from holdfast.identity.witness.relay_link import RelayLink, open_link
 from holdfast.identity.witness.witness_relay import join_lines, split_copy
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.witness_address import WitnessRelay, parse_relay_address, relays_of
+from holdfast.relay.protocol.calls import HANDLE_FORM
 
 DAY_S = 86_400
 LIFE_DAYS = 30
@@ -103,6 +105,15 @@ def newest_of(found: Iterable[Signed[Profile]]) -> Signed[Profile] | None:
     return max(found, key=lambda one: one.record.rank, default=None)
 
 
+def check_handle(name: str) -> None:
+    """Raises BadInput for a name that no relay takes."""
+    if not re.fullmatch(HANDLE_FORM, name, re.ASCII):
+        raise BadInput(
+            f"{name!r} cannot be a handle",
+            hint="use 1 to 64 of a-z, 0-9, dot, hyphen and _, with a letter or digit at both ends",
+        )
+
+
 def operator_of(host: str) -> str:
     """Who probably runs it: the last two names of the host. A person can say otherwise."""
     try:
@@ -124,12 +135,15 @@ def with_relay(content: ProfileContent, relay: Relay, handle: str = "") -> Profi
 
 
 def without_relay(content: ProfileContent, relay: Relay) -> ProfileContent:
-    """The relay is left: it answers with this profile from now on. Its handles go with it."""
+    """The relay is left: it answers with this profile from now on. Its handles go with it, if no other relay of the
+    agent has its host: a handle names the host alone."""
     host = address_of(relay).host
+    others = tuple(one for one in content.relays if one.wit != relay.wit)
+    lost = host not in {address_of(one).host for one in others}
     return replace(
         content,
-        relays=tuple(one for one in content.relays if one.wit != relay.wit),
-        handles=tuple(one for one in content.handles if one.partition("@")[2] != host),
+        relays=others,
+        handles=tuple(one for one in content.handles if not lost or one.partition("@")[2] != host),
         left=(*content.left, str(address_of(relay)))[-LEFT_MAX:],
     )
 

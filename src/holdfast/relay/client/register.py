@@ -15,6 +15,7 @@ from holdfast.relay.client.profile import (
     ProfileContent,
     PublishedProfile,
     bring_log,
+    check_handle,
     operator_of,
     publish_profile,
     with_relay,
@@ -35,7 +36,9 @@ async def register(
 ) -> PublishedProfile:
     """Register at all of them, and publish. An invite that does not count, a relay that is full or does not answer, and
     a handle that is taken are refused before anything is signed. The relay that they replace is left: it forwards.
-    Raises RelayNotAdmitted, RelayRefused, RelayUnreachable, RelayUntrusted, RelayBusy."""
+    Raises BadInput, RelayNotAdmitted, RelayRefused, RelayUnreachable, RelayUntrusted, RelayBusy."""
+    if handle:
+        check_handle(handle)
     log = speaker.log()
     entries: list[tuple[Relay, str]] = []
     for one in relays:

@@ -16,6 +16,7 @@ from holdfast.identity.witness.relay_link import open_link
 from holdfast.identity.witness.witness_relay import split_copy
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.witness_address import WitnessRelay
+from holdfast.relay.client.chain_check import KeptProof, find_proofs
 from holdfast.relay.client.profile import DAY_S, find_own_profile, is_signed_by, operator_of, own_relays
 
 
@@ -26,6 +27,7 @@ class RelayStatus:
     witness: bool  # the newest record of the key log names it
     listed: bool  # the agent's profile names it
     handles: tuple[str, ...]
+    proof: KeptProof | None = None  # that it contradicts itself
     error: str = ""  # why it does not answer; then the rest is unknown
     log: bool = False  # it holds the newest record of the key log
     profile: tuple[int, int, int] | None = None  # the rank of the profile that it holds
@@ -34,12 +36,19 @@ class RelayStatus:
     head: int = 0  # the number of the newest backup head that it holds
     region: str = ""  # where it runs, as it says
 
+    @property
+    def good(self) -> bool:
+        """It answers with the newest profile, and nothing there or said before contradicts itself."""
+        return self.newest and not self.evidence and self.proof is None
+
 
 async def look_at_relays(home: AgentHome, *, port: Signatures) -> list[RelayStatus]:
     """Every relay of the agent. Raises LogMissing, LogDamaged."""
     log = read_own_log(home.folder, port)
     own = find_own_profile(home)
-    return list(await asyncio.gather(*(_look(one, log, own, port) for one in own_relays(home))))
+    proofs = find_proofs(home.relay_proofs)
+    looks = (_look(one, log, own, proofs.get(one.key), port) for one in own_relays(home))
+    return list(await asyncio.gather(*looks))
 
 
 def find_stale_profile(home: AgentHome, *, port: Signatures) -> str:
@@ -71,7 +80,9 @@ def _domain(host: str) -> str:
     return "" if found == host and not host[-1].isalpha() else found
 
 
-async def _look(relay: WitnessRelay, log: KeyLog, own: Signed[Profile] | None, port: Signatures) -> RelayStatus:
+async def _look(
+    relay: WitnessRelay, log: KeyLog, own: Signed[Profile] | None, proof: KeptProof | None, port: Signatures
+) -> RelayStatus:
     listed = None if own is None else next((one for one in own.record.relays if one.wit == relay.key), None)
     handles = () if own is None else tuple(one for one in own.record.handles if one.endswith(f"@{relay.host}"))
     fields = {
@@ -80,6 +91,7 @@ async def _look(relay: WitnessRelay, log: KeyLog, own: Signed[Profile] | None, p
         "witness": relay.key in log.head.witnesses.members,
         "listed": listed is not None,
         "handles": handles,
+        "proof": proof,
     }
     link = open_link(relay, port=port)
     try:

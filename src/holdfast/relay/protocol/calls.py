@@ -12,22 +12,28 @@ from typing import Annotated
 
 import msgspec
 
-from holdfast.identity.records.encodings import AgentId, Digest, PublicKey
+from holdfast.identity.records.encodings import ID_CHARS, ID_PREFIX, Digest, PublicKey
 from holdfast.identity.records.fields import Fields, of, record, text
 from holdfast.identity.records.records import AtPosition
 from holdfast.identity.statements.relay_answer import NONCE_FORM
 
 SUBMIT_MAX = 64  # envelopes in one request
-ACK_MAX = 1_024  # numbers in one request
+ACK_MAX = 1_024  # entries in one request
 CONTACTS_MAX = 10_000
 REASON_CHARS_MAX = 200
+HANDLE_FORM = r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?"
 TOKEN_HEADER = "holdfast-session"
 WAIT_S_MAX = 25
 PAGE_BYTES_MAX = 512 * 1024  # of envelopes in one answer
 PAGE_MAX = 256  # entries in one answer
 
-Seq = Annotated[int, msgspec.Meta(ge=1)]
-Mark = Annotated[int, msgspec.Meta(ge=0, le=(1 << 53) - 1)]
+NUMBER_MAX = (1 << 53) - 1  # exact in every JSON reader, and far below what SQLite takes
+Seq = Annotated[int, msgspec.Meta(ge=1, le=NUMBER_MAX)]
+Mark = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
+Contact = Annotated[
+    str, msgspec.Meta(pattern=f"^{ID_PREFIX}1[02-9ac-hj-np-z]+$", min_length=ID_CHARS, max_length=ID_CHARS)
+]
+EntryId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]  # of the envelope, as the relay lists it
 
 
 # refusals of one envelope; those below are for good: the relay does not hold it and will not
@@ -46,6 +52,7 @@ STORAGE_FULL = "storage-full"
 RATE = "rate"
 FENCED = "fenced"
 NO_SESSION = "no-session"
+SECOND_INSTANCE = "second-instance"  # a newer one, of the same incarnation, gets the mail; `proof` is its certificate
 
 
 class StoredItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -76,7 +83,7 @@ class MailItem(msgspec.Struct, frozen=True, array_like=True):
     envelope: bytes = b""
 
 
-class MailAnswer(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", tag="mail"):
+class MailAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t", tag="mail"):
     """MessagePack. Entries after `after`, in order and without a gap."""
 
     to: str
@@ -84,6 +91,7 @@ class MailAnswer(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", tag="
     head: bytes  # of the chain after the entry `after`
     items: tuple[MailItem, ...]
     last: int  # the newest number of the mailbox
+    other: str = ""  # the certificate of an older instance of this incarnation, which has called since
 
 
 @record
@@ -107,20 +115,23 @@ class LoginAnswer(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", tag=
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Each part is optional; they are done in this order, in one act."""
+    """Each part is optional; they are done in this order, in one act.
+
+    An entry is named by its number and its envelope's id: after a relay was put back to an older day, another envelope
+    may have that number, and the agent has not seen it. An entry that is not there under both changes nothing."""
 
     rewind: Mark | None = None  # deliver held mail with a higher mark again
-    received: Annotated[tuple[Seq, ...], msgspec.Meta(max_length=ACK_MAX)] = ()
+    received: Annotated[tuple[tuple[Seq, EntryId], ...], msgspec.Meta(max_length=ACK_MAX)] = ()
     mark: Mark = 0  # goes with `received`
-    refused: Annotated[tuple[tuple[Seq, str], ...], msgspec.Meta(max_length=ACK_MAX)] = ()  # unreadable, and why
+    # unreadable, and why
+    refused: Annotated[tuple[tuple[Seq, EntryId, str], ...], msgspec.Meta(max_length=ACK_MAX)] = ()
     secured: Mark | None = None  # delete held mail up to this mark
-    contacts: Annotated[tuple[AgentId, ...], msgspec.Meta(max_length=ACK_MAX)] = ()  # their mail has the large quota
+    contacts: Annotated[tuple[Contact, ...], msgspec.Meta(max_length=ACK_MAX)] = ()  # their mail has the large quota
 
 
 class AckAnswer(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", tag="ack"):
     to: str
     waiting: int
     held: int
-    held_max: int
-    dropped: int  # held mail that had to leave for newer mail
+    full: int  # percent of the room for mail that is used; at 100 new mail is refused
     first: int

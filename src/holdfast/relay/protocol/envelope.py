@@ -174,12 +174,12 @@ def seal_envelope(
     return _ENCODER.encode(_Wire(outer, signer.sign(message(Family.ENV, outer))))
 
 
-def open_envelope(envelope: Envelope, private: bytes) -> Inner:
+def open_envelope(envelope: Envelope, private: X25519PrivateKey) -> Inner:
     """The inner part. Raises BadRecord where it does not open, or was made for another envelope."""
     outer = envelope.outer
     info = _info(envelope.sender, outer.to, outer.kind, outer.mk)
     try:
-        padded = _SUITE.decrypt(outer.ct, X25519PrivateKey.from_private_bytes(private), info=info)
+        padded = _SUITE.decrypt(outer.ct, private, info=info)
     except (InvalidTag, ValueError):
         raise BadRecord("the message cannot be opened: it was changed, or made for another envelope") from None
     size = int.from_bytes(padded[:_LENGTH], "big")

@@ -49,6 +49,7 @@ from holdfast.identity.witness.relay_link import LOOKUP_MAX, RefusalContent, Rel
 from holdfast.identity.witness.witness import copy_of
 from holdfast.identity.witness.witness_folder import WitnessService
 from holdfast.identity.witness.witness_relay import join_lines
+from holdfast.relay.protocol.calls import HANDLE_FORM
 from holdfast.relay.server import limits, registry
 from holdfast.relay.server.asked import Answer, Asked, Handler, Said
 from holdfast.relay.server.logs import KeyLogs
@@ -64,7 +65,6 @@ from holdfast.relay.server.store import Store
 
 PROTOCOL = 1
 INVITE_CHARS_MAX = 128
-HANDLE_FORM = r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?"
 _OCTETS = "application/octet-stream"
 _STATUS = {
     Reason.NOT_ADMITTED: HTTPStatus.FORBIDDEN,
@@ -104,7 +104,15 @@ class Relay:
             open=self.settings.registration == "open", agents_max=self.settings.agents_max
         )
         self.mail = MailDesk(
-            self.store, self._logs, self.signer.public, self.port, settings=lambda: self.settings, now=self._now
+            self.store,
+            self._logs,
+            self.signer.public,
+            self.port,
+            settings=lambda: self.settings,
+            now=self._now,
+            forged=lambda sender, count: self._buckets["mail"].charge(
+                sender, time.monotonic(), count * limits.FORGED_COST
+            ),
         )
 
     def stop(self) -> None:
@@ -268,6 +276,10 @@ class Relay:
         except HoldfastError as error:
             self.log.event("relay-error", path=request.url.path, error=error.message)
             status, content = _said(Said(HTTPStatus.INTERNAL_SERVER_ERROR, error.code, error.message))
+        except Exception as error:  # noqa: BLE001 - a fault of ours: unsigned, it would look like a dead relay
+            self.log.event("relay-fault", path=request.url.path, error=f"{type(error).__name__}: {error}")
+            why = "the relay failed on this request; its log says why"
+            status, content = _said(Said(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", why))
         return self._signed(request, nonce, body, status, content)
 
     def _signed(self, request: Request, nonce: str, body: bytes, status: int, content: bytes) -> Response:

@@ -28,6 +28,9 @@ class Rate:
 
 READS = Rate(burst=600, per_s=50)  # of one address; a host may run a fleet of agents
 WRITES = Rate(burst=200, per_s=10)  # of one address
+# What an envelope costs its address, in requests about mail, if a signature in it is bad: checking one takes a relay as
+# long as reading many requests. It is not charged to the agent that it names, who may know nothing of it.
+FORGED_COST = 16
 # For one agent, of one address: a stranger who writes rubbish for an agent must not use up what its owner has.
 AGENT_WRITES = Rate(burst=60, per_s=1)
 
@@ -39,13 +42,26 @@ class Buckets:
 
     def take(self, name: str, now: float) -> float:
         """0 where a token was there; else the seconds until there is one."""
-        tokens, at = self._held.pop(name, (self.rate.burst, now))
-        tokens = min(self.rate.burst, tokens + max(0.0, now - at) * self.rate.per_s)
-        wait = 0.0 if tokens >= 1 else (1 - tokens) / self.rate.per_s
-        self._held[name] = (tokens if wait else tokens - 1, now)
+        wait = self.look(name, now)
+        if not wait:
+            self.charge(name, now, 1)
+        return wait
+
+    def look(self, name: str, now: float) -> float:
+        """The same, and the token stays."""
+        tokens = self._tokens(name, now)
+        return 0.0 if tokens >= 1 else (1 - tokens) / self.rate.per_s
+
+    def charge(self, name: str, now: float, cost: float) -> None:
+        """Take what something has cost afterwards. A bucket may owe as much as it can hold."""
+        self._held[name] = (max(self._tokens(name, now) - cost, -self.rate.burst), now)
+        self._held.move_to_end(name)
         if len(self._held) > BUCKETS_MAX:
             self._held.popitem(last=False)
-        return wait
+
+    def _tokens(self, name: str, now: float) -> float:
+        tokens, at = self._held.get(name, (self.rate.burst, now))
+        return min(self.rate.burst, tokens + max(0.0, now - at) * self.rate.per_s)
 
 
 def block_of(address: str) -> str:

@@ -1,16 +1,21 @@
 """Mailboxes in the relay's store. Each function is one act: it reads, decides and writes, and the store syncs it.
 
 True at all times: an envelope for which `stored` was signed is in its mailbox under that number, or a tombstone says
-where it went (secured, expired, refused by the recipient, replaced by the same message under newer keys). Entries are
-only ever added, so the chain's heads that were signed stay true. A full mailbox refuses; nothing is dropped in silence.
+where it went (secured, expired, held too long, refused by the recipient, replaced by the same message sent again).
+Entries are only ever added, so the chain's heads that were signed stay true. A full mailbox refuses; nothing is dropped
+in silence.
 
 One message of one sender has one entry, however often it comes: a repeat gets the number that the first one got, and
 other words under its key are refused (`bd` is a digest of them, under a key that no relay has). If the
 sender was recovered meanwhile, the recipient refuses what the old keys signed; so a repeat under newer keys gets a new
-entry, if the old one still waits or was refused.
+entry, if the old one still waits or was refused. So does a repeat of mail that expired unread, or that its recipient
+never secured: the relay no longer has it, and the recipient's journal knows what it has.
 
 Held mail was received and may still be needed: a recipient that is restored from a backup asks for all of it that came
-after that backup. With each entry the relay keeps the recipient's mark (a number of its journal), so it can do so.
+after that backup. With each entry the relay keeps the recipient's mark (a number of its journal), so it can do so. It
+leaves when its recipient says that it is secured, or after HELD_S, and never to make room: where there is none, new
+mail is refused, and with each acknowledgement the recipient learns how full its mailbox is. One sender cannot take the
+room of others: above half of it, each has a share.
 """
 
 from __future__ import annotations
@@ -38,6 +43,7 @@ from holdfast.relay.protocol.calls import (
 from holdfast.relay.protocol.envelope import Envelope, first_head, next_head
 
 WAITING, HELD, GONE = 0, 1, 2
+EXPIRED, HELD_TOO_LONG = "expired", "held too long"
 HELD_S = 7 * 86_400
 TOMBSTONE_S = 8 * 86_400  # a repeat that comes later is a new entry; the recipient's journal knows it
 SWEEP_MAX = 1_000  # entries in one act
@@ -45,12 +51,13 @@ SWEEP_MAX = 1_000  # entries in one act
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """Of one mailbox; held mail has as much again."""
+    """Of one mailbox: what may wait. Mail that waits and held mail together have twice the room."""
 
     mails: int = 10_000
     bytes: int = 64 * 1024 * 1024
     strange_mails: int = 100
     strange_bytes: int = 1024 * 1024
+    share: int = 4  # a sender may have this part of `mails` and `bytes`, once the mailbox is half full
 
 
 @dataclass(slots=True)
@@ -62,6 +69,8 @@ class _Box:
     waiting_bytes: int
     strange: int
     strange_bytes: int
+    held: int
+    held_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,38 +98,39 @@ def put_mail(db: Db, id: AgentId, offered: Sequence[Offered], *, now: int, quota
 def _put(db: Db, box: _Box, one: Offered, *, now: int, quota: Quota) -> StoredItem:
     envelope, size = one.envelope, len(one.envelope.raw)
     dk = hashlib.sha256(envelope.sender.encode() + b"\0" + envelope.outer.mk).digest()[:16]
+    sender = hashlib.sha256(envelope.sender.encode()).digest()[:16]
     position = envelope.certificate.record.position
     row = db.execute(
         "SELECT seq, id, head, at, state, g, s, bytes, strange, why, bd FROM mail WHERE agent = ? AND dk = ?",
         (box.agent, dk),
     ).fetchone()
     seq, id_, head, at, state, g, s, old_size, strange, why, bd = row or (0, b"", b"", 0, GONE, 0, 0, 0, 0, "", b"")
-    refused = why.startswith(REFUSED)
-    if row is not None and ((g, s) >= (position.g, position.s) or not (state == WAITING or refused)):
+    refused, lapsed = why.startswith(REFUSED), why in (EXPIRED, HELD_TOO_LONG)
+    if row is not None and not lapsed and ((g, s) >= (position.g, position.s) or not (state == WAITING or refused)):
         if refused:
             return StoredItem(id=bytes(id_).hex(), code=REFUSED, message=why.removeprefix(f"{REFUSED}: "))
-        if bytes(bd) != envelope.outer.bd:
+        if bd and bytes(bd) != envelope.outer.bd:  # an entry from before `bd` has none
             text = "the mailbox has a message of this sender with this key, and other words"
             return StoredItem(id=envelope.id.hex(), code=KEY_REUSED, message=text)
         return StoredItem(id=bytes(id_).hex(), seq=seq, head=bytes(head).hex(), at=at)
-    fault = _find_full(box, size, one.strange, quota)
+    fault = _find_full(box, size, one.strange, quota) or _find_over_share(db, box, sender, size, quota)
     if fault:
         return StoredItem(id=envelope.id.hex(), code=QUOTA, message=fault, wait_s=60)
     if row is not None:
         # The trigger counts in the table, `box` is written over it afterwards: both must say the same.
         db.execute(
-            "UPDATE mail SET state = ?, envelope = NULL, dk = NULL, why = 'replaced' WHERE agent = ? AND seq = ?",
-            (GONE, box.agent, seq),
+            "UPDATE mail SET state = ?, envelope = NULL, dk = NULL, why = ? WHERE agent = ? AND seq = ?",
+            (GONE, why if lapsed else "replaced", box.agent, seq),
         )
         _count(box, -1 if state == WAITING else 0, old_size, bool(strange))
     box.seq += 1
     box.head = next_head(box.head, box.seq, envelope.id)
     _count(box, 1, size, one.strange)
     db.execute(
-        "INSERT INTO mail (agent, seq, id, head, dk, bd, g, s, envelope, bytes, at, exp, strange) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO mail (agent, seq, id, head, dk, bd, sender, g, s, envelope, bytes, at, exp, strange) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            *(box.agent, box.seq, envelope.id, box.head, dk, envelope.outer.bd, position.g, position.s),
+            *(box.agent, box.seq, envelope.id, box.head, dk, envelope.outer.bd, sender, position.g, position.s),
             *(envelope.raw, size, now, now + envelope.outer.ttl, int(one.strange)),
         ),
     )
@@ -137,14 +147,35 @@ def _count(box: _Box, count: int, size: int, strange: bool) -> None:
 def _find_full(box: _Box, size: int, strange: bool, quota: Quota) -> str:
     if box.waiting >= quota.mails or box.waiting_bytes + size > quota.bytes:
         return "the mailbox is full: its agent has not taken its mail"
+    if box.waiting + box.held >= 2 * quota.mails or box.waiting_bytes + box.held_bytes + size > 2 * quota.bytes:
+        return "the mailbox is full: its agent has no backup yet of the mail that it has taken"
     if strange and (box.strange >= quota.strange_mails or box.strange_bytes + size > quota.strange_bytes):
         return "the mailbox takes no more mail from agents that its agent does not know"
     return ""
 
 
+def _find_over_share(db: Db, box: _Box, sender: bytes, size: int, quota: Quota) -> str:
+    """Counted in the table, and only where the mailbox is half full: what waits, or all together."""
+    mails, size_all = (
+        box.waiting + max(box.waiting, box.held),
+        box.waiting_bytes + max(box.waiting_bytes, box.held_bytes),
+    )
+    if mails < quota.mails and size_all + size <= quota.bytes:
+        return ""
+    its, its_bytes = db.execute(
+        "SELECT count(*), coalesce(sum(bytes), 0) FROM mail INDEXED BY mail_sender "
+        "WHERE agent = ? AND sender = ? AND state < 2",
+        (box.agent, sender),
+    ).fetchall()[0]
+    if its < max(1, quota.mails // quota.share) and its_bytes + size <= quota.bytes // quota.share:
+        return ""
+    return "the mailbox is more than half full, and this sender's share of it is used up"
+
+
 def _open_box(db: Db, id: AgentId) -> _Box:
     sql = (
-        "SELECT mailbox.agent, seq, mailbox.head, waiting, waiting_bytes, strange, strange_bytes FROM mailbox "
+        "SELECT mailbox.agent, seq, mailbox.head, waiting, waiting_bytes, strange, strange_bytes, held, held_bytes "
+        "FROM mailbox "
         "JOIN agent ON agent.number = mailbox.agent WHERE agent.id = ?"
     )
     row = db.execute(sql, (id,)).fetchone()
@@ -221,15 +252,15 @@ def acknowledge(db: Db, id: AgentId, ack: Ack, *, now: int, quota: Quota) -> Ack
             "UPDATE mail SET state = ?, exp = max(exp, ?) WHERE agent = ? AND state = ? AND mark > ?",
             (WAITING, now + HELD_S, agent, HELD, ack.rewind),
         )
-    for seq in ack.received:
+    for seq, entry in ack.received:
         db.execute(
-            "UPDATE mail SET state = ?, mark = ?, exp = ? WHERE agent = ? AND seq = ? AND state = ?",
-            (HELD, ack.mark, now + HELD_S, agent, seq, WAITING),
+            "UPDATE mail SET state = ?, mark = ?, exp = ? WHERE agent = ? AND seq = ? AND id = ? AND state = ?",
+            (HELD, ack.mark, now + HELD_S, agent, seq, bytes.fromhex(entry), WAITING),
         )
-    for seq, why in ack.refused:
+    for seq, entry, why in ack.refused:
         db.execute(
-            "UPDATE mail SET state = ?, envelope = NULL, why = ? WHERE agent = ? AND seq = ? AND state < ?",
-            (GONE, f"{REFUSED}: {why[:REASON_CHARS_MAX]}", agent, seq, GONE),
+            "UPDATE mail SET state = ?, envelope = NULL, why = ? WHERE agent = ? AND seq = ? AND id = ? AND state < ?",
+            (GONE, f"{REFUSED}: {why[:REASON_CHARS_MAX]}", agent, seq, bytes.fromhex(entry), GONE),
         )
     if ack.secured is not None:
         db.execute(
@@ -240,26 +271,19 @@ def acknowledge(db: Db, id: AgentId, ack: Ack, *, now: int, quota: Quota) -> Ack
         count = db.execute("SELECT count(*) FROM contact WHERE agent = ?", (agent,)).fetchall()[0][0]
         for peer in ack.contacts[: max(0, CONTACTS_MAX - count)]:
             db.execute("INSERT OR IGNORE INTO contact VALUES (?, ?)", (agent, peer))
-    dropped = _drop_oldest_held(db, agent, quota)
-    waiting, held, last = db.execute("SELECT waiting, held, seq FROM mailbox WHERE agent = ?", (agent,)).fetchall()[0]
-    first = _first(db, agent, last)
-    return AckAnswer(to=id, waiting=waiting, held=held, held_max=quota.mails, dropped=dropped, first=first)
+    box = _open_box(db, id)
+    full = _percent(box, quota)
+    return AckAnswer(to=id, waiting=box.waiting, held=box.held, full=full, first=_first(db, agent, box.seq))
 
 
-def _drop_oldest_held(db: Db, agent: int, quota: Quota) -> int:
-    """Held mail is committed at its recipient: where it has no room, the oldest leaves, and the recipient is told."""
-    dropped = 0
-    while True:
-        held, size = db.execute("SELECT held, held_bytes FROM mailbox WHERE agent = ?", (agent,)).fetchall()[0]
-        if held <= quota.mails and size <= quota.bytes:
-            return dropped
-        count = max(1, held - quota.mails)
-        db.execute(
-            "UPDATE mail SET state = ?, envelope = NULL, why = 'secured' WHERE n IN "
-            "(SELECT n FROM mail WHERE agent = ? AND state = ? ORDER BY mark, seq LIMIT ?)",
-            (GONE, agent, HELD, count),
-        )
-        dropped += count
+def _percent(box: _Box, quota: Quota) -> int:
+    """How much of the room is used, where the least is left."""
+    return max(
+        100 * box.waiting // quota.mails,
+        100 * box.waiting_bytes // quota.bytes,
+        50 * (box.waiting + box.held) // quota.mails,
+        50 * (box.waiting_bytes + box.held_bytes) // quota.bytes,
+    )
 
 
 def is_contact(db: Db, id: AgentId, peer: str) -> bool:
@@ -276,9 +300,9 @@ def sweep(db: Db, *, now: int) -> int:
     """Expired mail becomes a tombstone; tombstones at the beginning of a chain leave after their time. How many entries
     changed; SWEEP_MAX: there may be more."""
     rows = db.execute(
-        "UPDATE mail SET state = ?, envelope = NULL, why = CASE state WHEN 0 THEN 'expired' ELSE 'secured' END "
+        "UPDATE mail SET state = ?, envelope = NULL, why = CASE state WHEN 0 THEN ? ELSE ? END "
         "WHERE n IN (SELECT n FROM mail WHERE state < ? AND exp < ? LIMIT ?) RETURNING n",
-        (GONE, GONE, now, SWEEP_MAX),
+        (GONE, EXPIRED, HELD_TOO_LONG, GONE, now, SWEEP_MAX),
     ).fetchall()
     folded = 0
     boxes = db.execute(

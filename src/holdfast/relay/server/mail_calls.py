@@ -60,8 +60,12 @@ SENDERS_MAX = 1_024  # logs of senders that are not registered here
 JUDGED_MAX = 4_096
 INLINE_MAX = 4  # envelopes that are judged at once; more are, in a thread beside the loop
 POLLS_MAX = 2  # of one session at a time
+ALIVE_S = 60.0  # since its last call: one that takes mail calls again after 25 s at the latest
+OLDER_MAX = 8  # instances of an agent that are remembered
 SWEEP_S = 60.0
 DISK_LOOK_S = 5.0
+
+_FORGED = (calls.MALFORMED, calls.BAD_CERTIFICATE)  # of an envelope: what costs a check of signatures
 
 T = TypeVar("T")
 _parsed_profile = lru_cache(maxsize=4_096)(parse_profile)  # that of the recipient, with every message
@@ -73,6 +77,24 @@ class Session:
     certificate: Signed[Certificate]
     log: KeyLog
     polls: int = 0
+    passed: KeyLog | None = None  # the log with which its certificate passed; checking signatures again is a waste
+
+
+@dataclass(slots=True)
+class _Taker:
+    """The instance that gets an agent's mail here: of one incarnation, the one that logged in last. An older one that
+    still calls is refused; so it learns of this one, and this one of it. It does not get the mail back while this one
+    calls too: they would take turns, and each would handle a part."""
+
+    certificate: Signed[Certificate]
+    at: float  # of its last call
+    older: tuple[PublicKey, ...] = ()
+    other: bytes = b""  # the certificate of an older one that has called since
+    other_at: float = 0.0
+
+    @property
+    def inst(self) -> PublicKey:
+        return self.certificate.record.inst
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +114,10 @@ class MailDesk:
     port: Signatures
     settings: Callable[[], RelaySettings]
     now: Callable[[], int]
+    forged: Callable[[str, int], None]  # an address has sent so many envelopes with a bad signature
     _nonces: OrderedDict[str, float] = field(default_factory=OrderedDict[str, float])
     _sessions: OrderedDict[str, Session] = field(default_factory=OrderedDict[str, Session])
+    _takers: OrderedDict[AgentId, _Taker] = field(default_factory=OrderedDict[AgentId, _Taker])
     _senders: OrderedDict[AgentId, KeyLog] = field(default_factory=OrderedDict[AgentId, KeyLog])
     _judged: OrderedDict[bytes, KeyLog] = field(default_factory=OrderedDict[bytes, KeyLog])
     _waiting: dict[AgentId, set[asyncio.Event]] = field(default_factory=dict[AgentId, set[asyncio.Event]])
@@ -119,6 +143,9 @@ class MailDesk:
             judged, profile = self._judge_all(id_, raws)
         else:
             judged, profile = await asyncio.to_thread(self._judge_all, id_, raws)
+        bad = sum(isinstance(one, StoredItem) and one.code in _FORGED for one in judged)
+        if bad:
+            self.forged(asked.sender, bad)
         offered = [one for one in judged if isinstance(one, mail.Offered)]
         stored = iter(await self._put(id_, offered) if offered else ())
         items = tuple(one if isinstance(one, StoredItem) else next(stored) for one in judged)
@@ -169,11 +196,12 @@ class MailDesk:
         if envelope.to != id:
             return StoredItem(id=hex_id, code=calls.MALFORMED, message="the envelope is for another agent")
         sender = known.get(envelope.sender) or known.setdefault(envelope.sender, self._look_up(envelope.sender, to=id))
-        fault = self._find_fault_in_sender(envelope, sender)
+        now = time.monotonic()
+        wait_s = self._buckets.look(envelope.sender, now)  # before signatures are checked, and taken after it
+        fault = None if wait_s else self._find_fault_in_sender(envelope, sender)
         if fault is not None:
             return StoredItem(id=hex_id, code=fault[0], message=fault[1])
-        wait_s = self._buckets.take(envelope.sender, time.monotonic())
-        if wait_s:
+        if wait_s or (wait_s := self._buckets.take(envelope.sender, now)):
             return StoredItem(id=hex_id, code=calls.RATE, message="too much mail of this agent", wait_s=int(wait_s) + 1)
         if closed and not sender.contact:
             return StoredItem(id=hex_id, code=calls.NOT_A_CONTACT, message="the recipient takes mail of contacts only")
@@ -260,6 +288,7 @@ class MailDesk:
         state = await self.store.written(lambda db: mail.enter(db, id_, e=crt.e, crt=certificate.line()))
         if state.e > crt.e:
             raise _fenced(f"incarnation {state.e} was already seen", state.crt or b"")
+        self._claim(session)
         token = secrets.token_urlsafe(32)
         _keep(self._sessions, token, session, SESSIONS_MAX)
         answer = LoginAnswer(
@@ -273,13 +302,46 @@ class MailDesk:
         )
         return HTTPStatus.OK, msgspec.json.encode(answer)
 
-    def _session(self, asked: Asked) -> Session:
+    def _claim(self, session: Session) -> None:
+        """A login: from now on this instance gets the mail, if it was not replaced by one that is alive."""
+        crt, now, before = session.certificate.record, time.monotonic(), self._takers.get(session.id)
+        older: tuple[PublicKey, ...] = ()
+        if before is not None and before.certificate.record.e == crt.e and before.inst != crt.inst:
+            if crt.inst in before.older and now - before.at < ALIVE_S:
+                self._check_taker(session)
+            older = tuple(one for one in (*before.older, before.inst) if one != crt.inst)[-OLDER_MAX:]
+        elif before is not None and before.inst == crt.inst:
+            older = before.older
+        _keep(self._takers, session.id, _Taker(session.certificate, now, older), SESSIONS_MAX)
+        self.wake(session.id)  # an older one that waits is answered now
+
+    def _check_taker(self, session: Session, *, called: bool = True) -> None:
+        """Whether this instance gets the mail. `called`: it asks now, so it is alive; an answer that was waited for
+        says nothing of that."""
+        taker, now = self._takers.get(session.id), time.monotonic()
+        if taker is None or taker.certificate.record.e < session.certificate.record.e:
+            taker = _Taker(session.certificate, now)
+            _keep(self._takers, session.id, taker, SESSIONS_MAX)
+        if taker.inst == session.certificate.record.inst:
+            taker.at = now if called else taker.at
+            return
+        if called:
+            taker.other, taker.other_at = session.certificate.line(), now
+        text = "another instance of this agent, of the same incarnation, logged in later and takes its mail"
+        raise Said(HTTPStatus.CONFLICT, calls.SECOND_INSTANCE, text, proof=taker.certificate.line())
+
+    def _other_of(self, id: AgentId) -> str:
+        taker = self._takers.get(id)
+        return "" if taker is None or time.monotonic() - taker.other_at > ALIVE_S else taker.other.decode()
+
+    def _session(self, asked: Asked, *, called: bool = True) -> Session:
         token = asked.request.headers.get(calls.TOKEN_HEADER, "")
         session = self._sessions.get(token)
         if session is None or session.id != asked.id:
             raise Said(HTTPStatus.UNAUTHORIZED, calls.NO_SESSION, "the relay has no such session; log in again")
         try:
             self._check(session)
+            self._check_taker(session, called=called)
         except Said:
             self._sessions.pop(token, None)
             raise
@@ -292,11 +354,14 @@ class MailDesk:
             lambda db: (self.logs.load(db, session.id, keep=True), mail.find_incarnation(db, session.id))
         )
         session.log = log or session.log
-        moment = ObserverState(now=self.now(), head_seen_at=0, incarnation=e)
+        moment, said = ObserverState(now=self.now(), head_seen_at=0, incarnation=e), session.certificate.record
+        if session.passed is session.log and said.e >= e and said.iat - 60 <= moment.now < said.exp:
+            return
         fault = find_fault_in_certificate(session.certificate, session.log, moment, port=self.port)
         if fault is None and session.certificate.record.role is Role.SHADOW:
             fault = Refusal(Reason.WRONG_CERTIFICATE, "a shadow has no mail")
         if fault is None:
+            session.passed = session.log
             return
         if fault.reason is Reason.OLD_INCARNATION:
             raise _fenced(fault.message, crt)
@@ -317,8 +382,8 @@ class MailDesk:
             page = await self._page(session, after, wait_s)
         finally:
             session.polls -= 1
-        self._session(asked)  # it may have been fenced while it waited
-        return HTTPStatus.OK, msgspec.msgpack.encode(page)
+        self._session(asked, called=False)  # it may have been fenced while it waited
+        return HTTPStatus.OK, msgspec.msgpack.encode(msgspec.structs.replace(page, other=self._other_of(session.id)))
 
     async def _page(self, session: Session, after: int, wait_s: float) -> calls.MailAnswer:
         """Woken by mail, and by a new key record: that may end the session."""
@@ -338,6 +403,7 @@ class MailDesk:
                 except TimeoutError:
                     return page
                 self._check(session)
+                self._check_taker(session, called=False)
         finally:
             self._waiting[id_].discard(event)
             if not self._waiting[id_]:

@@ -82,6 +82,7 @@ CREATE TABLE IF NOT EXISTS mail (
   head BLOB NOT NULL,                 -- of the chain after this entry
   dk BLOB,                            -- sender and key of the message; NULL where a newer entry took its place
   bd BLOB NOT NULL,                   -- digest of its words, under a key that no relay has
+  sender BLOB NOT NULL DEFAULT x'',   -- digest of the sender's id: how much of the room is its
   g INTEGER NOT NULL,                 -- position of the keys behind the sender's certificate
   s INTEGER NOT NULL,
   envelope BLOB,
@@ -98,6 +99,7 @@ CREATE UNIQUE INDEX IF NOT EXISTS mail_dk ON mail (agent, dk) WHERE dk IS NOT NU
 CREATE INDEX IF NOT EXISTS mail_waiting ON mail (agent, seq) WHERE state = 0;
 CREATE INDEX IF NOT EXISTS mail_held ON mail (agent, mark) WHERE state = 1;
 CREATE INDEX IF NOT EXISTS mail_exp ON mail (exp) WHERE state < 2;
+CREATE INDEX IF NOT EXISTS mail_sender ON mail (agent, sender, bytes) WHERE state < 2;
 
 CREATE TRIGGER IF NOT EXISTS mail_counted AFTER UPDATE OF state ON mail WHEN old.state <> new.state BEGIN
   UPDATE mailbox SET

@@ -11,7 +11,7 @@ import contextlib
 import resource
 import signal
 import socket
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,17 +90,41 @@ class SlowReaders:
         return True
 
 
+@dataclass(slots=True)
+class Callers:
+    """How many connections each address has. One address must not hold all that the relay can have."""
+
+    most: int
+    uncounted: tuple[str, ...] = ()  # proxies: behind one are many callers
+    _open: Counter[str] = field(default_factory=Counter[str])
+
+    def enter(self, address: str) -> bool:
+        """Whether it may have one more."""
+        if address in self.uncounted:
+            return True
+        self._open[address] += 1
+        return self._open[address] <= self.most
+
+    def leave(self, address: str) -> None:
+        self._open[address] -= 1
+        if self._open[address] <= 0:
+            del self._open[address]
+
+
 class TimedProtocol(H11Protocol):
     """Closes a connection whose request does not begin in time, and one whose reader does not read: uvicorn waits for
-    both for ever."""
+    both for ever. And one too many of its address."""
 
     slow = SlowReaders()
+    callers = Callers(most=RelaySettings().connections_of_address)
     _late: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:
         super().connection_made(transport)
         self._watch()
+        if not self.callers.enter(self._address):
+            transport.abort()
 
     def data_received(self, data: bytes) -> None:
         self._watch()
@@ -109,17 +133,21 @@ class TimedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()
         self._is_read()
+        self.callers.leave(self._address)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         super().pause_writing()
         self._unread = self._unread or self.loop.call_later(SEND_S, self.transport.abort)
-        address = block_of(self.client[0] if self.client else "")
-        self.slow.add(self, address, self.transport.get_write_buffer_size())
+        self.slow.add(self, self._address, self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         self._is_read()
         super().resume_writing()
+
+    @property
+    def _address(self) -> str:
+        return block_of(self.client[0] if self.client else "")
 
     def _is_read(self) -> None:
         self.slow.remove(self)
@@ -168,6 +196,8 @@ def serve(folder: Path, settings: RelaySettings, *, log: Log, started: Callable[
 async def _serve(relay: Relay, *, started: Callable[[RunningRelay], None]) -> None:
     settings = relay.settings
     host, port = settings.host_port
+    proxies = tuple(map(block_of, settings.proxies)) if settings.behind_proxy else ()
+    TimedProtocol.callers = Callers(most=settings.connections_of_address, uncounted=proxies)
     config = uvicorn.Config(
         relay.app(),
         host=host,
@@ -179,7 +209,7 @@ async def _serve(relay: Relay, *, started: Callable[[RunningRelay], None]) -> No
         access_log=False,
         log_config=None,
         server_header=False,
-        proxy_headers=True,
+        proxy_headers=settings.behind_proxy,  # else any program on this machine could name any sender
         forwarded_allow_ips=list(settings.proxies),
         limit_concurrency=_allowed_connections(settings.connections_max),
         backlog=BACKLOG,

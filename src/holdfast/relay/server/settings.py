@@ -29,10 +29,11 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tls_cert: str = ""  # a file with the certificate and its chain
     tls_key: str = ""
     behind_proxy: bool = False  # a proxy does TLS, and nothing else reaches the port
-    proxies: tuple[str, ...] = ("127.0.0.1", "::1")  # whose X-Forwarded-For is believed
+    proxies: tuple[str, ...] = ("127.0.0.1", "::1")  # whose X-Forwarded-For is believed, with `behind_proxy`
     metrics_from: tuple[str, ...] = ("127.0.0.1", "::1")  # who may read /metrics
     connections_max: Count = 4_000
-    mails_per_s: Count = 200  # requests about mail of one address, steadily; a burst may be four times that
+    connections_of_address: Count = 1_000  # of those; a proxy's are not counted
+    mails_per_s: Count = 400  # requests about mail of one address, steadily; a burst may be four times that
     mails_of_agent_per_s: Count = 50  # of one sender
     mailbox_mails: Count = 10_000  # that wait; as many again may be held
     mailbox_mib: Count = 64
@@ -56,6 +57,11 @@ def read_relay_settings(folder: Path, **given: object) -> RelaySettings:
     fields |= {name: value for name, value in given.items() if value}
     try:
         settings = msgspec.convert(fields, RelaySettings)
+        name, _, number = settings.listen.rpartition(":")
+        if not name or not number.isdecimal():
+            raise BadSettings(
+                f"`listen` must be HOST:PORT, and is {settings.listen!r}", hint="for example --listen 127.0.0.1:7411"
+            )
         host, port = settings.host_port
         _check_open_to_others(settings, path)
         url = parse_relay_url(settings.url or f"http://{settings.listen}")

@@ -30,7 +30,8 @@ from holdfast.host.sqlite import Db, log_ahead, open_or_create, open_to_read
 
 FILE = "relay.db"
 LOCK = "lock"
-FORMAT = "1"
+FORMAT = "3"
+FORMATS_READ = ("1", "2", FORMAT)  # 1: without `bd`, and envelopes without it; 2: without `sender`
 BATCH_MAX = 256  # acts in one transaction
 WAITING_MAX = 4_096  # acts that wait; more are refused, so memory has a bound
 
@@ -158,15 +159,41 @@ def open_store(folder: Path) -> Db:
         db = open_or_create(path)
         log_ahead(db, synchronous="FULL")
         db.pragma("foreign_keys", True)
-        db.execute(files("holdfast.relay.server").joinpath("schema.sql").read_text("utf-8"))
-        db.execute("INSERT OR IGNORE INTO meta VALUES ('format', ?)", (FORMAT,))
-        row = db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()
+        found = _format_of(db)
+        if found in FORMATS_READ:
+            db.execute("BEGIN IMMEDIATE")
+            _upgrade(db)
+            db.execute(files("holdfast.relay.server").joinpath("schema.sql").read_text("utf-8"))
+            db.execute("INSERT OR REPLACE INTO meta VALUES ('format', ?)", (FORMAT,))
+            db.execute("COMMIT")
+            return db
     except apsw.Error as error:
         raise explained(error) from error
-    if row is None or row[0] != FORMAT:
-        db.close()
-        raise RelayUnfit(f"{path} was written by a newer version of Holdfast", hint="install that version")
-    return db
+    db.close()
+    raise RelayUnfit(f"{path} was written by a newer version of Holdfast", hint="install that version")
+
+
+def _format_of(db: Db) -> str:
+    """Of a new file: the newest."""
+    if not _columns(db, "meta"):
+        return FORMAT
+    row = db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()
+    return FORMAT if row is None else str(row[0])
+
+
+def _upgrade(db: Db) -> None:
+    """A store from before `bd`: no agent can read the envelopes that wait there now, so each leaves a tombstone without
+    the name of its message. Its sender has no delivery note, and sends it again; then it is a new entry."""
+    columns = _columns(db, "mail")
+    if columns and "bd" not in columns:
+        db.execute("ALTER TABLE mail ADD COLUMN bd BLOB NOT NULL DEFAULT x''")
+        db.execute("UPDATE mail SET state = 2, envelope = NULL, dk = NULL, why = 'replaced' WHERE state = 0")
+    if columns and "sender" not in columns:  # older entries count for no sender's share
+        db.execute("ALTER TABLE mail ADD COLUMN sender BLOB NOT NULL DEFAULT x''")
+
+
+def _columns(db: Db, table: str) -> set[str]:
+    return {str(row[1]) for row in db.execute(f"PRAGMA table_info({table})").fetchall()}
 
 
 def explained(error: apsw.Error) -> HoldfastError:

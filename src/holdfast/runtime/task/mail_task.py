@@ -16,11 +16,12 @@ from typing import Any, overload
 import msgspec
 
 from holdfast.core import ids
-from holdfast.core.mail import Letter
+from holdfast.core.mail import TTL_S, Letter
 from holdfast.core.values import checked, encode
 from holdfast.errors import MailUnreadable, Misuse
 from holdfast.journal.bodies import EvidenceGiven
 from holdfast.journal.contract import InboxItem, InboxKind, Submission
+from holdfast.journal.records import StepView
 from holdfast.runtime.gate.gate import Gate
 from holdfast.runtime.task.run import Run
 from holdfast.runtime.task.task import OnChange, TaskType, check_gate, check_on_change
@@ -123,6 +124,11 @@ def letter_of(args: Any) -> Letter:  # Any: what a record holds
 def note_of(items: Sequence[InboxItem], ordinal: str) -> InboxItem | None:
     """The delivery note of the message that the step at this ordinal sent."""
     return next((one for one in items if one.ordinal == ordinal and _is_note(one)), None)
+
+
+def has_expired(step: StepView, *, now_ms: int) -> bool:
+    """Whether the relays no longer have the message that the step sent; without a note its recipient never took it."""
+    return bool(step.attempts) and step.attempts[0].at_ms <= now_ms - TTL_S * 1000
 
 
 def _is_note(item: InboxItem) -> bool:

@@ -178,3 +178,6 @@ class Hosts:
         for word in ("milk", "bread"):
             shared.change_text("list", lambda text, word=word: f"{text} {word}".strip())
         assert (shared.read_text("list"), shared.read_text("other")) == ("milk bread", "")
+        shared.drop_text("list")
+        shared.drop_text("other")
+        assert shared.read_text("list") == ""

@@ -167,6 +167,15 @@ class Facts:
         items = await journal.inbox_of(task_id)
         assert [(item.number, item.applied) for item in items] == list(zip(numbers, (True, True, False), strict=True))
 
+    async def test_a_fact_about_a_task_that_has_ended_is_kept_but_not_read(self, world: World) -> None:
+        """The notes of delivered mail come after the end: read each time, they would hide what open tasks wait for."""
+        worker = await world.process()
+        claimed, waiting = await worker.start_task(), await world.submit(worker.journal)
+        await worker.rest(claimed.hold, TaskState.SUCCEEDED)
+        late, waited = [await worker.journal.drop(fact(one)) for one in (claimed.hold.task_id, waiting)]
+        assert [item.number for item in await worker.journal.read_inbox(after=0)] == [waited]
+        assert [item.number for item in await worker.journal.inbox_of(claimed.hold.task_id)] == [late]
+
     async def test_a_check_decides_in_the_commit_whether_a_fact_is_added(self, world: World) -> None:
         """It is given the task and its inbox as they are then; what it raises is raised, and nothing is written."""
         worker, other = await world.process(), await world.connect()

@@ -91,7 +91,8 @@ async def has_unseen(link: Link, hold: Hold) -> bool:
 async def read_after(link: Link, after: int, wraps: KeyWraps) -> list[InboxItem]:
     rows = await link.run(
         f"SELECT {ITEM_COLUMNS}, k.task_id, k.key_id, k.data_key FROM $s.inbox i JOIN $s.task k ON k.t = i.t "
-        "WHERE i.n > %s AND NOT i.applied AND k.erased_ms IS NULL ORDER BY i.n LIMIT %s",
+        "WHERE i.n > %s AND NOT i.applied AND k.erased_ms IS NULL "
+        "AND k.state NOT IN ('succeeded', 'failed', 'cancelled') ORDER BY i.n LIMIT %s",
         (after, READ_MAX),
     )
     return [

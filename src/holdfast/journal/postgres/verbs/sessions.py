@@ -26,6 +26,7 @@ from holdfast.journal.sqlite.verbs.sessions import SqliteSession as PagedSession
 
 __all__ = ["DeadSession", "Looks", "PagedSession", "begin", "bury", "end", "longest_lease_ms", "pages_to_keep"]
 
+FOUND_DEAD = 2  # of `ended`
 _LEASE = "s.s, s.session_id, s.ended, s.boot_id, s.until_boot_ms, s.host_id, s.until_ms, s.ttl_ms"
 _LEASES = (
     f"$now, $timeline, {_LEASE} FROM (VALUES (1)) AS one LEFT JOIN $s.session s "
@@ -127,6 +128,7 @@ class Looks:
                     serves=None if serves is None else frozenset(serves),
                     host_id=lease.host_id,
                     lease_until_ms=lease.until_ms,
+                    died=columns[1] == FOUND_DEAD,
                 )
             )
         return found

@@ -62,3 +62,7 @@ class PostgresShared:
             after = change(self._read(db, name))
             db.execute(self._place.sql("UPDATE $s.meta SET value = %s WHERE key = %s"), (after, key))
         return after
+
+    def drop_text(self, name: str) -> None:
+        with self._transaction() as db:
+            db.execute(self._place.sql("DELETE FROM $s.meta WHERE key = %s"), (_TEXT + name,))

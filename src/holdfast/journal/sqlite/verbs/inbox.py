@@ -61,7 +61,8 @@ def drop(txn: Txn, item: InboxItem, wraps: KeyWraps, check: DropCheck | None = N
 def read_after(db: Db, after: int, wraps: KeyWraps) -> list[InboxItem]:
     rows = db.execute(
         f"SELECT {ITEM_COLUMNS}, t.task_id, t.key_id, t.data_key FROM inbox i JOIN task t ON t.t = i.t WHERE i.n > ? "
-        "AND i.applied = 0 AND t.erased_ms IS NULL ORDER BY i.n LIMIT ?",
+        "AND i.applied = 0 AND t.erased_ms IS NULL AND t.state NOT IN ('succeeded', 'failed', 'cancelled') "
+        "ORDER BY i.n LIMIT ?",
         (after, READ_MAX),
     ).fetchall()
     return [

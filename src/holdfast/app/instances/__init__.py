@@ -1,0 +1,1 @@
+"""Several instances of one agent: which of them may act, and what they share."""

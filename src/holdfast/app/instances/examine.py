@@ -1,0 +1,65 @@
+"""What `holdfast doctor` finds about the agent's instances."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from holdfast.app.doctor import Finding, damage, note, ok, warning
+from holdfast.app.instances.presence import ALIVE, AWAY, UNSEEN, InstanceList, list_instances
+from holdfast.app.instances.standing import StandingKind
+from holdfast.core.clock import SystemClock
+from holdfast.errors import HoldfastError, NotEnrolled
+from holdfast.identity.statements.certificate import Role
+from holdfast.layout.agent_home import AgentHome
+
+CHECK = "instances"
+
+
+async def examine_instances(home: AgentHome) -> AsyncIterator[Finding]:
+    """Nothing where the agent has no roster."""
+    try:
+        listed = await asyncio.to_thread(list_instances, home, clock=SystemClock())
+    except HoldfastError as error:
+        yield warning(CHECK, f"the instances cannot be listed: {error.message}", error.hint)
+        return
+    for finding in findings_of(listed):
+        yield finding
+
+
+def findings_of(listed: InstanceList) -> list[Finding]:
+    if listed.standing == StandingKind.ALONE:
+        return []
+    found: list[Finding] = []
+    rows = listed.instances
+    acting = [one for one in rows if one.role == Role.PRIMARY]
+    if listed.standing == StandingKind.COPY:
+        found.append(damage(CHECK, listed.text, NotEnrolled.default_hint))
+    elif listed.standing == StandingKind.STANDBY:
+        found.append(note(CHECK, listed.text, "if that instance is lost: `holdfast instance promote`"))
+    if listed.forked:
+        text = "two different rosters have the same version: only what both of them say counts"
+        found.append(warning(CHECK, text, "run the command again that enrolled, removed or promoted an instance"))
+    if not acting:
+        found.append(warning(CHECK, "no instance has the role primary: none acts", "`holdfast instance promote`"))
+    for one in rows:
+        if one.presence == UNSEEN:
+            text = f"{one.name} is enrolled as {one.role}, and no host has used its key yet"
+            fix = f"`holdfast instance join FILE` on its host, or `holdfast instance remove {one.name}`"
+            found.append(warning(CHECK, text, fix))
+        elif one.presence == AWAY and one.role == Role.PRIMARY:
+            text = f"{one.name} ({one.where}) has no live worker"
+            found.append(warning(CHECK, text, "`holdfast worker APP` there, or `holdfast instance yield`"))
+    machines = {one.where.partition(":")[0] for one in rows if one.where}
+    if len(machines) == 1 and sum(bool(one.where) for one in rows) > 1:
+        text = f"all instances that were seen are on {machines.pop()}: they fail together"
+        found.append(warning(CHECK, text, "move one to another host"))
+    found += [
+        warning(CHECK, f"a folder that is not enrolled opened the journal, and waits: {one}", NotEnrolled.default_hint)
+        for one in listed.unknown
+    ]
+    if not found:
+        alive = sum(one.presence == ALIVE for one in rows)
+        text = f"{len(rows)} enrolled" + (f", {alive} with a live worker" if alive else "")
+        found.append(ok(CHECK, text))
+    return found

@@ -1,0 +1,183 @@
+"""Changing the roster, with the vault open: a person's act.
+
+Where hosts share a journal the next version is signed while the row in the journal is held, so two hosts never sign the
+same number. Elsewhere the home's own file is held; two hosts with journals of their own may then sign the same number,
+which everyone who sees both calls a fork (statements/roster.py).
+
+A change that is there already is not signed again: a command that was killed can be run again. The file in the home is
+written after the journal; a kill in between leaves the older file, which the next look joins with the journal's.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from holdfast.app.instances.standing import ROSTER_TEXT, forget_seen, lines_of, note_host, text_of_lines
+from holdfast.core.clock import Clock, Entropy
+from holdfast.errors import BadInput, NotEnrolled
+from holdfast.identity.files.own_log import home_lock
+from holdfast.identity.files.roster_file import join_roster, roster_lines
+from holdfast.identity.lease.enrolment import destroy_enrolment, find_enrolment, keep_enrolment
+from holdfast.identity.log.log_state import KeyLog
+from holdfast.identity.records.ed25519 import Signatures
+from holdfast.identity.records.encodings import PublicKey
+from holdfast.identity.records.secret_bytes import KeyPair
+from holdfast.identity.speaker.open_speaker import VaultSpeaker, home_speaker
+from holdfast.identity.statements.certificate import Role
+from holdfast.identity.statements.roster import HOST_FORM, INSTANCES_MAX, NAME_FORM, Enrolled, RosterView, join_rosters
+from holdfast.identity.vault.vault import Vault
+from holdfast.journal.admin import SharedState
+from holdfast.journal.bind import journal_at
+from holdfast.layout.agent_home import AgentHome
+
+Edit = Callable[[tuple[Enrolled, ...]], tuple[Enrolled, ...]]
+
+
+@dataclass(slots=True)
+class RosterChange:
+    """The roster of one agent, at hand in one of its folders."""
+
+    home: AgentHome
+    vault: Vault
+    clock: Clock
+    entropy: Entropy
+    port: Signatures
+    speaker: VaultSpeaker
+    shared: SharedState | None
+
+    @classmethod
+    def at(cls, home: AgentHome, vault: Vault, *, clock: Clock, entropy: Entropy, port: Signatures) -> RosterChange:
+        speaker = home_speaker(home.folder, vault, clock, port)
+        return cls(home, vault, clock, entropy, port, speaker, journal_at(home.journal).find_shared())
+
+    def view(self) -> RosterView:
+        told = () if self.shared is None else lines_of(self.shared.read_text(ROSTER_TEXT))
+        return join_roster(self.home.folder, told, self.log, self.port)
+
+    @property
+    def log(self) -> KeyLog:
+        return self.speaker.log()
+
+    def own_key(self) -> PublicKey | None:
+        key = find_enrolment(self.home.instance, id=self.speaker.id, clock=self.clock)
+        if key is None:
+            return None
+        with key:
+            return key.public
+
+    def own(self) -> Enrolled | None:
+        key = self.own_key()
+        return None if key is None else self.view().find(key)
+
+    def get_named(self, name: str) -> Enrolled:
+        """Raises NotEnrolled."""
+        view = self.view()
+        found = view.named(name)
+        if found is None:
+            names = ", ".join(one.name for one in view.enrolled) or "none"
+            raise NotEnrolled(f"no instance of this agent is named {name!r}; enrolled: {names}")
+        return found
+
+    def apply(self, edit: Edit) -> RosterView:
+        """The next version: what `edit` makes of the list. Nothing is signed where that changes nothing."""
+        log = self.log
+
+        def signed(told: tuple[bytes, ...]) -> tuple[bytes, ...]:
+            view = join_rosters((*roster_lines(self.home.folder), *told), log, port=self.port)
+            wanted = edit(view.enrolled)
+            if view and not view.forked and wanted == view.enrolled and view.rank[:2] == log.position:
+                return view.lines()
+            if len(wanted) > INSTANCES_MAX:
+                raise BadInput(f"an agent may have at most {INSTANCES_MAX} instances")
+            return (self.speaker.roster(view, wanted).line(),)
+
+        if self.shared is not None:
+            text = self.shared.change_text(ROSTER_TEXT, lambda text: text_of_lines(signed(lines_of(text))))
+            return join_roster(self.home.folder, lines_of(text), log, self.port)
+        with home_lock(self.home.folder):
+            lines = signed(())
+        return join_roster(self.home.folder, lines, log, self.port)
+
+    @property
+    def hosts(self) -> bool:
+        """Whether the instances share a journal."""
+        return journal_at(self.home.journal).hosts
+
+    def enrol_here(
+        self, name: str, *, role: Role = Role.PRIMARY, instead: bool = False, alone: bool = False
+    ) -> RosterView:
+        """This folder is an instance from here on, instead of the one with this name, or as the only one; its key is
+        durable before the roster names it."""
+        key = find_enrolment(self.home.instance, id=self.speaker.id, clock=self.clock)
+        if key is None:
+            key = KeyPair.new(self.entropy)
+            keep_enrolment(self.home.instance, key, id=self.speaker.id, clock=self.clock)
+        with key:
+            one = Enrolled(name=name, key=key.public, role=role, host=host_name())
+
+        def edit(listed: tuple[Enrolled, ...]) -> tuple[Enrolled, ...]:
+            kept = () if alone else tuple(other for other in listed if not instead or other.name != name)
+            return listed if (one,) == listed or (one in listed and not alone) else with_instance(kept, one)
+
+        view = self.apply(edit)
+        if self.shared is not None:
+            note_host(self.shared, self.home, self.clock, one.key)
+        return view
+
+    def adopt_here(self) -> None:
+        """After this folder was moved or restored here by its owner: it takes the place of the primary that it was, if
+        the roster still counts and does not know it."""
+        view = self.view()
+        if not view or self.own() is not None:
+            return
+        acting = [one for one in view.enrolled if one.role is Role.PRIMARY]
+        if not self.hosts and len(acting) == 1:
+            self.enrol_here(acting[0].name, instead=True)
+            return
+        names = {one.name for one in view.enrolled}
+        free = (f"{default_name()[:29]}-{number}" for number in range(2, INSTANCES_MAX + 2))
+        self.enrol_here(next(one for one in (default_name(), *free) if one not in names))
+
+    def remove(self, name: str) -> RosterView:
+        """Raises NotEnrolled. Safe to repeat on the host that removes."""
+        gone = self.get_named(name)
+        view = self.apply(lambda listed: tuple(one for one in listed if one.name != name))
+        if self.shared is not None:
+            forget_seen(self.shared, (gone.key,))
+        if gone.key == self.own_key():
+            destroy_enrolment(self.home.instance)
+        return view
+
+    def give_role(self, name: str, role: Role) -> RosterView:
+        self.get_named(name)
+        return self.apply(lambda listed: tuple(replace(one, role=role) if one.name == name else one for one in listed))
+
+
+def with_instance(listed: tuple[Enrolled, ...], one: Enrolled) -> tuple[Enrolled, ...]:
+    """The list with this instance. Raises BadInput where another one has its name."""
+    if any(other.name == one.name and other.key != one.key for other in listed):
+        raise BadInput(
+            f"there is an instance named {one.name!r} already",
+            hint=f"choose another name, or run `holdfast instance remove {one.name}` first",
+        )
+    return listed if one in listed else (*(other for other in listed if other.key != one.key), one)
+
+
+def check_name(name: str) -> str:
+    """Raises BadInput."""
+    if not re.fullmatch(NAME_FORM, name, re.ASCII):
+        raise BadInput(f"{name!r} is not a name for an instance", hint="use 1 to 32 lower-case letters, digits and `-`")
+    return name
+
+
+def host_name() -> str:
+    """This machine's name, in the form that a roster takes."""
+    found = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64].strip("._-")
+    return found if re.fullmatch(HOST_FORM, found, re.ASCII) else "host"
+
+
+def default_name() -> str:
+    return re.sub(r"[^a-z0-9-]", "-", host_name().partition(".")[0].lower())[:32].strip("-") or "host"

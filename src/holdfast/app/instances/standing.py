@@ -1,0 +1,327 @@
+"""Whether this folder may act for its agent: where there is a roster, only an enrolled instance of role `primary` may.
+
+An agent without a roster has one instance, and nothing here changes anything for it. The roster is in the agent's home;
+hosts that share a journal also keep it there, where the first version of each number is the only one. A folder asks
+before it opens the journal for serving, and while it serves (kept_enrolled): an instance that was removed, or whose
+role changed, stops as by SIGTERM, so that its calls end and its tasks go back to the queue.
+
+The shared journal also knows which host uses which enrolment key: the first one that acts with it. A second folder with
+the same key is a copy, and so is a folder without a key that is enrolled. Copies are noted there, and the enrolled
+instances notify a person.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.app.eviction import check_at_start
+from holdfast.core.clock import Clock, SystemClock
+from holdfast.core.journal_address import JournalAddress
+from holdfast.core.notices import Notices, instance_lost_notice, quarantined_notice, unknown_instance_notice
+from holdfast.core.waiting import running_beside
+from holdfast.errors import AgentElsewhere, BadRecord, HoldfastError, IsStandby, NotEnrolled
+from holdfast.host.log import Log
+from holdfast.host.machine import host_id
+from holdfast.identity.files.own_log import find_own_log
+from holdfast.identity.files.roster_file import ROSTER, join_roster
+from holdfast.identity.lease.enrolment import find_enrolment
+from holdfast.identity.log.log_state import KeyLog
+from holdfast.identity.records.ed25519 import Signatures, Sodium
+from holdfast.identity.records.encodings import PublicKey
+from holdfast.identity.statements.certificate import Role
+from holdfast.identity.statements.roster import Enrolled, RosterView, join_rosters, parse_roster
+from holdfast.journal.admin import SharedState
+from holdfast.journal.bind import journal_at
+from holdfast.journal.contract import Journal, SessionRow
+from holdfast.layout.agent_home import AgentHome, peek_home
+from holdfast.layout.moved import find_standby
+
+ROSTER_TEXT, SEEN_TEXT = "roster", "instances"  # in the shared journal
+UNKNOWN_MAX = 16
+LOOK_S = 2.0  # how often a folder that waits looks again
+WATCH_S = 5.0  # how often an instance that serves looks whether it is still enrolled
+ALONE_WATCH_S = 30.0  # the same while there is no roster
+
+
+class StandingKind(StrEnum):
+    ALONE = "alone"  # the agent has no roster
+    PRIMARY = "primary"
+    STANDBY = "standby"
+    COPY = "copy"  # not enrolled, or removed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    kind: StandingKind
+    text: str = ""
+    name: str = ""  # of this instance, where it is enrolled
+    view: RosterView = field(default_factory=RosterView)
+
+    @property
+    def may_act(self) -> bool:
+        return self.kind in (StandingKind.ALONE, StandingKind.PRIMARY)
+
+    @property
+    def hint(self) -> str:
+        return IsStandby.default_hint if self.kind is StandingKind.STANDBY else NotEnrolled.default_hint
+
+    def check(self) -> None:
+        """Raises IsStandby, NotEnrolled."""
+        if not self.may_act:
+            raise (IsStandby if self.kind is StandingKind.STANDBY else NotEnrolled)(self.text)
+
+
+class SeenHost(msgspec.Struct, frozen=True, kw_only=True):
+    host: str  # its host id
+    who: str  # for people
+    at: int  # unix seconds
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What the hosts of a shared journal note there: which host uses which key, and folders that are not enrolled."""
+
+    bound: dict[str, SeenHost] = {}  # by enrolment key
+    unknown: dict[str, SeenHost] = {}  # by host id
+
+
+def find_standing(home: AgentHome, *, clock: Clock, port: Signatures | None = None) -> Standing:
+    """What this folder is to its agent now. Blocks: a shared journal is asked, and given what it does not know yet.
+    Raises what reading the home's own files and reaching the journal raise."""
+    shared = journal_at(home.journal).find_shared()
+    told = () if shared is None else lines_of(shared.read_text(ROSTER_TEXT))
+    if not told and not os.path.lexists(home.folder / ROSTER):
+        return Standing(kind=StandingKind.ALONE)
+    port = port or Sodium()
+    log = find_own_log(home.folder, port)
+    if log is None:  # its disk was deleted beside it, or the files were taken apart: nothing shows who it is
+        text = f"the folder {home.folder} has no key log, and the agent of its journal has a roster"
+        return Standing(kind=StandingKind.COPY, text=text)
+    view = join_roster(home.folder, told, log, port)
+    if shared is not None and view and view.lines() != told:
+        share_roster(shared, view.lines(), log, port=port)
+    if not view:
+        if not any(_is_ahead(line, log) for line in told):
+            return Standing(kind=StandingKind.ALONE)
+        text = f"the key log in {home.folder} is older than the roster in the agent's journal"
+        return Standing(kind=StandingKind.COPY, text=text)
+    key = find_enrolment(home.instance, id=log.id, clock=clock)
+    with key if key is not None else _Nothing():
+        return _standing(home, view, None if key is None else key.public, shared, clock)
+
+
+def _is_ahead(line: bytes, log: KeyLog) -> bool:
+    """Whether it may be a roster of this agent, by keys that the log here does not know yet."""
+    try:
+        roster = parse_roster(line).record
+    except BadRecord:
+        return False
+    return roster.id == log.id and roster.position > log.position
+
+
+def _standing(
+    home: AgentHome, view: RosterView, key: PublicKey | None, shared: SharedState | None, clock: Clock
+) -> Standing:
+    own = None if key is None else view.find(key)
+    if own is None:
+        why = "its key was removed from the roster" if key else "it is a copy, or was made before the roster"
+        if shared is not None:
+            note_host(shared, home, clock, None)
+        return Standing(kind=StandingKind.COPY, view=view, text=f"the folder {home.folder} is not enrolled: {why}")
+    if shared is not None and (other := note_host(shared, home, clock, own.key)):
+        text = f"the folder {home.folder} has the key of instance {own.name}, which {other} uses"
+        return Standing(kind=StandingKind.COPY, view=view, text=text)
+    if own.role is Role.STANDBY or (shared is None and find_standby(home.instance) is not None):
+        acting = ", ".join(one.name for one in view.enrolled if one.role is Role.PRIMARY and one is not own) or "none"
+        text = f"this folder is the standby {own.name} of its agent; the instance that acts: {acting}"
+        return Standing(kind=StandingKind.STANDBY, name=own.name, view=view, text=text)
+    return Standing(kind=StandingKind.PRIMARY, name=own.name, view=view)
+
+
+def share_roster(shared: SharedState, lines: Iterable[bytes], log: KeyLog, *, port: Signatures) -> tuple[bytes, ...]:
+    """Join these lines with the roster in the shared journal, in one act; what is there now."""
+
+    def change(text: str) -> str:
+        joined = join_rosters((*lines_of(text), *lines), log, port=port)
+        return text_of_lines(joined.lines()) if joined else text
+
+    return lines_of(shared.change_text(ROSTER_TEXT, change))
+
+
+def read_seen(shared: SharedState) -> Seen:
+    return _seen(shared.read_text(SEEN_TEXT))
+
+
+def forget_seen(shared: SharedState, keys: Iterable[PublicKey]) -> None:
+    """These keys are used by no host any more."""
+    gone = set(keys)
+
+    def change(text: str) -> str:
+        seen = _seen(text)
+        kept = {key: one for key, one in seen.bound.items() if key not in gone}
+        return msgspec.json.encode(msgspec.structs.replace(seen, bound=kept)).decode()
+
+    shared.change_text(SEEN_TEXT, change)
+
+
+def note_host(shared: SharedState, home: AgentHome, clock: Clock, key: PublicKey | None) -> str:
+    """Note that this host uses the key, or that it has none; the host that had the key before, if it is another."""
+    here = SeenHost(
+        host=host_id(home.instance), who=f"{socket.gethostname()}:{home.folder}", at=clock.wall_ms() // 1000
+    )
+    seen = read_seen(shared)
+    there = seen.bound.get(key or "")
+    if (key and there is not None and there.host == here.host) or (not key and here.host in seen.unknown):
+        return ""  # as it is noted already
+
+    def change(text: str) -> str:
+        seen = _seen(text)
+        bound, unknown = dict(seen.bound), dict(seen.unknown)
+        if key and bound.setdefault(key, here).host == here.host:
+            unknown.pop(here.host, None)
+        else:
+            unknown[here.host] = here
+        newest = sorted(unknown.items(), key=lambda one: one[1].at)[-UNKNOWN_MAX:]
+        return msgspec.json.encode(Seen(bound=bound, unknown=dict(newest))).decode()
+
+    kept = _seen(shared.change_text(SEEN_TEXT, change)).bound.get(key or "")
+    return "" if kept is None or kept.host == here.host else kept.who
+
+
+class _Nothing:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def lines_of(text: str) -> tuple[bytes, ...]:
+    return tuple(line.encode() for line in text.splitlines() if line)
+
+
+def text_of_lines(lines: Iterable[bytes]) -> str:
+    return "\n".join(line.decode() for line in lines)
+
+
+def _seen(text: str) -> Seen:
+    try:
+        return msgspec.json.decode(text, type=Seen) if text else Seen()
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return Seen()  # it is noted again
+
+
+async def wait_enrolled(
+    address: JournalAddress, *, clock: Clock, notices: Notices | None, log: Log, patient: bool
+) -> None:
+    """Until this folder may act, as far as the roster says; each reason why it may not is logged once. Raises
+    IsStandby or NotEnrolled where it may not and nobody waits, KeysReplaced where another one was promoted."""
+    home, said = peek_home(address.folder), ""
+    loop = asyncio.get_running_loop()
+    looked_at = loop.time()
+    while home is not None:
+        if loop.time() >= looked_at + home.settings.identity.watch_s:
+            await check_at_start(address, notices=notices, log=log)
+            looked_at = loop.time()
+        try:
+            standing = await asyncio.to_thread(find_standing, home, clock=clock)
+        except (HoldfastError, OSError) as error:
+            if not said:
+                raise
+            log.event("roster-unread", error=str(error))
+            await asyncio.sleep(LOOK_S)
+            continue
+        if standing.may_act:
+            if said or standing.kind is StandingKind.PRIMARY:
+                log.event("agent-enrolled", instance=standing.name, role=standing.kind.value)
+            return
+        if not patient:
+            standing.check()
+        if standing.text != said:
+            said = standing.text
+            log.event("agent-waits", state=standing.kind.value, text=said)
+            if standing.kind is StandingKind.COPY and notices is not None:
+                notice = quarantined_notice(str(home.folder), standing.kind.value, said, standing.hint)
+                await _tell(notices, notice, log)
+        await asyncio.sleep(LOOK_S)
+        home = peek_home(address.folder)
+
+
+async def _tell(notices: Notices, notice: object, log: Log) -> None:
+    try:
+        await notices.tell(notice)  # pyright: ignore[reportArgumentType]
+    except Exception as error:  # noqa: BLE001 - the hook is the user's
+        log.event("notice-failed", error=str(error))
+
+
+@asynccontextmanager
+async def kept_enrolled(
+    address: JournalAddress, journal: Journal, stop: Callable[[], None], *, log: Log, clock: Clock | None = None
+) -> AsyncGenerator[None]:
+    """While the block runs, this instance stops when it is removed or becomes a standby; then this raises
+    AgentElsewhere: the next start waits until it may act again. What happens to the other instances is notified."""
+    home = peek_home(address.folder)
+    if home is None:
+        yield
+        return
+    ended: list[Standing] = []
+
+    async def watch() -> None:
+        pause_s, said = WATCH_S, ""
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                standing = await asyncio.to_thread(find_standing, home, clock=clock or SystemClock())
+                if not standing.may_act:
+                    break
+                pause_s = WATCH_S if standing.view else ALONE_WATCH_S
+                if standing.view:
+                    await _notify_of_others(home, standing, journal)
+            except (HoldfastError, OSError) as error:
+                if str(error) != said:  # a journal that is away ends the session by itself
+                    log.event("roster-unread", error=str(error))
+                said = str(error)
+        ended.append(standing)
+        log.event("stopping", reason=standing.text)
+        stop()
+
+    async with running_beside(watch()):
+        yield
+    if ended:
+        raise AgentElsewhere(ended[0].text, hint=ended[0].hint)
+
+
+async def _notify_of_others(home: AgentHome, standing: Standing, journal: Journal) -> None:
+    shared = await asyncio.to_thread(journal_at(home.journal).find_shared)
+    if shared is None:
+        return
+    seen = await asyncio.to_thread(read_seen, shared)
+    for one in seen.unknown.values():
+        await journal.add_notice(unknown_instance_notice(one.host, one.who, now_ms=journal.now_ms()))
+    sessions = await journal.list_sessions()
+    for enrolled, newest in lost_instances(standing.view.enrolled, seen, sessions):
+        if enrolled.name != standing.name:
+            notice = instance_lost_notice(enrolled.name, enrolled.host, newest.session_id, now_ms=journal.now_ms())
+            await journal.add_notice(notice)
+
+
+def lost_instances(
+    enrolled: Iterable[Enrolled], seen: Seen, sessions: Iterable[SessionRow]
+) -> list[tuple[Enrolled, SessionRow]]:
+    """The instances whose last worker was found dead and that have no live one, with the session of that worker."""
+    found: list[tuple[Enrolled, SessionRow]] = []
+    by_host: dict[str, list[SessionRow]] = {}
+    for one in sessions:
+        by_host.setdefault(one.host_id, []).append(one)
+    for one in enrolled:
+        bound = seen.bound.get(one.key)
+        rows = [] if bound is None else by_host.get(bound.host, [])
+        newest = max(rows, key=lambda row: row.begun_ms, default=None)
+        if newest is not None and newest.died and not any(row.alive for row in rows):
+            found.append((one, newest))
+    return found

@@ -1,0 +1,205 @@
+"""What carries envelopes between instances: a folder that hosts share, or the journal that they share.
+
+Each instance writes only what is its own, so no lock is needed, and none is trusted. An instance has one newest
+envelope, which names the parts that are to be read before it; nothing else in the place is ever looked at, so that
+conflict copies, torn files under other names, other agents' files or a million of them cost nothing.
+What is read may be late, torn, missing or made by anyone: the reader checks it (`envelope.py`).
+
+    FOLDER/holdfast-AGENT/INSTANCE/newest      AGENT: the first 16 characters of the agent's id behind "hf1"
+    FOLDER/holdfast-AGENT/INSTANCE/PART        PART: 32 hex digits, the beginning of its SHA-256
+
+    text "memory"                              of the journal: of each instance the hash of its newest, and its parts
+    text "memory/INSTANCE", "memory/INSTANCE/PART"
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from holdfast.errors import BadUpdate, InstancesUnfit
+from holdfast.host.private_files import write_all
+from holdfast.instances.envelope import ENVELOPE_BYTES_MAX
+from holdfast.journal.admin import SharedState
+
+NEWEST = "newest"
+AGENT_CHARS = 16
+OWN_FILES_MAX = 10_000
+YOUNG_S = 4.0  # the coarsest clock of a file system in use has ticks of two seconds
+
+
+class Channel(Protocol):
+    """All of it blocks. Raises OSError or HoldfastError where the place cannot be used now."""
+
+    def marks(self, instances: Collection[str]) -> Mapping[str, object]:
+        """Of each instance that has sent anything: what changes when it sends again. Cheap."""
+        ...
+
+    def read(self, instance: str, name: str) -> bytes | None:
+        """None where it is not there. Raises BadUpdate where it is too large, or no plain file."""
+        ...
+
+    def put(self, name: str, data: bytes) -> object:
+        """Whole or not at all; what was there under this name is replaced. Returns what `own` says of it."""
+        ...
+
+    def remove(self, name: str) -> None: ...
+
+    def own(self) -> Mapping[str, object]:
+        """What this instance has in the place by its name, also what a write that was cut off left; the value changes
+        where anyone but this instance has changed it. Cheap."""
+        ...
+
+
+class FolderChannel:
+    """A folder that hosts share, or that a program copies between them."""
+
+    def __init__(self, folder: Path, *, agent: str, instance: str) -> None:
+        self._folder = folder
+        self._agent = folder / f"holdfast-{agent.removeprefix('hf1')[:AGENT_CHARS]}"
+        self._own = self._agent / instance
+
+    def marks(self, instances: Collection[str]) -> dict[str, object]:
+        """A file may change twice within one tick of its clock: the mark of a young one changes once more."""
+        self._check()
+        found: dict[str, object] = {}
+        for one in instances:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                entry = os.lstat(self._agent / one / NEWEST)
+                young = abs(time.time() - entry.st_mtime) < YOUNG_S
+                found[one] = (entry.st_ino, entry.st_mtime_ns, entry.st_size, young)
+        return found
+
+    def read(self, instance: str, name: str) -> bytes | None:
+        path = self._agent / instance / name
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        with open(fd, "rb") as file:
+            entry = os.fstat(fd)
+            if not stat.S_ISREG(entry.st_mode) or entry.st_size > ENVELOPE_BYTES_MAX:
+                raise BadUpdate(
+                    f"{path} is not a file, or has more than {ENVELOPE_BYTES_MAX:,} bytes",
+                    hint="nothing was changed; remove it, and its instance writes it again",
+                )
+            return file.read(entry.st_size)
+
+    def put(self, name: str, data: bytes) -> object:
+        """As readable for others as the shared folder itself: what is in it is sealed."""
+        mode = self._check().st_mode
+        for folder in (self._agent, self._own):
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=stat.S_IMODE(mode) | 0o700)
+        temporary = self._own / f".{name}.{os.urandom(4).hex()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(temporary, flags, stat.S_IMODE(mode) & 0o666 | 0o600)
+        try:
+            try:
+                write_all(fd, data)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.replace(temporary, self._own / name)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        return len(data)
+
+    def remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError):
+            (self._own / name).unlink()
+
+    def own(self) -> dict[str, object]:
+        """Sizes: a program that copies the folder may change all else of a file."""
+        found: dict[str, object] = {}
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._own) as entries:
+            for entry, _ in zip(entries, range(OWN_FILES_MAX), strict=False):
+                with contextlib.suppress(FileNotFoundError):
+                    found[entry.name] = entry.stat(follow_symlinks=False).st_size
+        return found
+
+    def _check(self) -> os.stat_result:
+        try:
+            return os.stat(self._folder)
+        except FileNotFoundError:
+            raise InstancesUnfit(
+                f"the folder {self._folder}, which the instances of the agent share, is not there",
+                hint="mount it, or change `folder` in [instances] of holdfast.toml",
+            ) from None
+
+
+class _Sent(msgspec.Struct, frozen=True):
+    """What the text "memory" says about one instance."""
+
+    newest: str = ""  # its hash
+    parts: tuple[str, ...] = ()
+
+
+class JournalChannel:
+    """The journal that the hosts of the agent share, as texts beside its tasks."""
+
+    def __init__(self, shared: SharedState, *, instance: str) -> None:
+        self._shared = shared
+        self._instance = instance
+
+    def marks(self, instances: Collection[str]) -> dict[str, object]:
+        sent = _parsed(self._shared.read_text(_INDEX))
+        return {one: sent[one].newest for one in instances if one in sent and sent[one].newest}
+
+    def read(self, instance: str, name: str) -> bytes | None:
+        text = self._shared.read_text(_text_name(instance, name))
+        try:
+            return base64.b64decode(text, validate=True) if text else None
+        except ValueError as error:
+            raise BadUpdate(f"an update of {instance} in the journal cannot be read: {error}") from None
+
+    def put(self, name: str, data: bytes) -> object:
+        """A part is listed before it is there, so that a kill leaves none that no list names."""
+        text, digest = base64.b64encode(data).decode(), hashlib.sha256(data).hexdigest()
+        if name != NEWEST:
+            self._note(lambda sent: _Sent(sent.newest, (*sent.parts, name)))
+        self._shared.change_text(_text_name(self._instance, name), lambda _: text)
+        if name == NEWEST:
+            self._note(lambda sent: _Sent(digest, sent.parts))
+        return digest if name == NEWEST else ""
+
+    def remove(self, name: str) -> None:
+        self._shared.drop_text(_text_name(self._instance, name))
+        self._note(lambda sent: _Sent(sent.newest, tuple(one for one in sent.parts if one != name)))
+
+    def own(self) -> dict[str, object]:
+        sent = _parsed(self._shared.read_text(_INDEX)).get(self._instance, _Sent())
+        return {**dict.fromkeys(sent.parts, ""), **({NEWEST: sent.newest} if sent.newest else {})}
+
+    def _note(self, change: Callable[[_Sent], _Sent]) -> None:
+        def changed(text: str) -> str:
+            sent = _parsed(text)
+            sent[self._instance] = change(sent.get(self._instance, _Sent()))
+            return msgspec.json.encode(sent).decode()
+
+        self._shared.change_text(_INDEX, changed)
+
+
+_INDEX = "memory"
+
+
+def _text_name(instance: str, name: str) -> str:
+    return f"{_INDEX}/{instance}" if name == NEWEST else f"{_INDEX}/{instance}/{name}"
+
+
+def _parsed(text: str) -> dict[str, _Sent]:
+    """None where it is damaged: each instance writes its own again."""
+    try:
+        return msgspec.json.decode(text or "{}", type=dict[str, _Sent])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return {}

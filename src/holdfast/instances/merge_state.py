@@ -1,0 +1,51 @@
+"""`instance/shared-memory.json`: what a folder knows of its merges with the other instances; never copied.
+
+It is read by commands that do not merge, without the library of documents. Losing it costs a look at every file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from holdfast.errors import HoldfastError
+from holdfast.host.private_files import ensure_private_folder, read_private, write_atomically
+
+STATE = "shared-memory.json"
+STATE_BYTES_MAX = 8 * 1024 * 1024
+
+Signature = tuple[int, ...]  # of a file and its document
+
+
+class PeerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of another instance."""
+
+    heard_ms: int = 0  # when it made its newest envelope that was read here, by its clock
+    behind_ms: int = 0  # since when it has not confirmed something of this instance; 0: it has all
+    files: int = 0  # that it has not confirmed
+    waits: str = ""  # what of it this instance waits for
+
+
+class MergeState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a folder knows of its merges; in `instance/`, never copied."""
+
+    format: int = 1
+    since: str = ""  # the day on which this folder began to share
+    peers: dict[str, PeerState] = {}
+    files: dict[str, str] = {}  # what a file waits for
+    settled: dict[str, Signature] = {}  # files that all have as they are here
+    documents: frozenset[str] = frozenset()  # files that have had a document here: one that is lost is asked for
+
+
+def load_state(instance: Path) -> MergeState:
+    """What this folder knows; nothing where the file is missing or cannot be read."""
+    try:
+        return msgspec.json.decode(read_private(instance / STATE, STATE_BYTES_MAX), type=MergeState)
+    except (FileNotFoundError, HoldfastError, msgspec.MsgspecError):
+        return MergeState()
+
+
+def save_state(instance: Path, state: MergeState) -> None:
+    ensure_private_folder(instance)
+    write_atomically(instance / STATE, msgspec.json.encode(state) + b"\n")

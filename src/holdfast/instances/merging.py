@@ -1,0 +1,455 @@
+"""Merging memory with the other instances: reads what arrived, merges it into the files, sends what others lack.
+
+An instance's newest envelope says everything that is still to be said: what any other instance is not known to have.
+So it does not matter which envelopes before it were lost, late, repeated or out of order; only the newest one has to
+arrive at last. What every instance has confirmed is left out of it again.
+
+A change of one line must not send a megabyte that an instance which is away still lacks. So what grows large is moved
+into a part, which is written once and stays as it is until all have confirmed what is in it. Parts are known by the
+hash of their bytes: one that is torn or old is not the one that the newest envelope names, and is waited for.
+
+The order: parts and envelope of others are read; their updates are taken and the documents stored; the files; the
+documents with what the files show (`shared.py`); own parts, then the own newest envelope, then parts that no envelope
+names any more are removed. A kill between any two leaves files that are whole and documents that the next pass goes on
+with; an instance stores what it knows before it sends it to others. A new process begins with no parts of its own, and
+sends what is not confirmed again.
+
+Of most files nothing is opened in a pass: a file that did not change, and that all have confirmed, is only looked at.
+Which ones that are is in `instance/shared-memory.json`, with what `holdfast instance list` shows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from holdfast.errors import BadUpdate, HoldfastError
+from holdfast.instances.channels import NEWEST, Channel
+from holdfast.instances.envelope import Parcel, Part, Peers, digest_of, open_parcel, seal_parcel
+from holdfast.instances.line_document import Version, covers
+from holdfast.instances.merge_state import PeerState, Signature, load_state, save_state
+from holdfast.instances.shared import Update
+from holdfast.instances.shared_files import SharedFile
+from holdfast.layout.agent_home import HEARTBEAT_FILE, MEMORY_FILE, MemoryPlace
+from holdfast.memory.lines import day_of, is_day
+from holdfast.memory.projection import Written, locked
+
+NEWEST_DATA_BYTES = 4 * 1024  # in the newest envelope; what is more goes into a part
+PART_DATA_BYTES = 8 * 1024 * 1024
+PARTS_MAX = 200  # of one instance; more are put together again
+AGAIN_MS, AGAIN_MS_MAX = 5_000, 600_000  # until what is missing or refused is read again; then ever longer
+CHECK_MS = 600_000  # between two looks whether what an instance does not confirm is damaged
+
+
+@dataclass(slots=True, kw_only=True)
+class _Sent:
+    """A part of ours that is in the place: of each file from which version to which."""
+
+    part: Part
+    mark: object
+    since: dict[str, Version]
+    upto: dict[str, Version]
+    asking: frozenset[str]  # files of which it asks for a whole document
+    whole: frozenset[str]
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What of another instance's envelopes was taken."""
+
+    mark: object = None
+    parts: dict[bytes, frozenset[str]] = field(default_factory=dict[bytes, frozenset[str]])  # the files in each
+    asks: frozenset[str] = frozenset()  # files about which its newest envelope wants to hear
+    missing: int = 0  # parts
+    tries: int = 0  # in vain, of this mark
+    again_ms: int = 0  # when it is read again though it has not changed; 0: not
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.asks.union(*self.parts.values())
+
+
+class Merging:
+    """The merges of one folder. One process at a time; not safe for several threads."""
+
+    def __init__(
+        self,
+        place: MemoryPlace,
+        channel: Channel,
+        peers: Peers,
+        key: bytes,
+        *,
+        roster: Sequence[bytes] = (),
+        hear_roster: Callable[[Sequence[bytes]], None] = lambda _lines: None,
+    ) -> None:
+        self._place, self._channel, self._peers, self._key = place, channel, peers, key
+        self._roster, self._hear_roster = tuple(roster), hear_roster
+        self.tasks: dict[str, str] = {}  # which task said an entry, by its id
+        self.state = load_state(place.instance)
+        if set(peers.others) != set(self.state.peers):
+            # Of an instance that is new nothing is known: every file is looked at again.
+            kept = {name: self.state.peers.get(name, PeerState()) for name in peers.others}
+            self.state = msgspec.structs.replace(self.state, peers=kept, settled={})
+        self._files: dict[str, SharedFile] = {}
+        self._heard = {name: _Heard() for name in peers.others}
+        self._sent: list[_Sent] = []
+        self._newest: tuple[object, object, bytes] | None = None  # what it says; how the place shows it; its hash
+        self._checked_ms = 0
+        self._seen: dict[str, Signature] = {}  # of files, at their last pass
+        self._dirty: set[str] = set()
+        self._waits: dict[str, str] = {}
+        self.sent_bytes = 0
+        # By instance: why its newest envelope was not taken, and since when.
+        self.refused: dict[str, tuple[HoldfastError, int]] = {}
+
+    # --- whether there is anything to do ------------------------------------------------------
+
+    def is_due(self, *, now_ms: int) -> bool:
+        """Looks at files and places; opens nothing."""
+        marks = self._channel.marks(self._peers.others)
+        return (
+            self._newest is None
+            or bool(self._dirty)
+            or any(marks.get(name) != one.mark or 0 < one.again_ms <= now_ms for name, one in self._heard.items())
+            or any(self._signature(name) != self._seen.get(name) for name in self._names())
+            or not self._is_sent_whole(now_ms)
+        )
+
+    def _is_sent_whole(self, now_ms: int) -> bool:
+        """Whether all that was sent is still in the place. While an instance is behind, it is read back now and then:
+        a damaged file may be as long as the whole one was."""
+        if self._newest is None:
+            return False
+        _, mark, digest = self._newest
+        own, sent = self._channel.own(), [(one.part.name, one.mark, one.part.digest) for one in self._sent]
+        sent.append((NEWEST, mark, digest))
+        if any(own.get(name) != mark for name, mark, _ in sent):
+            return False
+        if now_ms - self._checked_ms < CHECK_MS or not any(one.behind_ms for one in self.state.peers.values()):
+            return True
+        self._checked_ms = now_ms
+        if any(digest_of(self._channel.read(self._peers.me, name) or b"") != digest for name, _, digest in sent):
+            self._newest = None
+        return self._newest is not None
+
+    # --- one pass -----------------------------------------------------------------------------
+
+    def run(self, *, now_ms: int) -> list[Written]:
+        """One pass; what it did to the files. Raises OSError or HoldfastError where the place or this folder cannot be
+        used; what one file or one instance waits for is in `state` instead."""
+        if not self.state.since:
+            self.state = msgspec.structs.replace(self.state, since=day_of(now_ms))
+        try:
+            troubles = self._receive(now_ms)
+            told = self._merge(now_ms)
+            self._send(now_ms)
+        except (OSError, HoldfastError) as error:
+            self._note(dict.fromkeys(self._peers.others, str(error)), now_ms)
+            raise
+        self._note(troubles, now_ms)
+        return told
+
+    # --- what arrived -------------------------------------------------------------------------
+
+    def _receive(self, now_ms: int) -> dict[str, str]:
+        """By instance: what is wrong with what it sent, or missing."""
+        troubles: dict[str, str] = {}
+        marks = self._channel.marks(self._peers.others)
+        for name, heard in self._heard.items():
+            known = self.state.peers[name].waits
+            if marks.get(name) is None:
+                heard.mark = None
+                troubles[name] = f"nothing has arrived from {name} yet"
+            elif marks[name] == heard.mark and not 0 < heard.again_ms <= now_ms:
+                troubles[name] = known
+            else:
+                try:
+                    troubles[name] = self._read(name, heard, now_ms)
+                    self.refused.pop(name, None)
+                except HoldfastError as error:
+                    troubles[name] = error.message
+                    self.refused.setdefault(name, (error, now_ms))
+                heard.tries = heard.tries + 1 if marks[name] == heard.mark and troubles[name] else 0
+                wait_ms = min(AGAIN_MS << min(heard.tries, 10), AGAIN_MS_MAX)
+                heard.mark, heard.again_ms = marks[name], now_ms + wait_ms if troubles[name] else 0
+        return {name: why for name, why in troubles.items() if why}
+
+    def _read(self, name: str, heard: _Heard, now_ms: int) -> str:
+        raw = self._channel.read(name, NEWEST)
+        if raw is None:
+            return f"nothing has arrived from {name} yet"
+        parcel = open_parcel(raw, self._peers, self._key, sender=name)
+        if parcel.roster != self._roster:
+            self._hear_roster(parcel.roster)
+        heard.parts = {one.digest: heard.parts[one.digest] for one in parcel.parts if one.digest in heard.parts}
+        heard.missing = 0
+        heard.asks = frozenset(one.file for one in parcel.updates if one.data or one.wants_whole)
+        troubles = [self._take_part(name, one, heard, now_ms) for one in parcel.parts]
+        # Changes that build on a part which is missing wait for it; what the instance confirms does not.
+        updates = parcel.updates if not heard.missing else [_without_data(one) for one in parcel.updates]
+        troubles.append(self._take(updates, now_ms))
+        peers = {**self.state.peers, name: msgspec.structs.replace(self.state.peers[name], heard_ms=parcel.at_ms)}
+        self.state = msgspec.structs.replace(self.state, peers=peers)
+        missing = f"{heard.missing} of {len(parcel.parts)} parts of what {name} sent have not arrived yet"
+        return missing if heard.missing else next(filter(None, troubles), "")
+
+    def _take_part(self, name: str, part: Part, heard: _Heard, now_ms: int) -> str:
+        if part.digest in heard.parts:
+            return ""
+        raw = self._channel.read(name, part.name)
+        if raw is None or digest_of(raw) != part.digest:
+            heard.missing += 1
+            return ""
+        parcel = open_parcel(raw, self._peers, self._key, sender=name)
+        trouble, files = self._take(parcel.updates, now_ms), frozenset(one.file for one in parcel.updates)
+        if trouble:
+            heard.asks |= files
+        else:
+            heard.parts[part.digest] = files
+        return trouble
+
+    def _take(self, updates: Iterable[Update], now_ms: int) -> str:
+        trouble = ""
+        for one in updates:
+            shared = self._file(one.file)
+            before = shared.document.document
+            if one.data and before is not None and before.knows(one.version):
+                one = _without_data(one)  # noqa: PLW2901 - there is nothing new in it
+            try:
+                with locked(self._place):
+                    if shared.receive(one, now_ms=now_ms) or shared.document.document is None:
+                        self._dirty.add(one.file)
+            except BadUpdate as error:
+                trouble = f"{one.file} of {one.instance}: {error.message}"
+                continue
+            after = shared.document.document
+            if before is None and after is not None:
+                self._read_again(one.file)
+            if one.data and (after is None or not after.knows(one.version)):
+                trouble = f"changes of {one.instance} to {one.file} build on others that have not arrived yet"
+        return trouble
+
+    def _read_again(self, file: str) -> None:
+        """What others sent about the file could not be taken before."""
+        for heard in self._heard.values():
+            if file in heard.needs:
+                heard.parts = {digest: files for digest, files in heard.parts.items() if file not in files}
+                heard.mark = None
+
+    # --- the files ----------------------------------------------------------------------------
+
+    def _merge(self, now_ms: int) -> list[Written]:
+        told: list[Written] = []
+        for name in self._names():
+            before = self._signature(name)
+            known = self._seen.get(name, self.state.settled.get(name, ()))
+            if name not in self._dirty and before == known:
+                self._seen[name] = before
+                continue
+            try:
+                with locked(self._place):
+                    done = self._merge_one(name, now_ms)
+            except (HoldfastError, OSError) as error:
+                self._waits[name] = str(error)
+                continue
+            self._dirty.discard(name)
+            self._seen[name] = before
+            if done is not None:
+                told.append(done)
+                self._waits.pop(name, None)
+                if done.left:
+                    self._dirty.add(name)
+        return told
+
+    def _merge_one(self, name: str, now_ms: int) -> Written | None:
+        shared = self._file(name)
+        if shared.document.document is None:
+            day = name.removesuffix(".md")
+            if is_day(day) and day > self.state.since and name not in self.state.documents:
+                shared.found_day()
+                self._read_again(name)
+            elif shared.document.may_found(list(self._peers.keys)):
+                shared.found()
+                self._read_again(name)
+            else:
+                silent = [one for one in self._peers.others if one not in shared.document.known]
+                self._waits[name] = f"waits for a document of {' or '.join(silent or self._peers.others)}"
+                return None
+        done = shared.merge(now_ms=now_ms)
+        shared.compact(self._peers.others)
+        return done
+
+    def _names(self) -> list[str]:
+        """The files that are shared: those that are there, those that others have told of, and MEMORY.md: a folder that
+        was put back from before there was one asks for it, because the others believe that it has it."""
+        found = {name for name in (MEMORY_FILE, HEARTBEAT_FILE) if os.path.lexists(self._path(name))} | {MEMORY_FILE}
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            found |= {name for name in os.listdir(self._place.days) if name.endswith(".md") and is_day(name[:-3])}
+        return sorted(found | self._files.keys())
+
+    def _file(self, name: str) -> SharedFile:
+        if name not in self._files:
+            self._files[name] = SharedFile(self._place, self._path(name), instance=self._peers.me, tasks=self.tasks)
+        return self._files[name]
+
+    def _path(self, name: str) -> Path:
+        return self._place.folder / name if name in (MEMORY_FILE, HEARTBEAT_FILE) else self._place.days / name
+
+    def _signature(self, name: str) -> Signature:
+        """Changes when the file or its document was written, or is lost."""
+        path = self._path(name)
+        found: list[int] = []
+        for one in (path, self._place.document(path)):
+            try:
+                entry = os.lstat(one)
+                found += entry.st_ino, entry.st_mtime_ns, entry.st_size
+            except (FileNotFoundError, NotADirectoryError):
+                found.append(0)
+        return tuple(found)
+
+    # --- what others lack ---------------------------------------------------------------------
+
+    def _send(self, now_ms: int) -> None:
+        lacking = {name: one for name, one in self._files.items() if self._is_to_be_told(name)}
+        self._sent = [one for one in self._sent if not self._is_confirmed(one)]
+        if len(self._sent) > PARTS_MAX or self._begins_late() or not self._is_sent_whole(now_ms):
+            self._sent, self._newest = [], None
+        if self._newest is not None and self._newest[0] == self._said(lacking):
+            return
+        updates = [self._update(name, one) for name, one in lacking.items() if not self._is_in_part(name, one)]
+        if sum(len(one.data) for one in updates) > NEWEST_DATA_BYTES:
+            self._put_parts([one for one in updates if one.data], now_ms)
+            updates = [one for one in updates if not one.data]
+        parts = tuple(one.part for one in self._sent)
+        parcel = Parcel(at_ms=now_ms, updates=tuple(updates), parts=parts, roster=self._roster)
+        raw = seal_parcel(parcel, self._peers, self._key)
+        self._newest = self._said(lacking), self._put(NEWEST, raw), digest_of(raw)
+        for name in self._channel.own().keys() - {one.part.name for one in self._sent} - {NEWEST}:
+            self._channel.remove(name)
+
+    def _said(self, lacking: Mapping[str, SharedFile]) -> object:
+        """What an envelope of now would say, without making it."""
+        files = [
+            (name, one.document.version, self._since(name, one), self._is_whole(name, one), one.document.wants_whole)
+            for name, one in lacking.items()
+            if not self._is_in_part(name, one)
+        ]
+        return files, [one.part.digest for one in self._sent], self._roster
+
+    def _update(self, name: str, one: SharedFile) -> Update:
+        return one.document.update_since(self._since(name, one), whole=self._is_whole(name, one))
+
+    def _since(self, name: str, one: SharedFile) -> Version:
+        parts = [sent.upto[name] for sent in self._sent if name in sent.upto]
+        return parts[-1] if parts else one.document.floor(self._peers.others)
+
+    def _is_whole(self, name: str, one: SharedFile) -> bool:
+        return one.document.is_asked(self._peers.others) and not any(name in sent.whole for sent in self._sent)
+
+    def _is_in_part(self, name: str, one: SharedFile) -> bool:
+        """Whether a part says all that is to be said about this file."""
+        newest = next((sent for sent in reversed(self._sent) if name in sent.upto), None)
+        return (
+            newest is not None
+            and newest.upto[name] == one.document.version
+            and (name in newest.asking) == one.document.wants_whole
+            and not self._is_whole(name, one)
+        )
+
+    def _is_confirmed(self, sent: _Sent) -> bool:
+        return all(
+            covers(self._file(name).document.floor(self._peers.others), upto) for name, upto in sent.upto.items()
+        )
+
+    def _begins_late(self) -> bool:
+        """Whether an instance lacks what came before a part: it was restored, or its document is lost."""
+        whole = frozenset[str]().union(*(one.whole for one in self._sent))
+        first: dict[str, Version] = {}
+        for sent in self._sent:
+            for name, since in sent.since.items():
+                first.setdefault(name, since)
+        others = self._peers.others
+        return any(
+            name not in whole and not covers(self._file(name).document.floor(others), since)
+            for name, since in first.items()
+        )
+
+    def _put_parts(self, updates: Sequence[Update], now_ms: int) -> None:
+        for some in _chunks(updates):
+            raw = seal_parcel(Parcel(at_ms=now_ms, updates=tuple(some)), self._peers, self._key)
+            part = Part(digest_of(raw), len(raw))
+            since = {one.file: self._since(one.file, self._files[one.file]) for one in some}
+            self._sent.append(
+                _Sent(
+                    part=part,
+                    mark=self._put(part.name, raw),
+                    since=since,
+                    upto={one.file: one.version for one in some},
+                    asking=frozenset(one.file for one in some if one.wants_whole),
+                    whole=frozenset(one.file for one in some if one.whole),
+                )
+            )
+
+    def _put(self, name: str, raw: bytes) -> object:
+        self.sent_bytes += len(raw)
+        return self._channel.put(name, raw)
+
+    # --- what is known ------------------------------------------------------------------------
+
+    def _note(self, troubles: Mapping[str, str], now_ms: int) -> None:
+        """Keep the state, where it has changed; close the documents that all have."""
+        before = load_state(self._place.instance)
+        peers: dict[str, PeerState] = {}
+        for name, known in self.state.peers.items():
+            files = sum(one.document.document is not None and one.document.lacks(name) for one in self._files.values())
+            behind_ms = (known.behind_ms or now_ms) if files else 0
+            waits = troubles.get(name, "")
+            peers[name] = PeerState(heard_ms=known.heard_ms, behind_ms=behind_ms, files=files, waits=waits)
+        settled, documents = dict(self.state.settled), set(self.state.documents)
+        documents |= {name for name, one in self._files.items() if one.document.document is not None}
+        open_ = {MEMORY_FILE, HEARTBEAT_FILE, *(f"{day_of(now_ms, back=back)}.md" for back in (0, 1))}
+        for name in list(self._files):
+            seen = self._seen.get(name)
+            if not seen or name in self._dirty or self._is_wanted(name):
+                settled.pop(name, None)
+            else:
+                settled[name] = seen
+                if name not in open_:
+                    del self._files[name]
+        self.state = msgspec.structs.replace(
+            self.state, peers=peers, files=dict(self._waits), settled=settled, documents=frozenset(documents)
+        )
+        if self.state != before:
+            save_state(self._place.instance, self.state)
+
+    def _is_wanted(self, name: str) -> bool:
+        return self._is_to_be_told(name) or any(name in one.upto for one in self._sent)
+
+    def _is_to_be_told(self, name: str) -> bool:
+        """Whether this instance still has something to say or to ask about the file, or another one wants to hear."""
+        document = self._files[name].document
+        return document.wants_whole or any(
+            document.lacks(one) or name in self._heard[one].needs for one in self._peers.others
+        )
+
+
+def _without_data(update: Update) -> Update:
+    return msgspec.structs.replace(update, data=b"", whole=False)
+
+
+def _chunks(updates: Sequence[Update]) -> Generator[list[Update]]:
+    """In this order, as many at once as a part may have."""
+    some: list[Update] = []
+    size = 0
+    for one in updates:
+        if some and size + len(one.data) > PART_DATA_BYTES:
+            yield some
+            some, size = [], 0
+        some.append(one)
+        size += len(one.data)
+    yield some

@@ -1,0 +1,29 @@
+"""`python -m holdfast.instances.try_copy BYTES`: opens the document on standard input with at most so much memory.
+
+Ends with 0 only where that is enough. A copy of a document is packed, and a small one may unpack to gigabytes; what
+happens to this process then harms no other.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+
+
+def main() -> int:
+    from holdfast.errors import BadUpdate
+    from holdfast.instances.line_document import LineDocument
+    from holdfast.memory.exchange import FILE_BYTES_MAX
+
+    data = sys.stdin.buffer.read()
+    most = int(sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        return int(sum(len(line) + 1 for line in LineDocument(data).lines()) > FILE_BYTES_MAX)
+    except (BadUpdate, MemoryError):
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""`holdfast instance promote` and `yield`, where each instance has a journal of its own (a file).
+
+Hand-off, planned: the instance that acts leaves in a package, as `holdfast migrate export` does, and the roster in it
+names the other one as the primary. Nothing is lost, so no task is in doubt.
+
+Promotion, when the primary is lost: a person's command on the standby. It is a recovery from the newest verified
+snapshot, with the keys that are here, and it locks out the primary of before. In this order, and what a kill leaves:
+
+    standby.json: promoting   with the position of the key log; nobody opens this folder from here on
+    the snapshot is restored  the folder of before is kept beside it; the mark is carried over, so it still waits
+    the keys are rotated      THE MOMENT: the vault of the old primary does not have the new ones. Witnesses, relays and
+                              places know it, and its worker stops at its next look there (app/eviction.py)
+    the roster names us       alone: the vaults of other standbys do not have the new keys either
+    standby.json is gone      from here on this folder may act
+    a first backup            with the new keys
+
+The same command goes on after a kill: what was restored since the mark was written is not restored again, and a
+rotation that was begun is finished with the same bytes. Before the moment the old primary may act and this folder may
+not; after it, the old one acts until its next look, at most `watch_s` seconds and the calls under way: its open tasks
+are in doubt here, and every step that it may have done is looked up or parked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from holdfast.app.instances.roster_change import RosterChange
+from holdfast.backup.engine import BackupEngine
+from holdfast.backup.places.published import Publisher
+from holdfast.core.clock import Clock, Entropy
+from holdfast.core.journal_address import INSTANCE
+from holdfast.errors import BadInput, NotEnrolled
+from holdfast.identity.acts.log_act import act_lock, open_log_session, rotate_identity
+from holdfast.identity.files.own_log import extend_own_log, read_own_log
+from holdfast.identity.log.log_state import KeyLog
+from holdfast.identity.records.ed25519 import Signatures
+from holdfast.identity.records.records import LogPosition, RotationReason
+from holdfast.identity.statements.certificate import Role
+from holdfast.identity.statements.roster import Enrolled
+from holdfast.identity.vault.keyset import KeySet
+from holdfast.layout.agent_home import AgentHome, load_home
+from holdfast.layout.moved import StandbyMark, find_standby, remove_standby, write_standby
+from holdfast.layout.settings import IdentitySettings, write_identity_settings
+from holdfast.recovery.move_in import carry_memory
+from holdfast.recovery.recover_agent import RecoveredAgent, RecoveryTarget, recover_agent
+from holdfast.recovery.survey import Evidence, survey_evidence
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromoteMeans:
+    """What a promotion needs: both vaults open."""
+
+    keys: KeySet
+    engine: BackupEngine
+    clock: Clock
+    entropy: Entropy
+    port: Signatures
+    tell: Tell
+
+
+async def promote(home: AgentHome, means: PromoteMeans, *, places: tuple[str, ...] = ()) -> RecoveredAgent:
+    """This standby takes over from the newest snapshot. Raises NotEnrolled where the folder is no standby, and all that
+    `holdfast recover` raises."""
+    mark = find_standby(home.instance)
+    if mark is None:
+        raise NotEnrolled(
+            f"{home.folder} is not a standby", hint="`holdfast instance list` shows the instances and their roles"
+        )
+    vault = means.keys.ops
+    evidence = Evidence(places=places, agent=home.name, vault=vault, witnesses=home.witnesses)
+    survey = await survey_evidence(evidence, home.folder, engine=means.engine, port=means.port)
+    if mark.promoting is None:
+        log = read_own_log(home.folder, means.port)
+        mark = StandbyMark(
+            primary=mark.primary,
+            promoting=log.position,
+            since_ms=means.clock.wall_ms(),
+            identity=msgspec.to_builtins(home.settings.identity),
+            name=_own_name(home, means),
+        )
+        write_standby(home.instance, mark)
+    target = RecoveryTarget(
+        folder=home.folder, vault=vault.folder, second=means.keys.nexts.folder, arbiter=home.settings.identity.arbiter
+    )
+
+    async def take_over(restored: AgentHome, publish: Publisher) -> KeyLog:
+        return await _take_over(restored, means, publish)
+
+    return await recover_agent(
+        survey,
+        evidence,
+        target,
+        clock=means.clock,
+        entropy=means.entropy,
+        port=means.port,
+        tell=means.tell,
+        take_over=take_over,
+    )
+
+
+def _own_name(home: AgentHome, means: PromoteMeans) -> str:
+    change = RosterChange.at(home, means.keys.ops, clock=means.clock, entropy=means.entropy, port=means.port)
+    own = change.own()
+    if own is None:
+        raise NotEnrolled(f"the folder {home.folder} is not in the roster of its agent")
+    return own.name
+
+
+async def _take_over(home: AgentHome, means: PromoteMeans, publish: Publisher) -> KeyLog:
+    """From the restored folder to one that may act. Safe to repeat."""
+    mark = find_standby(home.instance)
+    if mark is None or mark.promoting is None:  # an earlier run has finished this
+        return read_own_log(home.folder, means.port)
+    own = msgspec.convert(mark.identity, IdentitySettings)
+    if own != home.settings.identity:  # the snapshot has the paths of the old host
+        write_identity_settings(home.settings_file, name=home.name, identity=own)
+        home = load_home(home.folder)
+    for kept in home.folder.parent.glob(f"{home.folder.name}.before-*"):
+        if find_standby(kept / INSTANCE) == mark:  # the folder of this standby, before the restore
+            carry_memory(kept, home.folder)
+    means.tell("new keys lock out the old primary")
+    with act_lock(home.folder):
+        session = await open_log_session(home, port=means.port, promoting=True)
+        session.beside_places = publish
+        if session.find_pending() is not None or session.log.position <= LogPosition(*mark.promoting):
+            log = (await rotate_identity(session, means.keys, why=RotationReason.RECOVERED, entropy=means.entropy)).log
+        else:
+            log = extend_own_log(home.folder, session.log, means.port)
+    change = RosterChange.at(home, means.keys.ops, clock=means.clock, entropy=means.entropy, port=means.port)
+    change.enrol_here(mark.name, alone=True)
+    remove_standby(home.instance)
+    return log
+
+
+def handed_over(change: RosterChange, to: str) -> None:
+    """The roster names `to` as the primary, and this folder as a standby. Safe to repeat.
+    Raises NotEnrolled, BadInput."""
+    own, other = change.own(), change.get_named(to)
+    if own is None:
+        raise NotEnrolled(f"the folder {change.home.folder} is not in the roster of its agent")
+    if own.key == other.key:
+        raise BadInput(f"{to} is this instance itself", hint="name the instance that takes over")
+    change.apply(lambda listed: tuple(_with_primary(one, to) for one in listed))
+
+
+def taken_back(change: RosterChange) -> None:
+    """After a hand-off that was cancelled: this folder is the primary again."""
+    own = change.own()
+    if own is not None and not change.hosts:
+        change.apply(lambda listed: tuple(_with_primary(one, own.name) for one in listed))
+
+
+def _with_primary(one: Enrolled, name: str) -> Enrolled:
+    return replace(one, role=Role.PRIMARY if one.name == name else Role.STANDBY)

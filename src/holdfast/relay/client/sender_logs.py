@@ -1,0 +1,131 @@
+"""Key logs of senders, looked up beside the taking of mail: a sender that cannot be found holds up no other.
+
+Mail of a sender whose log is not known, or was not asked for lately, waits here. One task for each sender looks: first
+at the relays that the agent knows, then at those that the message names. Each look has a time limit, and the pause
+before the next one gets longer. Looks at relays that messages name have few turns of their own, because strangers
+choose them. All numbers have bounds; what has no room here is forgotten, waits at its relay, and comes again after the
+next login there.
+
+A message may not make the agent ask addresses of this machine or of a private network: hints and profiles of strangers
+that name one are ignored, unless a relay of the agent is on such an address itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+from urllib.parse import urlsplit
+
+from holdfast.errors import HoldfastError
+from holdfast.identity.log.log_state import KeyLog
+from holdfast.identity.records.encodings import AgentId
+from holdfast.identity.records.records import LogPosition
+from holdfast.layout.witness_address import WitnessRelay
+from holdfast.relay.client.address_book import AddressBook, parse_hints
+from holdfast.relay.client.find import is_private_host
+
+LOOKS_MAX, HINTED_MAX = 8, 4  # at the same time: at relays that are known, and at those that messages name
+LOOK_S = 10.0
+AGAIN_S, AGAIN_S_MAX = 5.0, 300.0
+OF_SENDER_MAX, WAITING_MAX = 16, 256  # messages that wait here, 64 KiB each at most
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class _Wanted(Generic[T]):
+    """What waits for the log of one sender."""
+
+    position: LogPosition
+    hints: tuple[str, ...]
+    waiting: list[T] = field(default_factory=list[T])
+    forgotten: bool = False  # some of its mail had no room here
+
+
+@dataclass(eq=False)
+class SenderLogs(Generic[T]):
+    """`found` gets what waited for a log, the log, and whether some of the sender's mail was forgotten."""
+
+    book: AddressBook
+    found: Callable[[Sequence[T], KeyLog, bool], None]
+    look_s: float = LOOK_S
+    again_s: float = AGAIN_S
+    _wanted: dict[AgentId, _Wanted[T]] = field(default_factory=dict[AgentId, "_Wanted[T]"])
+    _tasks: dict[AgentId, asyncio.Task[None]] = field(default_factory=dict[AgentId, asyncio.Task[None]])
+    _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LOOKS_MAX))
+    _hinted: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(HINTED_MAX))
+
+    def find(self, id: AgentId, position: LogPosition) -> KeyLog | None:
+        """The log, if it can judge keys of this position now; None while mail of this sender waits: it keeps its
+        order."""
+        return None if id in self._wanted else self.book.known_log(id, position)
+
+    def wait(self, id: AgentId, position: LogPosition, hints: Sequence[str], item: T) -> bool:
+        """Whether the item comes back by `found`; else it is forgotten."""
+        wanted = self._wanted.get(id)
+        count = sum(len(one.waiting) for one in self._wanted.values())
+        if count >= WAITING_MAX or (wanted is not None and len(wanted.waiting) >= OF_SENDER_MAX):
+            if wanted is not None:
+                wanted.forgotten = True
+            return False
+        if wanted is None:
+            wanted = self._wanted[id] = _Wanted(position, tuple(hints))
+            self._tasks[id] = asyncio.create_task(self._look_until_found(id, wanted))
+        wanted.position, wanted.hints = max(wanted.position, position), tuple(hints) or wanted.hints
+        wanted.waiting.append(item)
+        return True
+
+    async def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self._tasks.clear()
+        self._wanted.clear()
+
+    async def _look_until_found(self, id: AgentId, wanted: _Wanted[T]) -> None:
+        pause_s = self.again_s
+        while (log := await self._look(id, wanted)) is None:
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, AGAIN_S_MAX)
+        del self._wanted[id], self._tasks[id]
+        self.found(wanted.waiting, log, wanted.forgotten)
+
+    async def _look(self, id: AgentId, wanted: _Wanted[T]) -> KeyLog | None:
+        log = await self._asked(id, wanted, (), self._turns)
+        if wanted.hints and (log is None or log.position < wanted.position):
+            hints = await allowed_hints(parse_hints(wanted.hints), self.book.own_relays())
+            if hints:
+                log = await self._asked(id, wanted, tuple(map(str, hints)), self._hinted) or log
+        return log
+
+    async def _asked(
+        self, id: AgentId, wanted: _Wanted[T], hints: Sequence[str], turns: asyncio.Semaphore
+    ) -> KeyLog | None:
+        async with turns:
+            with contextlib.suppress(HoldfastError, OSError, TimeoutError):
+                async with asyncio.timeout(self.look_s):
+                    return await self.book.log_of(id, wanted.position, hints)
+        return None
+
+
+async def allowed_hints(hints: Iterable[WitnessRelay], own: Iterable[WitnessRelay]) -> list[WitnessRelay]:
+    """Those that a stranger may make this agent ask: relays on public addresses, or all if an own relay is on none."""
+    if any(is_private_host(one.host) for one in own):
+        return list(hints)
+    return [one for one in hints if not is_private_host(one.host) and await _is_public(one)]
+
+
+async def _is_public(relay: WitnessRelay) -> bool:
+    """Whether its name has public addresses only. The name may get others a moment later: then a connection is begun,
+    and nothing more, because the relay's key must sign the answer."""
+    try:
+        port = urlsplit(relay.url).port or 443
+        found = await asyncio.get_running_loop().getaddrinfo(relay.host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return bool(found) and not any(is_private_host(str(address[0])) for *_, address in found)

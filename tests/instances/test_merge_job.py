@@ -1,0 +1,133 @@
+"""Two enrolled folders with a shared folder between them: the worker's job, and what a person hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.app.doctor import Level
+from holdfast.app.instances import merge_job
+from holdfast.app.instances.examine_merges import examine_merges
+from holdfast.app.instances.merge_job import is_shared, merge_while_waiting, open_merging
+from holdfast.core.clock import SystemClock, iso
+from holdfast.errors import InstancesUnfit
+from holdfast.host.log import Log
+from holdfast.instances.merging import Merging
+from holdfast.layout.agent_home import AgentHome, load_home
+from holdfast.testing.lab import wait_until
+from holdfast_proofs.instance_kills.world import World
+
+HOUR = 3_600_000
+NOW = SystemClock().wall_ms() - 2 * HOUR
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> World:
+    found = World(tmp_path_factory.mktemp("two") / "world")
+    found.make(backup=False)
+    found.invite()
+    found.join()
+    return found
+
+
+@pytest.fixture
+def homes(made: World, tmp_path: Path) -> list[AgentHome]:
+    """Both folders, sharing a new folder."""
+    for host in ("a", "b"):
+        path = made.home(host) / "holdfast.toml"
+        text = path.read_text().partition("\n[instances]")[0]
+        path.write_text(f'{text}\n[instances]\nfolder = "{tmp_path}"\n')
+    return [load_home(made.home(host)) for host in ("a", "b")]
+
+
+async def has(home: AgentHome, text: str) -> bool:
+    return home.memory_file.exists() and text in home.memory_file.read_text()
+
+
+async def test_the_job_merges(homes: list[AgentHome], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge_job, "LOOK_S", 0.02)
+    one, other = homes
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        jobs = [group.create_task(merge_while_waiting(home.journal, Log())) for home in homes]
+        await wait_until(lambda: has(other, "primary"))
+        other.memory_file.write_text(other.memory_file.read_text() + "- by hand\n")
+        await wait_until(lambda: has(one, "by hand"))
+        assert one.memory_file.read_text() == other.memory_file.read_text()
+        for job in jobs:
+            job.cancel()
+
+
+def opened(home: AgentHome) -> Merging:
+    found = open_merging(home)
+    assert found is not None
+    return found[0]
+
+
+def run(*merges: Merging) -> None:
+    for _ in range(4):
+        for one in merges:
+            one.run(now_ms=NOW)
+
+
+def test_doctor_and_notices_say_who_is_behind(homes: list[AgentHome]) -> None:
+    assert all(map(is_shared, homes))
+    one, other = map(opened, homes)
+    one.run(now_ms=NOW)
+    texts = [finding.text for finding in examine_merges(homes[0]) if finding.level is Level.WARNING]
+    assert any("nothing has arrived from south yet" in text for text in texts)
+    run(one, other)
+    assert {finding.level for finding in examine_merges(homes[0])} == {Level.OK}
+    homes[0].memory_file.write_text(homes[0].memory_file.read_text() + "- more\n")
+    one.run(now_ms=NOW)
+    assert "has not confirmed changes of 1 memory files" in next(examine_merges(homes[0])).text
+    assert list(merge_job._notices(one, (), NOW + HOUR - 1)) == []
+    (notice,) = merge_job._notices(one, (), NOW + HOUR)
+    assert notice.kind == "memory-lag"
+    assert f"south has not confirmed memory updates since {iso(NOW)}" in notice.text
+
+
+def test_without_the_package_or_a_way_the_error_says_what_to_do(homes: list[AgentHome]) -> None:
+    code = (
+        "import sys, pathlib; sys.modules['loro'] = None; from holdfast.app.instances.merge_job import open_merging; "
+        "from holdfast.layout.agent_home import load_home; open_merging(load_home(pathlib.Path(sys.argv[1])))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(homes[0].folder)], capture_output=True, text=True)
+    assert "the package `loro` is missing" in done.stderr
+    assert "hint: pip install 'holdfast[instances]'" in done.stderr
+    homes[0].settings_file.write_text(homes[0].settings_file.read_text().partition("\n[instances]")[0])
+    with pytest.raises(InstancesUnfit, match="nothing carries") as raised:
+        open_merging(load_home(homes[0].folder))
+    assert "[instances]" in raised.value.hint
+    (finding,) = examine_merges(load_home(homes[0].folder))
+    assert finding.level is Level.WARNING
+
+
+def test_an_agent_with_one_instance_does_not_load_the_library(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib; from holdfast.app.instances import merge_job, examine_merges; "
+        "from holdfast.layout.agent_home import AgentHome; "
+        "home = AgentHome(folder=pathlib.Path(sys.argv[1]), name='a'); "
+        "assert not merge_job.is_shared(home) and list(examine_merges.examine_merges(home)) == []; "
+        "assert 'loro' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
+def test_a_roster_that_another_instance_knows_counts_here(
+    homes: list[AgentHome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[tuple[bytes, ...]] = []
+
+    def hearing(*_: object) -> Callable[[tuple[bytes, ...]], None]:
+        return heard.append
+
+    monkeypatch.setattr(merge_job, "_hearing", hearing)
+    one, other = map(opened, homes)
+    one._roster = (b"a newer one",)
+    run(one, other)
+    assert (b"a newer one",) in heard

@@ -1,0 +1,241 @@
+"""Three instances over a shared folder: what people save on one host is on all of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from nacl.signing import SigningKey
+
+from holdfast.instances.channels import NEWEST, FolderChannel
+from holdfast.instances.envelope import Peers
+from holdfast.instances.merging import Merging
+from holdfast.layout.agent_home import MemoryPlace
+from holdfast.memory.handoff_writer import write_heartbeat
+from holdfast.memory.lines import entry_id, rendered
+from holdfast.memory.projection import MEMORY_HEADING, locked, write_file
+
+DAY = 86_400_000
+NOW = 1_800_000_000_000
+TODAY = "2027-01-15.md"
+TOMORROW = "2027-01-16.md"
+AGENT = "hf1" + "q" * 58
+KEY = bytes(32)
+SEEDS = {name: SigningKey(bytes([at]) * 32) for at, name in enumerate(("alder", "birch", "cedar"))}
+
+
+class Host:
+    def __init__(self, root: Path, name: str, names: tuple[str, ...], shared: Path) -> None:
+        folder = root / name
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self.name, self.names, self.shared = name, names, shared
+        self.place = MemoryPlace(folder=folder)
+        self.now_ms = NOW
+        self.start()
+
+    def start(self) -> None:
+        """As a new process would."""
+        self.merging = Merging(self.place, self.channel(), self.peers(), KEY)
+
+    def channel(self) -> FolderChannel:
+        return FolderChannel(self.shared, agent=AGENT, instance=self.name)
+
+    def peers(self) -> Peers:
+        return Peers(
+            agent=AGENT,
+            incarnation=1,
+            me=self.name,
+            keys={name: bytes(SEEDS[name].verify_key) for name in self.names},
+            sign=lambda message: SEEDS[self.name].sign(message).signature,
+        )
+
+    def run(self) -> None:
+        if self.merging.is_due(now_ms=self.now_ms):
+            self.merging.run(now_ms=self.now_ms)
+
+    def lines(self, name: str = "MEMORY.md") -> list[str]:
+        path = self.place.folder / name
+        return path.read_text().splitlines() if path.exists() else []
+
+    def save(self, *text: str, name: str = "MEMORY.md") -> None:
+        path = self.place.folder / name
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        swap = self.place.folder / "swap"
+        swap.write_text("".join(f"{line}\n" for line in text))
+        swap.rename(path)
+
+    def remember(self, *names: str) -> None:
+        with locked(self.place):
+            entries = [rendered(id=entry_id(one), at_ms=NOW, text=one, origin="model", timed=False) for one in names]
+            write_file(self.place, self.place.memory_file, entries, heading=MEMORY_HEADING, now_ms=NOW)
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> list[Host]:
+    tmp_path.chmod(0o700)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    return [Host(tmp_path, name, tuple(SEEDS), shared) for name in SEEDS]
+
+
+def talk(hosts: list[Host], *, rounds: int = 6) -> None:
+    for _ in range(rounds):
+        for one in hosts:
+            one.run()
+
+
+def test_what_is_saved_on_one_host_is_on_all(hosts: list[Host]) -> None:
+    hosts[0].save("# Memory", "", "- from before")
+    talk(hosts)
+    assert all(one.lines() == ["# Memory", "", "- from before"] for one in hosts)
+    hosts[1].save(*hosts[1].lines(), "- by hand")
+    hosts[2].remember("by the agent")
+    hosts[0].save("# Memory", "", "- changed")
+    talk(hosts)
+    assert hosts[0].lines() == hosts[1].lines() == hosts[2].lines()
+    assert [line[:14] for line in hosts[0].lines() if line] == ["# Memory", "- changed", "- by hand", "- by the agent"]
+    assert not any(one.waits or one.behind_ms for one in hosts[0].merging.state.peers.values())
+
+
+def test_nothing_is_due_and_nothing_is_written_while_nothing_changes(hosts: list[Host]) -> None:
+    hosts[0].save("# Memory", "", "- a line")
+    talk(hosts, rounds=10)
+    for one in hosts:
+        before = {path: path.stat().st_mtime_ns for path in sorted(one.shared.rglob("*"))}
+        assert not one.merging.is_due(now_ms=NOW + 60_000)
+        assert {path: path.stat().st_mtime_ns for path in sorted(one.shared.rglob("*"))} == before
+
+
+def test_one_line_costs_little_even_while_an_instance_lacks_a_megabyte(hosts: list[Host]) -> None:
+    hosts[0].save("# Memory")
+    talk(hosts)
+    away, here = hosts[2], hosts[:2]
+    here[0].save("# Memory", *(f"- line {number} of a long text" for number in range(2_000)))
+    talk(here)
+    before = here[0].merging.sent_bytes
+    assert before > 50_000
+    here[0].save(*here[0].lines(), "- one more")
+    talk(here)
+    assert here[1].lines()[-1] == "- one more"
+    assert here[0].merging.sent_bytes - before < 10_000
+    assert here[0].merging.state.peers["cedar"].behind_ms == NOW
+    talk([*here, away])
+    assert away.lines() == here[0].lines()
+    assert {path.name for path in (here[0].shared.glob("*/alder/*"))} == {NEWEST}
+
+
+def test_a_new_day_does_not_wait_for_an_instance_that_is_away(hosts: list[Host]) -> None:
+    hosts[0].save("# Memory")
+    talk(hosts)
+    for one in hosts[:2]:
+        one.now_ms += DAY
+        one.save("# 2027-01-16", "", f"- of {one.name}", name=f"memory/{TOMORROW}")
+    talk(hosts[:2])
+    lines = hosts[0].lines(f"memory/{TOMORROW}")
+    assert lines[:2] == ["# 2027-01-16", ""]
+    assert sorted(lines[2:]) == ["- of alder", "- of birch"]
+    assert hosts[1].lines(f"memory/{TOMORROW}") == lines
+    hosts[2].save("# 2027-01-16", "", "- of cedar", name=f"memory/{TOMORROW}")
+    talk(hosts)
+    assert sorted(hosts[2].lines(f"memory/{TOMORROW}")[2:]) == ["- of alder", "- of birch", "- of cedar"]
+
+
+def test_a_file_from_before_waits_until_all_have_said_what_they_have(hosts: list[Host]) -> None:
+    hosts[0].save("# Memory", "- a")
+    talk(hosts[:2])
+    assert hosts[1].lines() == []
+    assert hosts[0].merging.state.files == {"MEMORY.md": "waits for a document of cedar"}
+    assert hosts[0].merging.state.peers["cedar"].waits == "nothing has arrived from cedar yet"
+    talk(hosts)
+    assert hosts[1].lines() == hosts[2].lines() == ["# Memory", "- a"]
+    assert hosts[0].merging.state.files == {}
+
+
+def test_the_free_part_of_the_heartbeat_is_shared_and_the_block_is_not(hosts: list[Host]) -> None:
+    for one in hosts:
+        write_heartbeat(one.place.heartbeat_file, f"- [ ] of {one.name}\n".encode(), asides=one.place.asides)
+    talk(hosts)
+    words = hosts[0].place.heartbeat_file.read_text()
+    hosts[0].place.heartbeat_file.write_text(words.replace("# Heartbeat\n", "# Heartbeat\n\nCall Ben.\n"))
+    hosts[1].place.heartbeat_file.write_text(hosts[1].place.heartbeat_file.read_text() + "Below the block.\n")
+    talk(hosts)
+    for one in hosts:
+        text = one.place.heartbeat_file.read_text()
+        assert text.count("Call Ben.") == text.count("Below the block.") == 1
+        assert [line for line in text.splitlines() if line.startswith("- [ ]")] == [f"- [ ] of {one.name}"]
+        assert text.index("Call Ben.") < text.index("- [ ]") < text.index("Below the block.")
+
+
+def test_what_is_lost_in_the_folder_is_sent_again(hosts: list[Host]) -> None:
+    hosts[0].save("# Memory", "- a")
+    talk(hosts)
+    hosts[0].save("# Memory", "- a", *(f"- long enough for a part of its own {number}" for number in range(500)))
+    hosts[0].run()
+    names = {path.name: path for path in hosts[0].shared.glob("*/alder/*")}
+    assert len(names) == 2
+    for name, path in names.items():
+        if name == NEWEST:
+            os.truncate(path, path.stat().st_size // 2)
+        else:
+            path.unlink()
+    talk(hosts[1:])
+    assert hosts[1].lines() == ["# Memory", "- a"]
+    assert "damaged" in hosts[1].merging.state.peers["alder"].waits
+    talk(hosts)
+    assert len(hosts[1].lines()) == len(hosts[2].lines()) == 502
+
+
+def test_a_damaged_file_of_the_same_size_is_found_while_an_instance_waits(hosts: list[Host]) -> None:
+    hosts[0].save("# Memory", "- a")
+    talk(hosts)
+    hosts[0].save("# Memory", "- a", "- b")
+    hosts[0].run()
+    newest = next(hosts[0].shared.glob(f"*/alder/{NEWEST}"))
+    raw = bytearray(newest.read_bytes())
+    raw[-1] ^= 1
+    newest.write_bytes(raw)
+    talk(hosts)
+    assert hosts[1].lines() == ["# Memory", "- a"]
+    assert "did not sign it" in hosts[1].merging.state.peers["alder"].waits
+    hosts[0].now_ms += 600_000
+    talk(hosts)
+    assert hosts[1].lines() == ["# Memory", "- a", "- b"]
+
+
+def test_a_part_that_is_late_is_waited_for(hosts: list[Host]) -> None:
+    hosts[0].save("# Memory", "- a")
+    talk(hosts)
+    hosts[0].save("# Memory", "- a", *(f"- long enough for a part of its own {number}" for number in range(500)))
+    hosts[0].run()
+    (part,) = (path for path in hosts[0].shared.glob("*/alder/*") if path.name != NEWEST)
+    late = part.read_bytes()
+    part.write_bytes(late[:100])
+    hosts[1].run()
+    assert hosts[1].merging.state.peers["alder"].waits == "1 of 1 parts of what alder sent have not arrived yet"
+    part.write_bytes(late)
+    hosts[1].now_ms += 5_000
+    hosts[1].run()
+    assert len(hosts[1].lines()) == 502
+
+
+def test_a_new_process_sends_only_what_is_not_confirmed(hosts: list[Host]) -> None:
+    hosts[0].save("# Memory", *(f"- line {number} of a long text" for number in range(2_000)))
+    talk(hosts)
+    hosts[0].start()
+    talk(hosts)
+    assert hosts[0].merging.sent_bytes < 2_000
+    assert hosts[0].merging._files == {}
+
+
+def test_an_instance_that_joins_later_gets_everything(tmp_path: Path, hosts: list[Host]) -> None:
+    two = [Host(tmp_path, one.name, ("alder", "birch"), one.shared) for one in hosts[:2]]
+    two[0].save("# Memory", "- a")
+    two[0].save("# 2027-01-15", "- said", name=f"memory/{TODAY}")
+    talk(two)
+    assert two[1].lines(f"memory/{TODAY}") == ["# 2027-01-15", "- said"]
+    for one in hosts[:2]:
+        one.start()
+    talk(hosts)
+    assert hosts[2].lines() == ["# Memory", "- a"]
+    assert hosts[2].lines(f"memory/{TODAY}") == ["# 2027-01-15", "- said"]

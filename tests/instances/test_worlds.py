@@ -1,0 +1,29 @@
+"""Some worlds of instances; the rest is in `make instances`."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+from holdfast_proofs.instance_worlds.__main__ import FAULTS
+from holdfast_proofs.instance_worlds.world import drop_template, find_breach
+
+SEEDS = range(3)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def template() -> Generator[None]:
+    yield
+    drop_template()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_world_holds(seed: int) -> None:
+    assert find_breach(seed) == ""
+
+
+@pytest.mark.parametrize("fault", ["role-ignored", "key-used-twice"])
+def test_a_planted_fault_is_noticed(fault: str) -> None:
+    with FAULTS[fault]():
+        assert any(find_breach(seed) for seed in SEEDS)

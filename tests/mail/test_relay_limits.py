@@ -1,0 +1,207 @@
+"""What a relay takes from anyone, and what that may cost it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Generator
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from direct_relay import DirectChannel, direct_relay
+
+from holdfast.errors import RelayBusy, RelayRefused
+from holdfast.identity.records.secret_bytes import KeyPair
+from holdfast.identity.statements.certificate import parse_certificate
+from holdfast.relay.client.channel import ReplacedHere
+from holdfast.relay.protocol.calls import MALFORMED, RATE, Ack, LoginAnswer
+from holdfast.relay.server import mail_calls
+from holdfast.relay.server.app import Relay
+from holdfast.relay.server.limits import Buckets, Rate
+from holdfast_proofs.support.relay_agents import ENTROPY, RelayAgent
+from holdfast_proofs.support.relays import RelayProcess, relays
+
+
+@pytest.fixture
+def relay(tmp_path: Path) -> Generator[Relay]:
+    with direct_relay(tmp_path / "r") as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"received":[18446744073709551615]}', b'{"refused":[[9223372036854775808,"x"]]}', b'{"mark":1e300}']
+)
+def test_a_number_that_no_mailbox_has_is_malformed(relay: Relay, body: bytes) -> None:
+    async def story() -> None:
+        channel = DirectChannel(relay)
+        agent = await channel.registered()
+        token = await channel.entered(agent)
+        with pytest.raises(RelayRefused, match=r"received|refused|mark"):
+            await channel.call("POST", f"/v1/mailbox/{agent.id}/ack", body, token=token)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("contact", ["x" * 120_000, "hf1" + "!" * 58, "hf1" + "q" * 59, "", "HF1" + "q" * 58])
+def test_a_contact_is_the_id_of_an_agent(relay: Relay, contact: str) -> None:
+    async def story() -> None:
+        channel = DirectChannel(relay)
+        agent = await channel.registered()
+        token = await channel.entered(agent)
+        await channel.acknowledge(agent.id, token, Ack(contacts=(RelayAgent().id,)))
+        with pytest.raises(RelayRefused, match="contacts"):
+            await channel.acknowledge(agent.id, token, Ack(contacts=(contact,)))
+        assert relay.store.read(lambda db: db.execute("SELECT max(length(peer)) FROM contact").fetchall()) == [(61,)]
+
+    asyncio.run(story())
+
+
+def test_a_fault_of_the_relay_is_a_signed_answer_without_its_details(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a detail")
+
+    async def story() -> None:
+        channel = DirectChannel(relay)
+        monkeypatch.setattr(relay._logs, "find", broken)
+        with pytest.raises(RelayRefused, match="its log says why") as failed:
+            await channel.call("GET", f"/v1/log/{RelayAgent().id}")
+        assert "a detail" not in str(failed.value)
+
+    asyncio.run(story())
+
+
+def test_envelopes_with_a_bad_signature_are_charged_to_their_address_and_not_to_the_agent_they_name(
+    relay: Relay,
+) -> None:
+    relay._buckets["mail"] = Buckets(Rate(burst=100, per_s=1e-6))
+    relay.mail._buckets = Buckets(Rate(burst=4, per_s=1e-6))
+
+    async def story() -> None:
+        honest = DirectChannel(relay, "10.0.0.2")
+        ada, bob = await honest.registered(), await honest.registered()
+        good = ada.envelope(bob, 1)
+        forged = [good[:-1] + bytes((good[-1] ^ 1,))] * 10
+        thief = DirectChannel(relay)
+        for _ in range(2):
+            answer, _ = await thief.submit(bob.id, forged[:5])
+            assert {one.code for one in answer.items} == {MALFORMED}
+        with pytest.raises(RelayBusy, match="too many requests"):
+            await thief.submit(bob.id, forged)
+        for number in range(4):
+            answer, _ = await honest.submit(bob.id, [ada.envelope(bob, number)])
+            assert answer.items[0].seq == number + 1
+        answer, _ = await honest.submit(bob.id, forged[:1])
+        assert answer.items[0].code == RATE, "no signature is checked for an agent that may send nothing now"
+
+    asyncio.run(story())
+
+
+def statuses(relay: RelayProcess, count: int) -> list[int]:
+    """Of requests that each name another sender."""
+    found: list[int] = []
+    caller, path = HTTPConnection("127.0.0.1", relay.port, timeout=30), f"/v1/mailbox/{RelayAgent().id}/nonce"
+    for number in range(count):
+        caller.request("GET", path, headers={"x-forwarded-for": f"10.0.0.{number}"})
+        answer = caller.getresponse()
+        answer.read()
+        found.append(answer.status)
+    caller.close()
+    return found
+
+
+def is_closed(caller: socket.socket) -> bool:
+    caller.settimeout(30)
+    try:
+        caller.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        return caller.recv(1_000) == b""
+    except ConnectionError:
+        return True
+
+
+def held(relay: RelayProcess, count: int) -> list[socket.socket]:
+    """So many connections; tried again until the relay has seen that earlier ones are gone."""
+    while True:
+        callers = [socket.create_connection(("127.0.0.1", relay.port)) for _ in range(count)]
+        if not any(map(is_closed, callers)):
+            return callers
+        for one in callers:
+            one.close()
+
+
+@pytest.mark.parametrize("behind_proxy", [False, True])
+def test_only_a_proxy_names_senders_and_one_address_cannot_hold_all_connections(
+    tmp_path: Path, behind_proxy: bool
+) -> None:
+    folder = tmp_path / "r"
+    folder.mkdir(mode=0o700)
+    lines = ["mails_per_s = 1", "connections_of_address = 5", f"behind_proxy = {str(behind_proxy).lower()}"]
+    (folder / "relay.toml").write_text("\n".join(lines))
+    with relays(tmp_path, "r") as (relay,):
+        assert (429 in statuses(relay, 40)) is not behind_proxy
+        callers = held(relay, 5)
+        with socket.create_connection(("127.0.0.1", relay.port)) as one_more:
+            assert is_closed(one_more) is not behind_proxy
+        callers.pop().close()
+        for one in (*callers, *held(relay, 1)):
+            one.close()
+
+
+def test_of_two_instances_of_one_incarnation_the_later_one_gets_the_mail_and_both_learn_of_it(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mail_calls, "ALIVE_S", 1e9)
+
+    async def story() -> None:
+        channel = DirectChannel(relay)
+        agent = await channel.registered()
+        keys = [KeyPair.new(ENTROPY) for _ in range(3)]
+
+        async def enter(key: KeyPair) -> LoginAnswer:
+            agent.key = key
+            return (await channel.login(agent.certificate(), key))[0]
+
+        async def other(token: str) -> str:
+            return (await channel.take(agent.id, token, after=0, wait_s=0))[0].other
+
+        first, second = await enter(keys[0]), await enter(keys[1])
+        assert await other(second.token) == "", "a process that was started again is not two"
+        with pytest.raises(ReplacedHere) as replaced:
+            await channel.take(agent.id, first.token, after=0, wait_s=0)
+        assert parse_certificate(replaced.value.proof).record.inst == keys[1].public
+        assert parse_certificate((await other(second.token)).encode()).record.inst == keys[0].public
+        with pytest.raises(ReplacedHere):  # it does not get the mail back while the other one lives
+            await enter(keys[0])
+        relay.mail._takers[agent.id].at -= 2e9
+        again = await enter(keys[0])
+        assert await other(again.token) == ""
+        with pytest.raises(ReplacedHere):
+            await channel.acknowledge(agent.id, second.token, Ack(secured=9))
+        third = await enter(keys[2])
+        assert await other(third.token) == ""
+
+    asyncio.run(story())
+
+
+def test_an_instance_that_waits_for_mail_is_answered_when_another_one_logs_in(relay: Relay) -> None:
+    async def story() -> None:
+        channel = DirectChannel(relay)
+        agent = await channel.registered()
+        token = await channel.entered(agent)
+        waits = asyncio.create_task(channel.take(agent.id, token, after=0, wait_s=25))
+        await asyncio.sleep(0.2)  # it waits by then; if not, it is refused all the same
+        agent.key = KeyPair.new(ENTROPY)
+        later = await channel.entered(agent)
+        assert await asyncio.wait({waits}, timeout=15) == ({waits}, set()), "at once, not when the time is up"
+        with pytest.raises(ReplacedHere):
+            await waits
+        page, _ = await channel.take(agent.id, later, after=0, wait_s=0)
+        assert page.other == "", "an answer that was waited for is no sign of life"
+
+    asyncio.run(story())

@@ -1,0 +1,103 @@
+"""Looking up the key logs of senders beside the taking of mail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from holdfast.errors import MailUnsent
+from holdfast.identity.log.log_state import KeyLog
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.records.encodings import AgentId
+from holdfast.identity.records.records import LogPosition
+from holdfast.layout.witness_address import WitnessRelay
+from holdfast.relay.client import sender_logs
+from holdfast.relay.client.address_book import AddressBook
+from holdfast.relay.client.sender_logs import SenderLogs, allowed_hints
+
+KEY = "z6Mk" + "a" * 44
+ADA, EVE = AgentId("hf1ada"), AgentId("hf1eve")
+START = LogPosition(0, 0)
+
+
+class Log:
+    position = START
+
+
+class Book(AddressBook):
+    """Eve's log is never found; each look at her relays takes for ever."""
+
+    def known_log(self, id: AgentId, position: LogPosition) -> KeyLog | None:
+        return None
+
+    async def log_of(self, id: AgentId, position: LogPosition, hints: Sequence[str]) -> KeyLog:
+        asked.append((id, tuple(hints)))
+        if asked.count((EVE, tuple(hints))) > 1 and hints:
+            again.set()
+        if id == EVE:
+            if hints:
+                await asyncio.Event().wait()
+            raise MailUnsent("not known here")
+        return cast("KeyLog", Log())
+
+
+asked: list[tuple[str, tuple[str, ...]]] = []
+again = asyncio.Event()  # a look at Eve's relays has ended, and the next one has begun
+
+
+async def test_a_sender_that_cannot_be_found_holds_up_no_other_and_takes_little_room(tmp_path: Path) -> None:
+    asked.clear()
+    got: list[tuple[list[int], bool]] = []
+    came = asyncio.Event()
+    again.clear()
+
+    def found(items: Sequence[int], log: KeyLog, forgotten: bool) -> None:
+        got.append((list(items), forgotten))
+        came.set()
+
+    own = [WitnessRelay("http://127.0.0.1:1", KEY)]
+    logs = SenderLogs[int](Book(tmp_path / "peers.json", lambda: own, Sodium()), found, look_s=0.02, again_s=0.01)
+    hint = f"http://127.0.0.1:2#{KEY}"
+    for number in range(100):
+        logs.wait(EVE, START, (hint,), number)
+    assert len(logs._wanted[EVE].waiting) == sender_logs.OF_SENDER_MAX
+    for number in range(sender_logs.OF_SENDER_MAX + 2):
+        logs.wait(ADA, START, (), number)
+    assert logs.find(ADA, START) is None  # the next ones wait behind them
+    async with asyncio.timeout(10):
+        await came.wait()
+        await again.wait()
+    await logs.close()
+    assert got == [(list(range(sender_logs.OF_SENDER_MAX)), True)]
+    assert (ADA, ()) in asked
+
+
+@pytest.mark.parametrize(
+    ("url", "public"),
+    [
+        ("http://127.0.0.1:7411", False),
+        ("http://localhost:7411", False),
+        ("https://10.0.0.7", False),
+        ("https://192.168.1.1", False),
+        ("https://[fe80::1]", False),
+        ("https://[::1]:7411", False),
+        ("https://relay.internal", False),
+        ("https://1.1.1.1", True),
+    ],
+)
+async def test_a_stranger_makes_the_agent_ask_public_addresses_only(url: str, public: bool) -> None:
+    hint = WitnessRelay(url, KEY)
+    assert await allowed_hints([hint], [WitnessRelay("https://relay.example", KEY)]) == [hint] * public
+    assert await allowed_hints([hint], [WitnessRelay("http://127.0.0.1:1", KEY)]) == [hint]
+
+
+async def test_a_name_with_an_address_of_this_machine_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def resolved(*_: object, **__: object) -> list[tuple[object, ...]]:
+        return [(2, 1, 6, "", ("127.0.0.1", 443))]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
+    assert await allowed_hints([WitnessRelay("https://evil.example", KEY)], []) == []

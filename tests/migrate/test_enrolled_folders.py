@@ -1,0 +1,78 @@
+"""Instances with journal files: a roster follows the agent over moves, and a standby does nothing of a primary's."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from holdfast.app.instances.standing import StandingKind, find_standing
+from holdfast.backup.turns import check_backs_up, take_duty
+from holdfast.cli.main import main
+from holdfast.core.clock import SystemClock
+from holdfast.errors import IsStandby, MoveRefused, NotEnrolled
+from holdfast.identity.vault.vault import open_vault
+from holdfast.layout.agent_home import load_home
+from holdfast.recovery.invite import Joining
+from holdfast.recovery.move_in import HostPaths, move_in
+from holdfast.recovery.move_lease import MoveMeans
+from holdfast.recovery.move_out import MoveOut
+from holdfast_proofs.instance_kills.world import CLOCK, ENTROPY, PORT, World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path / "world")
+    made.make(backup=False)
+    made.invite()
+    made.join()
+    return made
+
+
+def test_a_standby_opens_no_journal_and_backs_up_nothing(world: World) -> None:
+    home = load_home(world.home("b"))
+    assert main(["task", "list", "--home", str(home.folder)]) == IsStandby.exit_code
+    assert not (home.folder / "journal.db").exists()
+    with pytest.raises(IsStandby):
+        check_backs_up(home)
+    assert take_duty(home)
+    assert not take_duty(load_home(world.home("a")))
+    shutil.copytree(world.home("a"), world.root / "copy")
+    with pytest.raises(NotEnrolled):
+        check_backs_up(load_home(world.root / "copy"))
+    assert find_standing(load_home(world.root / "copy"), clock=SystemClock()).kind is StandingKind.COPY
+
+
+def test_an_agent_that_moves_keeps_its_place_in_the_roster(world: World) -> None:
+    """`holdfast migrate` moves the instance that acts: its folder is a new one, and has its name."""
+    package, new = world.root / "ada.move", world.root / "c" / "ada"
+    shutil.copytree(world.root / "a" / "vault", world.root / "c" / "vault")
+    (world.root / "c").chmod(0o700)
+    with open_vault(world.root / "a" / "vault") as vault:
+        means = MoveMeans(vault=vault, clock=CLOCK, entropy=ENTROPY, port=PORT)
+        asyncio.run(MoveOut(load_home(world.home("a")), means, say=lambda _: None, wait_s=10.0).run(package))
+    with open_vault(world.root / "c" / "vault") as vault:
+        means = MoveMeans(vault=vault, clock=CLOCK, entropy=ENTROPY, port=PORT)
+        with pytest.raises(MoveRefused, match="not an invitation"):
+            asyncio.run(Joining(package, new, means, HostPaths()).run())
+        asyncio.run(move_in(package, new, means))
+    found = find_standing(load_home(new), clock=CLOCK)
+    assert (found.kind, found.name) == (StandingKind.PRIMARY, "north")
+    assert {one.name for one in found.view.enrolled} == {"north", "south"}
+
+
+def test_a_hand_off_that_is_cancelled_leaves_the_primary_as_it_was(world: World) -> None:
+    world.give()
+    assert world.acts("a") == IsStandby.code
+    with open_vault(world.root / "b" / "vault") as vault:
+        means = MoveMeans(vault=vault, clock=CLOCK, entropy=ENTROPY, port=PORT)
+        with pytest.raises(MoveRefused, match="not an invitation"):
+            asyncio.run(Joining(world.handoff, world.root / "x", means, HostPaths()).run())
+    assert main(["migrate", "cancel", "--nobody-has-it", "--home", str(world.home("a"))]) == 0
+    assert world.acts("a") == ""
+    assert {one.name: one.role.value for one in world.standing("a").view.enrolled} == {
+        "north": "primary",
+        "south": "standby",
+    }

@@ -1,0 +1,169 @@
+"""Enrolled instances that share a journal: all of them act; a folder that is not enrolled, or was removed, waits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.app.instances.merge_job import open_merging
+from holdfast.app.instances.standing import StandingKind, find_standing
+from holdfast.core.clock import SystemClock
+from holdfast.instances.channels import NEWEST, JournalChannel
+from holdfast.instances.merging import Merging
+from holdfast.journal.bind import journal_at
+from holdfast.layout.agent_home import AgentHome, load_home
+from holdfast_proofs.support.command_line import Worker
+from holdfast_proofs.support.hosts import Host
+
+NewHost = Callable[..., Host]
+
+
+def joined(agent: AgentHome, tmp_path: Path, first: Host, name: str, *more: str) -> AgentHome:
+    """A host that the agent's owner has invited, with a vault of its own."""
+    package = tmp_path / f"{name}.invite"
+    first("instance", "invite", name, str(package), "--as", "north", "--json", *more)
+    vault = shutil.copytree(tmp_path / "machine/vault", tmp_path / f"vault-{name}")
+    first("instance", "join", str(package), "--home", str(tmp_path / name), "--vault", str(vault), "--json")
+    return load_home(tmp_path / name)
+
+
+def rows(host: Host) -> dict[str, tuple[str, str]]:
+    listed = host("instance", "list", "--json").json
+    return {one["name"]: (one["role"], one["presence"]) for one in listed["instances"]}
+
+
+def standing(folder: Path) -> StandingKind:
+    return find_standing(load_home(folder), clock=SystemClock()).kind
+
+
+def host_at(folder: Path, new_host: NewHost) -> Host:
+    """The host whose folder is there already."""
+    aside = folder.with_name(f"{folder.name}-kept")
+    folder.rename(aside)
+    host = new_host(folder.name, at="")
+    folder.rmdir()
+    aside.rename(folder)
+    return host
+
+
+def waits(worker: Worker) -> dict[str, str]:
+    return worker.wait_event("agent-waits")
+
+
+def test_all_enrolled_hosts_act_and_nobody_else(
+    agent: AgentHome, new_host: NewHost, second_host: Callable[..., AgentHome], tmp_path: Path
+) -> None:
+    north = host_at(agent.folder, new_host)
+    assert standing(agent.folder) is StandingKind.ALONE
+    joined(agent, tmp_path, north, "south")
+    south = host_at(tmp_path / "south", new_host)
+    copy = host_at(second_host(tmp_path / "copy").folder, new_host)  # with the roster, without instance/
+
+    one, two, three = north.worker(), south.worker(), copy.worker()
+    for worker in (one, two):
+        assert worker.wait_event("agent-enrolled")["role"] == "primary"
+        worker.wait_event("session-begun")
+    assert waits(three)["state"] == "copy"
+    assert json.loads(south.submit('{"cents": 5}', "order-1"))["cents"] == 5
+    assert rows(north) == {"north": ("primary", "alive"), "south": ("primary", "alive")}
+    listed = north("instance", "list", "--json").json
+    assert len(listed["unknown"]) == 1
+    assert str(tmp_path / "copy") in listed["unknown"][0]
+
+    # Planned: it stops, ends its session, and waits; promoted, it acts again.
+    south("instance", "yield", "--json")
+    assert waits(two)["state"] == "standby"
+    assert rows(north)["south"] == ("standby", "away")
+    north("instance", "promote", "--instance", "south", "--json")
+    two.wait_event("session-begun")
+
+    north("instance", "remove", "south", "--yes", "--json")
+    assert waits(two)["state"] == "copy"
+    assert standing(tmp_path / "south") is StandingKind.COPY
+    assert rows(north) == {"north": ("primary", "alive")}
+    assert north("journal", "show", "--json").json["workers"] == 1
+
+
+def test_a_roster_that_a_host_has_not_heard_of_counts_for_it(
+    agent: AgentHome, new_host: NewHost, second_host: Callable[..., AgentHome], tmp_path: Path
+) -> None:
+    """A copy of the folder from before the roster knows nothing of it; the journal does. Its owner may enrol it."""
+    old = second_host(tmp_path / "old")
+    north = host_at(agent.folder, new_host)
+    joined(agent, tmp_path, north, "south")
+    assert not (old.folder / "instances.jsonl").exists()
+    assert standing(old.folder) is StandingKind.COPY
+    other = host_at(old.folder, new_host)
+    other("instance", "join", "--as", "east", "--json")
+    assert standing(old.folder) is StandingKind.PRIMARY
+    assert set(rows(north)) == {"north", "south", "east"}
+    # The package is taken a second time: the first host that acted with the key has it.
+    assert standing(tmp_path / "south") is StandingKind.PRIMARY
+    again = tmp_path / "again"
+    shutil.copytree(tmp_path / "south", again)
+    assert standing(again) is StandingKind.COPY
+    assert standing(tmp_path / "south") is StandingKind.PRIMARY
+
+
+def test_a_folder_whose_key_log_is_behind_the_roster_waits(
+    agent: AgentHome, new_host: NewHost, second_host: Callable[..., AgentHome], tmp_path: Path
+) -> None:
+    """It cannot check the roster by the keys that it knows; that does not mean that there is none."""
+    north = host_at(agent.folder, new_host)
+    joined(agent, tmp_path, north, "south")
+    old = second_host(tmp_path / "old")
+    (old.folder / "instances.jsonl").unlink()
+    north("identity", "rotate", "--yes", "--json")
+    package = tmp_path / "west.invite"
+    north("instance", "invite", "west", str(package), "--json")  # signed by the new keys
+    assert standing(agent.folder) is StandingKind.PRIMARY
+    assert standing(old.folder) is StandingKind.COPY
+    for name in ("kel.jsonl", "receipts.jsonl"):
+        (old.folder / name).unlink()  # nothing shows whose folder it is
+    assert standing(old.folder) is StandingKind.COPY
+
+
+# --- memory through the journal ---
+
+NOW = 1_800_000_000_000
+
+
+def opened(folder: Path) -> Merging:
+    found = open_merging(load_home(folder))
+    assert found is not None
+    return found[0]
+
+
+def talk(*both: Merging) -> None:
+    for _ in range(5):
+        for one in both:
+            if one.is_due(now_ms=NOW):
+                one.run(now_ms=NOW)
+
+
+def test_memory_travels_through_the_journal(agent: AgentHome, new_host: Callable[..., Host], tmp_path: Path) -> None:
+    north = host_at(agent.folder, new_host)
+    agent.memory_file.write_text("# Memory\n- of the north\n")
+    south = joined(agent, tmp_path, north, "south")
+    both = opened(agent.folder), opened(south.folder)
+    talk(*both)
+    assert south.memory_file.read_text() == "# Memory\n- of the north\n"
+    long = "".join(f"- a line of the south, number {number}\n" for number in range(300))
+    south.memory_file.write_text(f"# Memory\n- of the north\n{long}")
+    both[1].run(now_ms=NOW)
+    shared = journal_at(agent.journal).find_shared()
+    assert shared is not None
+    channel = JournalChannel(shared, instance="south")
+    assert len(channel.own()) == 2
+    assert b"a line of the south" not in (channel.read("south", NEWEST) or b"")
+    talk(*both)
+    assert agent.memory_file.read_text() == south.memory_file.read_text() == f"# Memory\n- of the north\n{long}"
+    assert set(channel.own()) == {NEWEST}  # the part is confirmed, and its text removed
+    assert not any(one.is_due(now_ms=NOW) for one in both)
+
+    north("instance", "remove", "south", "--yes", "--json")
+    south.memory_file.write_text("# Memory\n- of one that was removed\n")
+    both[1].run(now_ms=NOW)
+    assert open_merging(load_home(agent.folder)) is None  # alone again
