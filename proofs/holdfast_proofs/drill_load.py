@@ -3,9 +3,10 @@
     python -m holdfast_proofs.drill_load --rounds 50
 
 A real worker serves tasks whose effects a far end counts. By turns there is a pause and a `host-loss` drill of the same
-agent, as long as each other; the records that the agent commits per second are compared. After each drill its report
-must say that production is unchanged; at the end the worker has the session that it began with, the arbiter the
-incarnation that it granted, the witness the log that it had, and no effect was made twice.
+agent, as long as each other; the records that the agent commits per second are compared. Its lease is the default one:
+a shorter lease would show how busy this machine is. After each drill its report must say that production is unchanged;
+at the end the worker has the session that it began with, the arbiter the incarnation that it granted, the witness the
+log that it had, and no effect was made twice.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 from holdfast.downstream.process import start_blocking
 from holdfast.drills.probe import APP, TASK, variable
 from holdfast.journal.bind import journal_at
+from holdfast.layout.settings import IdentitySettings
 from holdfast_proofs.drills import Example, make_example
 from holdfast_proofs.runner import Proof, Result, at_least_one
 
@@ -106,7 +108,7 @@ def run_all(given: argparse.Namespace) -> Result:
     seconds: list[float] = []
     with tempfile.TemporaryDirectory(prefix="hf-drill-load-", dir=given.folder) as text, start_blocking("keyed") as end:
         os.environ["HOME"] = text
-        example = make_example(Path(text) / "root")
+        example = make_example(Path(text) / "root", lease_s=IdentitySettings().lease_s)
         before = fixed(example)
         live = Live(example, end.url)
         try:

@@ -143,7 +143,14 @@ class Example:
 
 
 def make_example(
-    root: Path, *, name: str = AGENT, places: int = 2, own_app: str = OWN_APP, url: str = "", adopted: bool = False
+    root: Path,
+    *,
+    name: str = AGENT,
+    places: int = 2,
+    own_app: str = OWN_APP,
+    url: str = "",
+    adopted: bool = False,
+    lease_s: float = LEASE_S,
 ) -> Example:
     """A new agent with a snapshot in each place; its journal in a file, or at this address of PostgreSQL. An adopted
     one has no journal: it is a program of its own, and says how it is started and tested."""
@@ -165,7 +172,7 @@ def make_example(
             plan, show=lambda phrase: words.extend(phrase.words), entropy=SystemEntropy(), port=Sodium()
         )
         settings = made.home.settings_file
-        quick = settings.read_text().replace("[identity]\n", f"[identity]\nlease_s = {LEASE_S}\n")
+        quick = settings.read_text().replace("[identity]\n", f"[identity]\nlease_s = {lease_s}\n")
         own_app_line = "" if adopted else '\n[drills]\napp = "own_app.py:tasks"\n'
         write_atomically(settings, (quick + own_app_line).encode())
         home = load_home(made.home.folder)

@@ -28,7 +28,7 @@ from holdfast.core.waiting import running_beside
 from holdfast.drills.catalogue import DRILLS
 from holdfast.errors import BadInput
 from holdfast.host.log import Log
-from holdfast.host.private_files import write_atomically
+from holdfast.host.private_files import locked_now, write_atomically
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.surfaces import alarms
@@ -150,7 +150,7 @@ def test_what_could_not_be_handed_over_is_told_again(home: AgentHome) -> None:
 def test_one_process_at_a_time_tells(home: AgentHome) -> None:
     person, secrets = Person(home), [fact("secret.not-rotated", about="billing")]
     person.look([])
-    with alarms._turn(home.instance / "alarms.json.lock") as mine:
+    with locked_now(home.instance / "alarms.json.lock") as mine:
         assert mine
         assert person.look(secrets) == []
     assert person.look(secrets) == ["secrets-not-rotated"]
