@@ -125,7 +125,8 @@ def run_all(given: argparse.Namespace) -> Result:
                     findings.append(f"round {number}: {told['verdict']}: {told['reason']}")
                 print(f"round {number}: {alone[-1]:.1f} alone, {rate:.1f} beside a drill", file=sys.stderr, flush=True)
             begun = live.events("session-begun")
-            lost = live.events("session-failing", "worker-failed", "supervisor", "trouble", "session-ended")
+            lost = live.events("session-failing", "worker-failed", "trouble", "session-ended")
+            lost += [line for line in live.events("supervisor") if "started" not in line]
         finally:
             live.worker.terminate()
             live.worker.wait()

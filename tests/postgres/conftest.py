@@ -7,7 +7,7 @@ import itertools
 import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from holdfast_proofs.support.hosts import Host
 from holdfast_proofs.support.postgres import Server, find_oldest, started
 
 SAMPLE = Path(__file__).parents[1] / "integration" / "cli" / "sample_app.py"
+WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND backend_type = 'client backend'"
 _NUMBERS = itertools.count(1)
 
 OpenJournal = Callable[..., Awaitable[PostgresJournal]]
@@ -132,6 +133,8 @@ def standby_gone(server: Server) -> Callable[[], AbstractContextManager[Callable
     def gone() -> Generator[Callable[[], Awaitable[list[int]]]]:
         try:
             _set_standby(server, "'nowhere'")
+            while not _commits_wait(server):
+                pass
             yield lambda: _until_waiting(server)
         finally:
             _set_standby(server, "''")
@@ -146,10 +149,24 @@ def _set_standby(server: Server, names: str) -> None:
         time.sleep(0.01)  # a new connection sees it: all others have been told
 
 
+def _commits_wait(server: Server) -> bool:
+    """Whether a commit waits for the standby now: the server's checkpointer decides it, a while after a reload."""
+    with closing(server.connect()) as db:
+        db.pgconn.send_query(b"SELECT pg_logical_emit_message(true, 'test', 'x')")
+        waits = False
+        for _ in range(50):
+            if waits := (db.info.backend_pid,) in server.execute(WAITING):
+                break
+            time.sleep(0.01)
+        db.cancel()
+        while db.pgconn.get_result():
+            pass
+    return waits
+
+
 async def _until_waiting(server: Server) -> list[int]:
-    query = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND backend_type = 'client backend'"
     for _ in range(500):
-        if found := [row[0] for row in server.execute(query)]:
+        if found := [row[0] for row in server.execute(WAITING)]:
             return found
         await asyncio.sleep(0.01)
     raise AssertionError("no commit waits for the standby")
