@@ -33,7 +33,6 @@ from holdfast.demo.measured import (
     LostMachine,
     Recorder,
     finish,
-    look_around,
     note_loss,
     note_restored,
     note_work,
@@ -58,6 +57,7 @@ from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.witness_address import WitnessAddress, WitnessFolder
 from holdfast.recovery.recover_agent import RecoveredAgent, RecoveryTarget, recover_agent
 from holdfast.recovery.survey import Evidence, survey_evidence
+from holdfast.surfaces.register import look_now
 
 AGENT = "ada"
 CHALLENGE_BYTES = 16
@@ -218,7 +218,7 @@ async def _live_and_die(stage: Stage) -> Remains:
     for one in made.places:
         text = f"snapshot {made.snapshot.seq}: {made.snapshot.files} files, restored for a test: "
         stage.tell(one.place, text + ("equal" if one.verified else f"NOT equal: {one.message}"))
-    register = await look_around(home)
+    register = await look_now(home)
     await stage.hold_next("payment")
     worker = await stage.start_worker()
     lost_ms = await stage.kill_inside("payment", worker)

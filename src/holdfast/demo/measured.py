@@ -27,8 +27,7 @@ from holdfast.identity.speaker.open_speaker import open_speaker
 from holdfast.layout.agent_home import AgentHome
 from holdfast.recovery.recover_agent import RecoveredAgent
 from holdfast.surfaces import report as out
-from holdfast.surfaces.register import Register, opened_journal
-from holdfast.surfaces.register import look as look_at_surfaces
+from holdfast.surfaces.register import Register, look_now
 
 DRILL = "host-loss"
 SHOWN = ("recovery time", "data lost", "items lost", "effects made twice")
@@ -73,11 +72,6 @@ class Recorder:
 
     def event(self, name: str, evidence: str, *, at_ms: int | None = None) -> None:
         self.run.event(name, evidence, actor="demo", at_ms=at_ms)
-
-
-async def look_around(home: AgentHome) -> Register:
-    async with opened_journal(home) as opened:
-        return await look_at_surfaces(home, opened, now_ms=SystemClock().wall_ms())
 
 
 async def start_recorder(home: AgentHome, register: Register, *, place: Path, began: float, began_ms: int) -> Recorder:
@@ -175,7 +169,7 @@ async def finish(recorder: Recorder, back: RecoveredAgent, *, tasks: set[str]) -
     assert back.restored is not None
     measure_loss(run, fields_of(back.restored), tasks=tasks)
     found = await asyncio.to_thread(_write, recorder, home)
-    report, level = found.report, (await look_around(home)).level
+    report, level = found.report, (await look_now(home)).level
     following = level.next
     next_lines = () if following is None else (f"next: {following.fix}", f"      because {following.why}")
     return LostMachine(

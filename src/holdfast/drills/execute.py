@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.backup.places.places import Place
-from holdfast.core.clock import SystemClock
 from holdfast.drills.catalogue import Drill
 from holdfast.drills.document.build import LOCK, build_report, write_report
 from holdfast.drills.own_folder import own_folder
@@ -17,10 +16,8 @@ from holdfast.drills.production import Production, copy_for_shadow, find_harm, l
 from holdfast.drills.run import DrillFailed, DrillOrder, DrillRun
 from holdfast.errors import BadInput, HoldfastError, NotProven
 from holdfast.host.private_files import ensure_private_folder, locked
-from holdfast.layout.agent_home import AgentHome
 from holdfast.surfaces import report as out
-from holdfast.surfaces.register import Register, opened_journal
-from holdfast.surfaces.register import look as look_at_surfaces
+from holdfast.surfaces.register import Register, look_now
 
 FULL_BYTES = 4 << 20  # a shadow needs more
 OTHER_DISK = "free some space, or name another disk with --folder DIR"
@@ -55,7 +52,7 @@ def run_drill(drill: Drill, order: DrillOrder) -> DrillDone:
 def _prepare(drill: Drill, order: DrillOrder, folder: Path) -> tuple[DrillRun, Register]:
     """Look at everything, and copy what a running copy needs; the files are marked last."""
     try:
-        register = asyncio.run(_look_around(order.home))
+        register = asyncio.run(look_now(order.home))
         copies = copy_for_shadow(order.home, folder / "copies")
         production = asyncio.run(look(order.home))
     except NotProven:
@@ -80,11 +77,6 @@ def _prepare(drill: Drill, order: DrillOrder, folder: Path) -> tuple[DrillRun, R
         rescue_key=order.rescue_key,
     )
     return run, register
-
-
-async def _look_around(home: AgentHome) -> Register:
-    async with opened_journal(home) as opened:
-        return await look_at_surfaces(home, opened, now_ms=SystemClock().wall_ms())
 
 
 def _run(drill: Drill, run: DrillRun, act: Callable[[DrillRun], None] | None) -> tuple[out.Verdict | None, str]:

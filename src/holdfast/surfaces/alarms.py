@@ -19,7 +19,6 @@ from pathlib import Path
 import msgspec
 
 from holdfast.app.worker import JobContext
-from holdfast.core.clock import SystemClock
 from holdfast.core.notices import Notice, NoticeKind, Notices, alarm_notice, counted
 from holdfast.core.surfaces import DAY_MS, Fact, age_text, day_of
 from holdfast.errors import HoldfastError
@@ -27,7 +26,7 @@ from holdfast.host.private_files import ensure_private_folder, locked_now, read_
 from holdfast.layout.agent_home import AgentHome, find_home
 from holdfast.surfaces.history import note_level
 from holdfast.surfaces.level import LevelReport
-from holdfast.surfaces.register import OpenedJournal, Register, look, opened_journal
+from holdfast.surfaces.register import OpenedJournal, Register, look, look_now
 
 FILE = "alarms.json"
 FILE_BYTES_MAX = 1 << 20
@@ -192,9 +191,7 @@ async def tell_once(home: AgentHome, notices: Notices | None) -> int:
         if notices is not None:
             await notices.tell(notice)
 
-    async with opened_journal(home) as opened:
-        register = await look(home, opened, now_ms=SystemClock().wall_ms(), deep=False)
-    return await tell(home, register, send)
+    return await tell(home, await look_now(home, deep=False), send)
 
 
 async def keep_watch(context: JobContext) -> None:

@@ -99,6 +99,12 @@ async def look(home: AgentHome, opened: OpenedJournal | None, *, now_ms: int, de
     return Register(at_ms=now_ms, targets=targets, surfaces=targeted, facts=every.facts, level=report)
 
 
+async def look_now(home: AgentHome, *, deep: bool = True) -> Register:
+    """The same, with the journal opened for it."""
+    async with opened_journal(home) as opened:
+        return await look(home, opened, now_ms=SystemClock().wall_ms(), deep=deep)
+
+
 def _look_at_files(home: AgentHome, targets: Targets, now_ms: int, deep: bool) -> tuple[Cover, Found, tuple[Fact, ...]]:
     outside = _outside(home, now_ms)
     cover, parts = (

@@ -65,12 +65,9 @@ async def _list(args: argparse.Namespace) -> int:
 
 async def look_at(args: argparse.Namespace, *, deep: bool = True) -> Register:
     """One look at the agent of --home, or at the folder where there is none."""
-    from holdfast.core.clock import SystemClock
-    from holdfast.surfaces.register import look, opened_journal
+    from holdfast.surfaces.register import look_now
 
-    home = any_home(args)
-    async with opened_journal(home) as opened:
-        return await look(home, opened, now_ms=SystemClock().wall_ms(), deep=deep)
+    return await look_now(any_home(args), deep=deep)
 
 
 def any_home(args: argparse.Namespace) -> AgentHome:
