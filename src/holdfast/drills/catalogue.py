@@ -22,8 +22,8 @@ from holdfast.drills.tool_files import tool_files
 from holdfast.drills.work import hand_off, process_kill, two_alive
 from holdfast.errors import BadInput
 from holdfast.relay.client.profile import find_own_profile
+from holdfast.surfaces.alarms import every_days
 
-MONTH_DAYS, QUARTER_DAYS, WEEK_DAYS = 30, 90, 7
 RESTART_S = 1.0  # of a worker that is started again on its machine, unless the owner set another target
 RECOVERY_S = 300.0  # of a whole recovery, unless the owner of the agent set a target
 
@@ -36,7 +36,6 @@ class Drill:
     narrative: str
     threat: str
     likelihood: Literal["rare", "occasional", "frequent"]
-    interval_days: int
     run: Callable[[DrillRun], None]
     type: Literal["component", "functional", "full failover"] = "functional"
     rto_s: float | None = None
@@ -48,6 +47,10 @@ class Drill:
     words: bool = False  # needs a person's words
     reads: bool = False  # a rescue key is enough
     find_reason: Callable[[Production], str] = lambda _production: ""  # why it does not apply
+
+    @property
+    def interval_days(self) -> int:
+        return every_days(self.slug)
 
 
 def no_places(production: Production) -> str:
@@ -97,7 +100,6 @@ DRILLS: tuple[Drill, ...] = (
         narrative="The worker process is killed inside calls, before and after their effects, and at random moments.",
         threat="out of memory, a crash, a deploy",
         likelihood="frequent",
-        interval_days=WEEK_DAYS,
         run=process_kill,
         on_production=kill_worker,
         type="component",
@@ -114,7 +116,6 @@ DRILLS: tuple[Drill, ...] = (
         "restored from its recovery sheet and one backup place.",
         threat="fire, theft, a broken disk, a deleted virtual machine",
         likelihood="occasional",
-        interval_days=WEEK_DAYS,
         run=host_loss,
         on_stand=standing_copy.lose_host,
         type="full failover",
@@ -129,7 +130,6 @@ DRILLS: tuple[Drill, ...] = (
         narrative="The region with the journal's server is cut off; the other one continues.",
         threat="loss of power or network of a whole site",
         likelihood="rare",
-        interval_days=MONTH_DAYS,
         run=region_loss,
         type="full failover",
         rpo_s=0.0,
@@ -143,7 +143,6 @@ DRILLS: tuple[Drill, ...] = (
         narrative="PostgreSQL fails over to its standby inside a commit.",
         threat="a broken server, an upgrade",
         likelihood="occasional",
-        interval_days=MONTH_DAYS,
         run=store_failover,
         rpo_s=0.0,
         rpo_items=0,
@@ -156,7 +155,6 @@ DRILLS: tuple[Drill, ...] = (
         narrative="The disk with the journal is full while a task runs; then there is space again.",
         threat="logs, a large file, a forgotten backup",
         likelihood="frequent",
-        interval_days=WEEK_DAYS,
         run=disk_full,
         type="component",
         rpo_s=0.0,
@@ -170,7 +168,6 @@ DRILLS: tuple[Drill, ...] = (
         narrative="Bits of the journal's file are flipped; the check finds them, and a backup brings it back.",
         threat="a failing disk or memory",
         likelihood="rare",
-        interval_days=QUARTER_DAYS,
         run=journal_damage,
         rto_s=RECOVERY_S,
         find_reason=no_places,
@@ -182,7 +179,6 @@ DRILLS: tuple[Drill, ...] = (
         narrative="One of the places is gone; the other one still restores.",
         threat="a broken disk, a closed account",
         likelihood="occasional",
-        interval_days=WEEK_DAYS,
         run=place_lost,
         rto_s=RECOVERY_S,
         find_reason=fewer_than_two_places,
@@ -194,7 +190,6 @@ DRILLS: tuple[Drill, ...] = (
         narrative="A byte of a repository is changed; then a repository is put back to an older day.",
         threat="ransomware, an intruder, bit rot",
         likelihood="rare",
-        interval_days=QUARTER_DAYS,
         run=backup_tampered,
         rto_s=RECOVERY_S,
         find_reason=fewer_than_two_places,
@@ -206,7 +201,6 @@ DRILLS: tuple[Drill, ...] = (
         narrative="Vault and second place are gone; the identity is recovered from its recovery sheet.",
         threat="a forgotten passphrase, a broken disk",
         likelihood="occasional",
-        interval_days=MONTH_DAYS,
         run=keys_lost,
         rto_s=60.0,
         rpo_s=0.0,
@@ -220,7 +214,6 @@ DRILLS: tuple[Drill, ...] = (
         narrative="A thief works with a copy of all online keys; one command with the recovery sheet locks him out.",
         threat="theft of the machine, malware",
         likelihood="rare",
-        interval_days=QUARTER_DAYS,
         run=keys_stolen,
         rpo_s=0.0,
         words=True,
@@ -232,7 +225,6 @@ DRILLS: tuple[Drill, ...] = (
         narrative="One of three relays is killed and its disk is gone, between two messages of another agent.",
         threat="a broken server, a closed account, an operator that gives up",
         likelihood="occasional",
-        interval_days=QUARTER_DAYS,
         run=relay_lost,
         rto_s=60.0,
         rpo_s=0.0,
@@ -247,7 +239,6 @@ DRILLS: tuple[Drill, ...] = (
         narrative="A copy of the agent's folder is started beside the agent; one of them acts.",
         threat="a copied virtual machine, a restored folder that is started twice",
         likelihood="occasional",
-        interval_days=QUARTER_DAYS,
         run=lambda run: two_enrolled(run) if run.production.home.by_journal else two_alive(run),
         rpo_s=0.0,
         find_reason=no_arbiter,
@@ -259,7 +250,6 @@ DRILLS: tuple[Drill, ...] = (
         narrative="Effects were made after the snapshot that is restored; none is made again.",
         threat="the newest snapshot is lost or damaged",
         likelihood="occasional",
-        interval_days=MONTH_DAYS,
         run=old_backup,
         rto_s=RECOVERY_S,
         parked_max=1,
@@ -272,7 +262,6 @@ DRILLS: tuple[Drill, ...] = (
         narrative="Every process dies and the journal is away; the hand-off file alone answers where the agent was.",
         threat="a restart, another person or model that takes over",
         likelihood="frequent",
-        interval_days=WEEK_DAYS,
         run=hand_off,
         on_production=read_handoff,
         type="component",
@@ -286,7 +275,6 @@ DRILLS: tuple[Drill, ...] = (
         narrative="The endpoint that answered the last turn is gone; the next turn goes to another one.",
         threat="an outage of a provider or a region, a closed account",
         likelihood="occasional",
-        interval_days=QUARTER_DAYS,
         run=provider_lost,
         rto_s=60.0,
         rpo_s=0.0,
@@ -299,7 +287,6 @@ DRILLS: tuple[Drill, ...] = (
         narrative="All relays are gone with their disks; a message waits with its sender until new ones are named.",
         threat="one operator or region for all of them",
         likelihood="rare",
-        interval_days=QUARTER_DAYS,
         run=all_relays_lost,
         rto_s=RECOVERY_S,
         rpo_s=0.0,
@@ -315,7 +302,6 @@ DRILLS: tuple[Drill, ...] = (
         "agent is away. It is restored, and handles each of them once.",
         threat="a lost machine while other agents write",
         likelihood="occasional",
-        interval_days=QUARTER_DAYS,
         run=mail_during_recovery,
         rto_s=RECOVERY_S,
         rpo_items=0,
@@ -329,7 +315,6 @@ DRILLS: tuple[Drill, ...] = (
         "or a program of it, leaves outside of run.scratch and of the agent's folder is named.",
         threat="work that is only on the disk of the machine that is lost",
         likelihood="occasional",
-        interval_days=QUARTER_DAYS,
         run=tool_files,
         type="component",
         find_reason=no_app,
@@ -341,7 +326,6 @@ DRILLS: tuple[Drill, ...] = (
         narrative="The newest snapshot is restored into a new folder, on the path of a recovery, and compared.",
         threat="a backup that cannot be restored",
         likelihood="occasional",
-        interval_days=1,
         run=test_restore,
         on_stand=standing_copy.restore,
         type="component",

@@ -34,8 +34,7 @@ FORMAT = 1
 LOOK_EVERY_S = 600.0
 WARN_MS_MAX = 14 * DAY_MS  # before a proof expires; less where it holds for less than 56 days
 SHORT_MS = 7 * DAY_MS  # what holds for less gets no warning: it is renewed by a schedule
-# How often each drill is to run, in days, as `drills/catalogue.py` has it. One that never ran is not overdue: the level
-# says what it lacks.
+# How often each drill is to run, in days. One that never ran is not overdue: the level says what it lacks.
 CADENCE_DAYS: Mapping[str, int] = {
     "test-restore": 1,
     "process-kill": 7,
@@ -118,13 +117,17 @@ def _expiring(report: LevelReport, now_ms: int) -> list[Alarm]:
     return found
 
 
+def every_days(slug: str) -> int:
+    return CADENCE_DAYS.get(slug, CADENCE_DEFAULT_DAYS)
+
+
 def _drills(facts: Sequence[Fact], now_ms: int) -> list[Alarm]:
     found = list[Alarm]()
     newest: dict[str, Fact] = {}
     for one in sorted(facts, key=lambda fact: fact.at_ms or 0):
         newest[one.about] = one
     for slug, one in newest.items():
-        days = CADENCE_DAYS.get(slug, CADENCE_DEFAULT_DAYS)
+        days = every_days(slug)
         age_ms, hint = now_ms - (one.at_ms or 0), f"`holdfast drill run {slug}`"
         if not one.value:
             text = f"the drill {slug} of {day_of(one.at_ms or 0)} failed"
