@@ -50,7 +50,8 @@ from holdfast.recovery.adopt import prepare, survey_folder
 from holdfast.recovery.copy_journal import copy_journal
 from holdfast.relay.client.profile import publish_profile
 from holdfast.runtime.models.reply import Reply, Route, StopReason, Text
-from holdfast.surfaces.procedures import Parts, get_procedure
+from holdfast.surfaces.procedure import Parts
+from holdfast.surfaces.procedures import get_procedure
 from holdfast.surfaces.report import DrillReport
 from holdfast_proofs.runner import Proof, Result
 from holdfast_proofs.support.postgres import find_oldest, started

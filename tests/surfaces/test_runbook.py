@@ -20,7 +20,8 @@ import pytest
 from holdfast.backup.places.places import read_places
 from holdfast.cli.main import main
 from holdfast.drills.probe import APP
-from holdfast.surfaces.procedures import PROCEDURES, Parts, get_procedure, procedure_values
+from holdfast.surfaces.procedure import Parts
+from holdfast.surfaces.procedures import PROCEDURES, get_procedure, procedure_values
 from holdfast_proofs.drills import Example, make_example
 
 SECRET = "sk-canary-5b0f6e2d91c84a77"

@@ -22,7 +22,7 @@ from holdfast.drills.production import Covered, compare_files
 from holdfast.drills.run import WAIT_S, DrillFailed, DrillRun, Json
 from holdfast.errors import NotProven
 from holdfast.surfaces import report as out
-from holdfast.surfaces.procedures import own_steps
+from holdfast.surfaces.procedure import own_steps
 
 UNLOCK, UNLOCK_SECOND = "/run/holdfast-drill-unlock", "/run/holdfast-drill-unlock-second"
 NEW_KEYS = ("--unlock-file", UNLOCK, "--second-unlock-file", UNLOCK_SECOND)

@@ -36,7 +36,8 @@ from holdfast.host.shadowed import RECORDER
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.layout.agent_home import AgentHome
 from holdfast.surfaces import report as out
-from holdfast.surfaces.procedures import Action, Procedure, get_procedure, procedure_values
+from holdfast.surfaces.procedure import Action, Procedure
+from holdfast.surfaces.procedures import get_procedure, procedure_values
 
 COMMAND_S_MAX = 3_600.0  # a restore of many gigabytes
 WAIT_S = 60.0  # for a step of the probe; it takes well below a second

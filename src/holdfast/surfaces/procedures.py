@@ -14,7 +14,6 @@ from pathlib import Path
 from holdfast.backup.places.address import PlaceKind
 from holdfast.backup.places.places import Place
 from holdfast.layout.agent_home import AgentHome
-from holdfast.surfaces.mail_procedures import MAIL_PROCEDURES
 from holdfast.surfaces.procedure import (
     ADD,
     CHECK,
@@ -27,7 +26,6 @@ from holdfast.surfaces.procedure import (
     SHOW,
     TODO,
     WORKER,
-    Action,
     By,
     Need,
     Only,
@@ -36,23 +34,8 @@ from holdfast.surfaces.procedure import (
     Rank,
     by_hand,
     by_itself,
-    own_steps,
     typed,
 )
-
-__all__ = [
-    "PROCEDURES",
-    "Action",
-    "By",
-    "Need",
-    "Only",
-    "Parts",
-    "Procedure",
-    "Rank",
-    "get_procedure",
-    "own_steps",
-    "procedure_values",
-]
 
 
 def no_identity(parts: Parts) -> str:
@@ -96,6 +79,10 @@ def no_model(parts: Parts) -> str:
 
 def no_agent(parts: Parts) -> str:
     return "" if parts.agent else "there is no agent in this folder"
+
+
+def no_relays(parts: Parts) -> str:
+    return "" if parts.relays else "the agent has no relays: `holdfast relay add ADDRESS`"
 
 
 # In the order in which an agent is brought back: identity, state, connectivity.
@@ -330,7 +317,53 @@ PROCEDURES: tuple[Procedure, ...] = (
         worked="one copy acts; the other one waits and says why",
         find_reason=no_agent,
     ),
-    *MAIL_PROCEDURES,
+    Procedure(
+        slug="relay-lost",
+        failure="a relay of the agent is gone for good",
+        seen="`holdfast surface list` and `relay doctor` name it; mail continues",
+        rank=Rank.CONNECTIVITY,
+        decides=OPERATOR,
+        actions=(
+            by_itself("mail continues over the other relays; each message is on two of them"),
+            typed("see which relay is gone", "holdfast relay doctor --home {home}", "{relay}: does not answer"),
+            typed("leave it", "holdfast relay remove {relay} --home {home}", "removed: ..."),
+            by_hand("add another one, of another operator: `holdfast relay add ADDRESS`", by=By.OPERATOR),
+            typed("see that all have the newest profile", "holdfast relay list --home {home}", "newest, in every row"),
+        ),
+        worked="a message of another agent arrives once, and `holdfast relay doctor` finds nothing",
+        find_reason=no_relays,
+    ),
+    Procedure(
+        slug="all-relays-lost",
+        failure="all relays of the agent are gone for good",
+        seen="no mail arrives, sent messages stay `waiting`, and no relay answers `relay doctor`",
+        rank=Rank.CONNECTIVITY,
+        decides=OWNER,
+        actions=(
+            by_itself("messages wait in the journals of their senders; the agent's own tasks continue"),
+            by_hand("find three relays of two operators, or run them: `holdfast explain run-a-relay`", by=By.OPERATOR),
+            by_hand("for each of them: `holdfast relay add ADDRESS`", by=By.OPERATOR),
+            by_hand("give the new addresses to the agents that write to this one", by=By.OPERATOR),
+            typed("see what did not arrive", "holdfast mail dead --home {home}", "every message has arrived, ..."),
+        ),
+        worked="every message without a delivery note is sent again by its sender and handled once",
+        find_reason=no_relays,
+    ),
+    Procedure(
+        slug="mail-during-recovery",
+        failure="the agent is recovered from an older snapshot while mail comes in",
+        seen="after a recovery, other agents have proof of messages that the agent does not know",
+        rank=Rank.CONNECTIVITY,
+        decides="no decision is needed",
+        actions=(
+            WORKER,
+            by_itself("the relays deliver held mail again: what came after the snapshot"),
+            typed("see what came", "holdfast mail inbox --home {home}", "every message once"),
+            TODO,
+        ),
+        worked="no message is lost, and no effect of a handler is made twice",
+        find_reason=no_relays,
+    ),
     Procedure(
         slug="provider-lost",
         failure="the model endpoint of a region is gone, with its cache and sessions",

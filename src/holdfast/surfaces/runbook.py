@@ -19,7 +19,8 @@ from holdfast.core.clock import iso
 from holdfast.core.surfaces import Surface, Verdict
 from holdfast.layout.agent_home import AgentHome
 from holdfast.surfaces import page
-from holdfast.surfaces.procedures import PROCEDURES, Action, By, Need, Parts, Procedure, Rank, procedure_values
+from holdfast.surfaces.procedure import Action, By, Need, Parts, Procedure, Rank
+from holdfast.surfaces.procedures import PROCEDURES, procedure_values
 from holdfast.surfaces.register import Register
 from holdfast.surfaces.report import DrillSummary
 
