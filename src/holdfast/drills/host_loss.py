@@ -116,7 +116,7 @@ def work_and_die(run: DrillRun) -> str:
         with run.running_copy() as machine:
             worker = run.start_worker()
             worker.wait_serving()
-            run.set_faults("keyed", Fault(kind=FaultKind.HOLD, skip=1))
+            run.far_end("keyed").faults(Fault(kind=FaultKind.HOLD, skip=1))
             task = run.submit(["keyed", "keyed"], request=REQUEST)
             run.far_end("keyed").wait_inside()
             run.event("baseline_taken", f"task {task}: one step done, one under way; {describe(run)}")
@@ -126,7 +126,7 @@ def work_and_die(run: DrillRun) -> str:
             machine.kill()
             worker.process.wait()
         run.far_end("keyed").release()
-        run.set_faults("keyed")
+        run.far_end("keyed").faults()
     text = "the worker's process is gone" if task else "everything of the agent on the machine is absent"
     run.event("detected", text, actor="drill")
     run.event("declared", "host lost", actor="drill lead")

@@ -24,7 +24,6 @@ from typing import Any, Literal
 
 from holdfast.backup.places.places import Place
 from holdfast.core.clock import iso
-from holdfast.downstream.faults import Fault
 from holdfast.downstream.ledger import Done as Effect
 from holdfast.downstream.process import BlockingFarEnd, Kind, start_blocking
 from holdfast.drills.far.machine import open_far
@@ -464,9 +463,6 @@ class DrillRun:
     def ms(text: str) -> int:
         """A time as `--json` prints it; 0 where there is none."""
         return int(datetime.fromisoformat(text).timestamp() * 1000) if text else 0
-
-    def set_faults(self, kind: Kind, *faults: Fault) -> None:
-        self.far_end(kind).faults(*faults)
 
     def close(self) -> None:
         """End the far ends, and keep what they counted."""
