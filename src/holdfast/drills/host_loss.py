@@ -31,13 +31,12 @@ CHECK_EVERY_S = 0.5
 
 
 def host_loss(run: DrillRun) -> None:
-    key, place = run.key, run.place
+    place = run.place
     if place is None:
         raise NotProven(
             "no place is a folder that this machine can reach now", hint="mount it, or add one: `holdfast place add`"
         )
-    if key is None or not key.signs:
-        raise NotProven("the recovery words were not given", hint="type them at a terminal, or give --words-fd N")
+    key = run.get_key()
     if run.production.is_beside(place.root):
         run.find("major", f"place {place.name} is on the disk of the agent's folder: a real loss takes both")
     first = work_and_die(run)

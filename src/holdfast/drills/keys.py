@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from holdfast.drills.host_loss import NEW_KEYS, check_identity, measure_effects
-from holdfast.drills.run import PYTHON, DrillKey, DrillRun
+from holdfast.drills.run import PYTHON, DrillRun
 from holdfast.drills.work import no_loss
 from holdfast.errors import NotProven
 
@@ -23,14 +23,8 @@ open(path, "w").write("\\n".join(lines) + "\\n")
 """
 
 
-def get_key(run: DrillRun) -> DrillKey:
-    if run.key is None or not run.key.signs:
-        raise NotProven("the recovery words were not given", hint="type them at a terminal, or give --words-fd N")
-    return run.key
-
-
 def keys_lost(run: DrillRun) -> None:
-    key, production = get_key(run), run.production
+    key, production = run.get_key(), run.production
     lost = [
         one for one in (production.home.vault, production.home.second, *production.unlock_files()) if one is not None
     ]
@@ -58,7 +52,7 @@ def keys_lost(run: DrillRun) -> None:
 def keys_stolen(run: DrillRun) -> None:
     """The thief has the folder, the vault and the second place, and works with them. After one command his signatures
     are refused, and his worker ends."""
-    key, home = get_key(run), run.production.home
+    key, home = run.get_key(), run.production.home
     if home.vault is None or home.second is None:
         raise NotProven("the settings name no vault or no second place", hint="see `holdfast explain keys`")
     loot = Path("/srv/holdfast-drill-thief")

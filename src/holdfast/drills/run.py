@@ -292,6 +292,12 @@ class DrillRun:
         with self.machine(gone=gone, copies=self.copies, small=small, own=folders) as shadow:
             yield shadow
 
+    def get_key(self) -> DrillKey:
+        """A person's words or shares. Raises NotProven."""
+        if self.key is None or not self.key.signs:
+            raise NotProven("the recovery words were not given", hint="type them at a terminal, or give --words-fd N")
+        return self.key
+
     def get_shadow(self) -> Machine:
         if self.shadow is None:
             raise DrillFailed("no machine runs")
