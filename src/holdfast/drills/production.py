@@ -154,6 +154,13 @@ class Production:
             return ""
         return "the vault opens only with a passphrase, and a drill cannot type it"
 
+    def check_opens(self) -> None:
+        """Raises NotProven where a process without a person cannot open its vault."""
+        if locked := self.find_locked():
+            raise NotProven(
+                locked, hint="give it another way to open: `holdfast identity add-unlock --unlock-file FILE`"
+            )
+
 
 async def look(home: AgentHome) -> Production:
     """The agent as it is now. Raises NotProven where there is no identity: nothing could be recovered or signed."""

@@ -41,7 +41,6 @@ from holdfast.surfaces.procedures import get_procedure, procedure_values
 COMMAND_S_MAX = 3_600.0  # a restore of many gigabytes
 WAIT_S = 60.0  # for a step of the probe; it takes well below a second
 LOOK_S = 0.02
-ADD_UNLOCK = "give it another way to open: `holdfast identity add-unlock --unlock-file FILE`"
 OUTPUT_CHARS_KEPT = 20_000
 HOLDFAST = (sys.executable, "-P", "-m", "holdfast")
 PYTHON = (sys.executable, "-I", "-c")
@@ -278,19 +277,15 @@ class DrillRun:
                 self.shadow = before
                 self.check("far machine cleared", far.kill(), f"nothing is left on {self.on}")
 
-    @contextlib.contextmanager
     def running_copy(
         self, *, gone: Iterable[Path] = (), small: Sequence[tuple[Path, int]] = (), own: bool = False
-    ) -> Generator[Shadow]:
+    ) -> contextlib.AbstractContextManager[Shadow]:
         """A machine on which a copy of the agent can run: the same folder, keys and places. `own`: the agent's folder
         is a plain copy, which can be removed and renamed."""
-        locked = self.production.find_locked()
-        if locked:
-            raise NotProven(locked, hint=ADD_UNLOCK)
+        self.production.check_opens()
         gone = (*gone_in_copy(self.production.home), *gone)
         folders = (self.production.home.state,) if own else ()
-        with self.machine(gone=gone, copies=self.copies, small=small, own=folders) as shadow:
-            yield shadow
+        return self.machine(gone=gone, copies=self.copies, small=small, own=folders)
 
     def get_key(self) -> DrillKey:
         """A person's words or shares. Raises NotProven."""

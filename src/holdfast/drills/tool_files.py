@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 import msgspec
 
 from holdfast.drills.production import gone_in_copy
-from holdfast.drills.run import ADD_UNLOCK, DrillRun, Json
+from holdfast.drills.run import DrillRun, Json
 from holdfast.drills.tool_alone import SCRATCH, WORK
 from holdfast.errors import NotProven
 from holdfast.host.shadow import Shadow
@@ -42,9 +42,7 @@ class ToolSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tool_files(run: DrillRun) -> None:
-    locked = run.production.find_locked()
-    if locked:
-        raise NotProven(locked, hint=ADD_UNLOCK)
+    run.production.check_opens()
     if run.production.journal is None:
         raise NotProven("the agent has no journal, so no call of a tool is recorded", hint="run a task first")
     run.step("each tool runs alone, with the arguments of its newest call")
