@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from holdfast.core.clock import iso
 from holdfast.downstream.faults import Fault, FaultKind
 from holdfast.drills.production import Covered, compare_files
@@ -256,25 +258,14 @@ def compare_state(
         run.lost_ms = min(found.lost_ms, run.began_ms)
         text += f"; {len(found.lost)} are newer than the snapshot, the newest of {iso(run.lost_ms)}"
     run.check("state", equal, text if equal else f"{text}; not as they were: {', '.join(found.differing[:5])}")
-    run.rpo = out.Rpo(
-        target_s=None,
-        actual_s=None,
-        actual_items=None,
-        last_acked_commit=None,
-        last_recovered_commit=None,
-        lost_items={"files": len(found.lost)},
-        verdict="not measured",
-    )
-    checks = {one.code: one.passed for one in run.checks}
-    return out.StateResult(
+    run.rpo = replace(out.NOT_MEASURED, lost_items={"files": len(found.lost)})
+    return replace(
+        out.NOT_COMPARED,
         manifest_root_before=found.root_before,
         manifest_root_after=found.root_after,
         files_compared=found.compared,
         differing=found.differing,
-        hash_chain_ok=checks.get("I11"),
-        prompt_prefix_equal=None,
-        questions_asked=None,
-        questions_answered=None,
+        hash_chain_ok={one.code: one.passed for one in run.checks}.get("I11"),
     )
 
 
@@ -299,12 +290,11 @@ def measure_loss(run: DrillRun, snapshot: Json, *, tasks: set[str] | None) -> No
         )
     # From the snapshot to the newest change that it lacks, of a record or a file; nothing where it lacks none.
     seconds = max(0.0, max(newest_ms, run.lost_ms) / 1000 - int(snapshot["at"]))
-    run.rpo = out.Rpo(
-        target_s=None,
+    run.rpo = replace(
+        out.NOT_MEASURED,
         actual_s=round(seconds, 3),
         actual_items=sum(items.values()),
         last_acked_commit=last_acked,
         last_recovered_commit=last_recovered,
         lost_items=items,
-        verdict="not measured",
     )

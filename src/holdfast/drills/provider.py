@@ -10,6 +10,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from msgspec.structs import replace
+
 from holdfast.drills.host_loss import describe
 from holdfast.drills.probe import MODEL_URLS, TALK
 from holdfast.drills.run import DrillFailed, DrillRun
@@ -91,16 +93,8 @@ def _compare(run: DrillRun, before: bytes, after: bytes) -> None:
     end = before.index(FIRST.encode()) + len(FIRST)
     same = before[:end] == after[:end] and SECOND.encode() in after
     run.check("prefix", same, f"the first {end} bytes of the request are {'equal' if same else 'NOT equal'}")
-    run.state = out.StateResult(
-        manifest_root_before=out.sha256_of(before[:end]),
-        manifest_root_after=out.sha256_of(after[:end]),
-        files_compared=0,
-        differing=(),
-        hash_chain_ok=None,
-        prompt_prefix_equal=same,
-        questions_asked=None,
-        questions_answered=None,
-    )
+    roots = {"manifest_root_before": out.sha256_of(before[:end]), "manifest_root_after": out.sha256_of(after[:end])}
+    run.state = replace(out.NOT_COMPARED, **roots, prompt_prefix_equal=same)
 
 
 def _wait(met: Callable[[], bool], otherwise: str) -> None:

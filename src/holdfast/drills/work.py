@@ -6,6 +6,8 @@ import secrets
 import time
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from holdfast.downstream.faults import Fault, FaultKind
 from holdfast.drills.host_loss import describe, measure_effects
 from holdfast.drills.probe import ERRAND
@@ -94,15 +96,7 @@ def _killed_at_random(run: DrillRun, worker: Worker) -> str:
 def no_loss(run: DrillRun) -> None:
     """Nothing was put back to an older state: what the far ends lack is all that could be lost."""
     lost = 0 if run.effects is None else run.effects.lost
-    run.rpo = out.Rpo(
-        target_s=0.0,
-        actual_s=0.0,
-        actual_items=lost,
-        last_acked_commit=None,
-        last_recovered_commit=None,
-        lost_items={"steps": lost},
-        verdict="not measured",
-    )
+    run.rpo = replace(out.NOT_MEASURED, actual_s=0.0, actual_items=lost, lost_items={"steps": lost})
 
 
 def hand_off(run: DrillRun) -> None:
@@ -137,15 +131,8 @@ def hand_off(run: DrillRun) -> None:
             run.check(f"hand-off: {name}", good, "; ".join(done[name][:3]) or "nothing")
         text = f"{sum(answers.values())} of 4 questions are answered from handoff.md alone"
         run.event("first_verified_step", text)
-    run.state = out.StateResult(
-        manifest_root_before="",
-        manifest_root_after="",
-        files_compared=1,
-        differing=(),
-        hash_chain_ok=None,
-        prompt_prefix_equal=None,
-        questions_asked=len(answers),
-        questions_answered=sum(answers.values()),
+    run.state = replace(
+        out.NOT_COMPARED, files_compared=1, questions_asked=len(answers), questions_answered=sum(answers.values())
     )
 
 

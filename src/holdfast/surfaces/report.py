@@ -144,6 +144,17 @@ class Rpo(Part, frozen=True, kw_only=True):
     verdict: Met
 
 
+NOT_MEASURED = Rpo(
+    target_s=None,
+    actual_s=None,
+    actual_items=None,
+    last_acked_commit=None,
+    last_recovered_commit=None,
+    lost_items={},
+    verdict="not measured",
+)
+
+
 class Effects(Part, frozen=True, kw_only=True):
     before: int  # done at the far ends before the fault
     after: int
@@ -177,6 +188,18 @@ class StateResult(Part, frozen=True, kw_only=True):
     prompt_prefix_equal: bool | None
     questions_asked: int | None
     questions_answered: int | None
+
+
+NOT_COMPARED = StateResult(
+    manifest_root_before="",
+    manifest_root_after="",
+    files_compared=0,
+    differing=(),
+    hash_chain_ok=None,
+    prompt_prefix_equal=None,
+    questions_asked=None,
+    questions_answered=None,
+)
 
 
 class BackupResult(Part, frozen=True, kw_only=True):

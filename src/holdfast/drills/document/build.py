@@ -219,20 +219,10 @@ def _rto(run: DrillRun, targets: out.DrillTargets) -> out.Rto:
 
 
 def _rpo(run: DrillRun, targets: out.DrillTargets) -> out.Rpo:
-    none = out.Rpo(
-        target_s=targets.rpo_s,
-        actual_s=None,
-        actual_items=None,
-        last_acked_commit=None,
-        last_recovered_commit=None,
-        lost_items={},
-        verdict="not measured",
-    )
-    if run.rpo is None:
-        return none
-    items = _met(run.rpo.actual_items, targets.rpo_items)
-    verdict = _met(run.rpo.actual_s, targets.rpo_s)
-    return replace(run.rpo, target_s=targets.rpo_s, verdict="missed" if "missed" in (items, verdict) else verdict)
+    found = run.rpo or out.NOT_MEASURED
+    items = _met(found.actual_items, targets.rpo_items)
+    verdict = _met(found.actual_s, targets.rpo_s)
+    return replace(found, target_s=targets.rpo_s, verdict="missed" if "missed" in (items, verdict) else verdict)
 
 
 def _met(actual: float | None, target: float | None) -> out.Met:
