@@ -53,7 +53,6 @@ ARBITER = "/srv/holdfast-drill-arbiter"  # in place of a shared journal: one in 
 ENDED = ("succeeded", "failed", "cancelled")
 HASHED_BYTES_MAX = 64 << 20
 HEADS_BYTES_MAX = 64 << 20
-PIECE_BYTES = 1 << 20
 TASKS_MAX = 100_000
 TASKS_READ = 50  # the newest ones, for what the agent uses
 # What a recovery writes again in the restored folder.
@@ -289,11 +288,8 @@ def _add(marks: Marks, path: str, *, hashed: bool) -> None:
 
 
 def hash_file(path: str | Path) -> str:
-    seen = hashlib.sha256()
     with open(path, "rb") as file:
-        while piece := file.read(PIECE_BYTES):
-            seen.update(piece)
-    return seen.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 async def find_harm(before: Production) -> tuple[list[str], int]:
