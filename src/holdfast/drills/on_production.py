@@ -13,9 +13,9 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from holdfast.app.binder import open_journal
 from holdfast.core.clock import SystemClock
@@ -23,9 +23,10 @@ from holdfast.drills.production import Production
 from holdfast.drills.run import LOOK_S, WAIT_S, DrillFailed, DrillRun
 from holdfast.errors import NotProven
 from holdfast.host.shadow import pipe_with
-from holdfast.journal.contract import Filter, SessionRow, TaskRow
+from holdfast.journal.contract import Filter, Journal, SessionRow
 from holdfast.layout.agent_home import AgentHome
 
+T = TypeVar("T")
 TASKS_ASKED = 3  # the newest open ones; the hand-off leaves older ones out where there are many
 
 
@@ -111,22 +112,11 @@ def _parent_of(pid: int) -> int:
         return 0
 
 
-def _sessions(home: AgentHome) -> list[SessionRow]:
-    async def read() -> list[SessionRow]:
+def _read(home: AgentHome, ask: Callable[[Journal], Awaitable[Sequence[T]]]) -> Sequence[T]:
+    async def read() -> Sequence[T]:
         journal, _ = await open_journal(home.journal, create=False)
         try:
-            return await journal.list_sessions()
-        finally:
-            await journal.close()
-
-    return asyncio.run(read())
-
-
-def _tasks(home: AgentHome) -> list[TaskRow]:
-    async def read() -> list[TaskRow]:
-        journal, _ = await open_journal(home.journal, create=False)
-        try:
-            return list(await journal.list_tasks(Filter(limit=100)))
+            return await ask(journal)
         finally:
             await journal.close()
 
@@ -136,7 +126,7 @@ def _tasks(home: AgentHome) -> list[TaskRow]:
 def _wait_worker(home: AgentHome, old: SessionRow) -> SessionRow:
     end = time.monotonic() + WAIT_S
     while time.monotonic() < end:
-        for one in _sessions(home):
+        for one in _read(home, lambda journal: journal.list_sessions()):
             if one.alive and one.begun_ms > old.begun_ms and one.pid != old.pid:
                 return one
         time.sleep(LOOK_S)
@@ -147,7 +137,7 @@ def _wait_step(run: DrillRun, *, after_ms: int) -> tuple[str, int]:
     """The first step of the agent's own work that succeeded after this time, and when. Raises NotProven."""
     end = time.monotonic() + WAIT_S
     while time.monotonic() < end:
-        for row in _tasks(run.production.home):
+        for row in _read(run.production.home, lambda journal: journal.list_tasks(Filter(limit=100))):
             if row.changed_ms <= after_ms:
                 continue
             for step in run.task(str(row.task_id))["steps"]:
