@@ -19,7 +19,7 @@ from typing import IO, TypeVar
 
 from holdfast.app.binder import open_journal
 from holdfast.core.clock import SystemClock
-from holdfast.drills.production import Production
+from holdfast.drills.production import Production, gone_with_journal
 from holdfast.drills.run import LOOK_S, WAIT_S, DrillFailed, DrillRun
 from holdfast.errors import NotProven
 from holdfast.host.shadow import pipe_with
@@ -150,16 +150,13 @@ def _wait_step(run: DrillRun, *, after_ms: int) -> tuple[str, int]:
 
 
 def read_handoff(run: DrillRun) -> None:
-    home = run.production.home
     asked = run.production.journal.open_tasks[:TASKS_ASKED] if run.production.journal is not None else ()
     if not asked:
         raise NotProven("no task is open: the hand-off has nothing to answer", hint="run it while the agent works")
-    journal = home.folder / "journal.db"
-    gone = [journal, *(journal.with_name(journal.name + end) for end in ("-wal", "-shm")), home.instance]
     run.event("baseline_taken", f"{len(asked)} open tasks")
     run.fault("the journal is away", how="it is absent in a shadow; production is not touched", target="the journal")
     run.event("recovery_started", "from files alone")
-    with run.machine(gone=gone):
+    with run.machine(gone=gone_with_journal(run.production.home)):
         done = run.act("read where the agent was", "--json", why="its JSON is read").json()
         run.require("from files", done["source"] == "file", f"source: {done['source']}")
         for task in asked:

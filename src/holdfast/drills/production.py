@@ -29,7 +29,7 @@ from holdfast.backup.places.address import PlaceKind
 from holdfast.backup.places.places import Place, read_places
 from holdfast.core.clock import SystemClock
 from holdfast.core.ids import TaskId
-from holdfast.core.journal_address import FILE, file_at
+from holdfast.core.journal_address import FILE
 from holdfast.errors import HoldfastError, NotProven
 from holdfast.host.private_files import read_private
 from holdfast.identity.files.own_log import find_own_log
@@ -245,10 +245,13 @@ def copy_for_shadow(home: AgentHome, to: Path) -> tuple[tuple[Path, Path], ...]:
 def gone_in_copy(home: AgentHome) -> tuple[Path, ...]:
     """What a running copy makes for itself: this host's own files, and who may act. It is no instance of the agent, and
     without the roster it is no copy of one either."""
-    journal = file_at(home.folder / FILE).path
-    beside = [journal.with_name(journal.name + end) for end in ("", "-wal", "-shm")]
-    own = (home.instance, home.roster_file, home.settings_file, *beside)
+    own = (*gone_with_journal(home), home.roster_file, home.settings_file)
     return own if home.arbiter is None else (*own, home.arbiter)
+
+
+def gone_with_journal(home: AgentHome) -> tuple[Path, ...]:
+    """The journal's file, and what this host has seen of it."""
+    return (*(home.folder / f"{FILE}{end}" for end in ("", "-wal", "-shm")), home.instance)
 
 
 def mark_all(home: AgentHome) -> Marks:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from holdfast.downstream.faults import Fault, FaultKind
 from holdfast.drills.host_loss import describe, measure_effects
 from holdfast.drills.probe import ERRAND
+from holdfast.drills.production import gone_with_journal
 from holdfast.drills.run import DrillFailed, DrillRun, Worker
 from holdfast.host.shadow import Shadow
 from holdfast.surfaces import report as out
@@ -115,10 +116,8 @@ def hand_off(run: DrillRun) -> None:
         run.event("baseline_taken", f"task {task}: two steps done, one question answered, one open")
         run.fault("restart with nothing in mind", how="every process dies; the journal is gone", target="the agent")
         machine.kill()
-    journal = run.production.home.folder / "journal.db"
-    gone = [journal, *(journal.with_name(journal.name + end) for end in ("-wal", "-shm")), run.production.home.instance]
     run.event("recovery_started", "from files alone")
-    with run.machine(gone=gone):
+    with run.machine(gone=gone_with_journal(run.production.home)):
         done = run.act("read where the agent was", "--json", why="its JSON is read").json()
         run.require("from files", done["source"] == "file", f"source: {done['source']}")
         answers = {
