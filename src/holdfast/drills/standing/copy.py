@@ -11,9 +11,7 @@ name: a kill leaves the older copy or the newer one, and what is beside it is re
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
 import subprocess
 from collections.abc import Generator
 from pathlib import Path
@@ -28,7 +26,7 @@ from holdfast.drills.production import Production
 from holdfast.drills.run import COMMAND_S_MAX, HOLDFAST, DrillRun
 from holdfast.drills.standing.job import FILE, Stand, find_stand, stands_folder
 from holdfast.errors import NotNow, NotProven
-from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
+from holdfast.host.private_files import locked_now, write_atomically
 from holdfast.host.shadow import Shadow, ShadowPlan, open_shadow
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.records.ed25519 import Sodium
@@ -88,15 +86,10 @@ def end_stand(name: str) -> bool:
 @contextlib.contextmanager
 def _own(name: str) -> Generator[Path]:
     folder = stands_folder() / name
-    ensure_private_folder(folder)
-    fd = open_private(folder / LOCK, os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with locked_now(folder / LOCK) as mine:
+        if not mine:
+            raise NotNow(f"the standing copy of {name} is in use", hint="try again in a minute")
         yield folder
-    except BlockingIOError:
-        raise NotNow(f"the standing copy of {name} is in use", hint="try again in a minute") from None
-    finally:
-        os.close(fd)
 
 
 def _run(shadow: Shadow, *words: str) -> str:
