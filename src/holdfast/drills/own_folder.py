@@ -10,13 +10,12 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
-import stat
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
 from holdfast.core.clock import iso
+from holdfast.drills.far.far_side import remove
 from holdfast.errors import BadInput, NotNow
 from holdfast.host.private_files import ensure_private_folder, open_private
 
@@ -67,20 +66,9 @@ def clear(folder: Path) -> None:
         if one.name == MARKER:
             continue
         if one.is_dir() and not one.is_symlink():
-            _unlock(one)
-            shutil.rmtree(one)
+            remove(str(one))
         else:
             one.unlink()
-
-
-def _unlock(folder: Path) -> None:
-    """The kernel leaves folders without any right in the layers, which only root could remove."""
-    os.chmod(folder, stat.S_IRWXU)
-    for at, names, _ in os.walk(folder):
-        for name in names:
-            path = os.path.join(at, name)
-            if not os.path.islink(path):
-                os.chmod(path, stat.S_IRWXU)
 
 
 def _now() -> str:

@@ -86,7 +86,8 @@ def clear_abandoned() -> int:
 
 
 def remove(path: str) -> None:
-    """The kernel leaves folders without any right in the layers of a shadow."""
+    """The kernel leaves folders without any right in the layers of a shadow, which only root could remove."""
+    os.chmod(path, stat.S_IRWXU)
     for at, names, _ in os.walk(path):
         for name in names:
             inner = os.path.join(at, name)
