@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -14,8 +13,8 @@ from msgspec.structs import replace
 
 from holdfast.drills.host_loss import describe
 from holdfast.drills.probe import MODEL_URLS, TALK
-from holdfast.drills.run import DrillFailed, DrillRun
-from holdfast.drills.work import no_loss
+from holdfast.drills.run import DrillRun
+from holdfast.drills.work import no_loss, wait_until
 from holdfast.surfaces import report as out
 
 FIRST, SECOND = "drill: the first turn", "drill: the second turn"
@@ -72,12 +71,12 @@ def provider_lost(run: DrillRun) -> None:
         urls = {name: f"http://127.0.0.1:{port}/v1" for name, port in ports.items()}
         run.start_worker(settings=urls).wait_serving()
         task = run.submit([], task=TALK, first=FIRST, second=SECOND, pause_s=PAUSE_S)
-        _wait(lambda: bool(first.bodies), f"task {task} asks no model")
+        wait_until(lambda: first.bodies, f"task {task} asks no model")
         run.event("baseline_taken", f"the first turn was answered by the first endpoint; {describe(run)}")
         first.close()
         run.fault("the model endpoint is gone", how="it is closed; what it held is lost", target="the first endpoint")
         run.event("recovery_started", "the next turn", actor="holdfast")
-        _wait(lambda: bool(second.bodies), "the second turn reaches no other endpoint")
+        wait_until(lambda: second.bodies, "the second turn reaches no other endpoint")
         run.event("state_restored", "the second endpoint was asked")
         run.event("journal_reconciled", "every message is in the journal")
         shown = run.wait_task(task)
@@ -95,11 +94,3 @@ def _compare(run: DrillRun, before: bytes, after: bytes) -> None:
     run.check("prefix", same, f"the first {end} bytes of the request are {'equal' if same else 'NOT equal'}")
     roots = {"manifest_root_before": out.sha256_of(before[:end]), "manifest_root_after": out.sha256_of(after[:end])}
     run.state = replace(out.NOT_COMPARED, **roots, prompt_prefix_equal=same)
-
-
-def _wait(met: Callable[[], bool], otherwise: str) -> None:
-    end = time.monotonic() + 60
-    while not met():
-        if time.monotonic() > end:
-            raise DrillFailed(otherwise)
-        time.sleep(0.02)

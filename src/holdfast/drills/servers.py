@@ -14,11 +14,12 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from holdfast.drills.host_loss import describe, measure_effects
 from holdfast.drills.run import HOLDFAST, PYTHON, WAIT_S, DrillFailed, DrillRun
-from holdfast.drills.work import no_loss, two_alive
+from holdfast.drills.work import no_loss, two_alive, wait_until
 from holdfast.errors import NotProven
 from holdfast.host.postgres_programs import find_programs, server_environment
 from holdfast.host.shadow import Shadow
@@ -283,7 +284,7 @@ def region_loss(run: DrillRun) -> None:
         run.start_worker(*each, "--journal", url, home=Path(there) / own).wait_serving()
         tasks = [run.submit(STEPS, pause_s=PAUSE_S) for _ in range(2)]
         for task in tasks:
-            _wait_effect(run, task)
+            wait_until(partial(run.effects_of, task), f"task {task} does no step")
         run.event("baseline_taken", f"{len(tasks)} tasks; a worker in each region; {describe(run)}")
         before = sum(len(run.effects_of(task)) for task in tasks)
         servers.cut()
@@ -314,14 +315,6 @@ def region_loss(run: DrillRun) -> None:
         run.check("I11", checked.code == 0, f"journal check in the other region: exit {checked.code}")
         measure_effects(run, tasks, before=before, expected=len(tasks) * len(STEPS))
         no_loss(run)
-
-
-def _wait_effect(run: DrillRun, task: str) -> None:
-    end = time.monotonic() + WAIT_S
-    while not run.effects_of(task):
-        if time.monotonic() > end:
-            raise DrillFailed(f"task {task} does no step")
-        time.sleep(0.05)
 
 
 # Sets the address of the journal in a settings file: file, url.

@@ -12,7 +12,7 @@ from holdfast.downstream.faults import Fault, FaultKind
 from holdfast.drills.host_loss import describe, measure_effects
 from holdfast.drills.probe import ERRAND
 from holdfast.drills.production import gone_with_journal
-from holdfast.drills.run import DrillFailed, DrillRun, Worker
+from holdfast.drills.run import LOOK_S, WAIT_S, DrillFailed, DrillRun, Worker
 from holdfast.host.shadow import Shadow
 from holdfast.surfaces import report as out
 
@@ -137,12 +137,17 @@ def hand_off(run: DrillRun) -> None:
 
 def _wait_question(run: DrillRun, task: str, question: str) -> None:
     """Until the task asks this, and the hand-off says so."""
-    end = time.monotonic() + 60
     path = run.home_seen() / "handoff.md"
-    while not (path.exists() and question in path.read_text()):
+    otherwise = f"task {task} does not ask {question!r}, or handoff.md does not say so"
+    wait_until(lambda: path.exists() and question in path.read_text(), otherwise)
+
+
+def wait_until(met: Callable[[], object], otherwise: str) -> None:
+    end = time.monotonic() + WAIT_S
+    while not met():
         if time.monotonic() > end:
-            raise DrillFailed(f"task {task} does not ask {question!r}, or handoff.md does not say so")
-        time.sleep(0.05)
+            raise DrillFailed(otherwise)
+        time.sleep(LOOK_S)
 
 
 def two_alive(run: DrillRun, prepare: Callable[[Shadow], None] | None = None) -> None:
