@@ -28,19 +28,11 @@ from holdfast.backup.report import NowReport
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.ids import effect_key_from_bytes
 from holdfast.core.step import StepState
-from holdfast.demo.measured import (
-    Challenge,
-    LostMachine,
-    Recorder,
-    finish,
-    note_loss,
-    note_restored,
-    note_work,
-    start_recorder,
-)
+from holdfast.demo.measured import Challenge, LostMachine, Recorder, finish, note_loss, note_restored, start_recorder
 from holdfast.demo.scenes import CHARGE, MAIL, REQUEST
 from holdfast.demo.stage import Stage, is_parked, now_ms
 from holdfast.demo.workers import DemoFailed
+from holdfast.drills.host_loss import note_effects
 from holdfast.errors import EngineMissing, EngineTooOld
 from holdfast.host.private_files import create_durably, ensure_private_folder
 from holdfast.identity.acts.make_agent import AgentPlan, make_agent
@@ -282,8 +274,7 @@ async def _document(stage: Stage, remains: Remains, back: RecoveredAgent, view: 
         text = f"step {CHARGE} of {view.task_id}: succeeded; far end: {charged.id}"
         recorder.event("first_verified_step", text, at_ms=max(charge.closed_ms, charged.at_ms))
     recorder.event("steady_state", f"task {view.task_id}: {view.finished}", at_ms=view.ended_ms or now_ms())
-    counts = {name: page.count for name, page in ledgers.items()}
-    note_work(recorder, effects=effects, before=1, wanted=2, counts=counts)
+    note_effects(recorder.run, effects, ledgers, before=1, expected=2, replayed=1)
     rows = await stage.hf.journal.list_tasks(Filter(limit=TASKS_MAX))
     report = await finish(recorder, back, tasks={str(row.task_id) for row in rows})
     stage.tell("drill", f"{report.title}: {report.verdict}; the agent has signed the report")

@@ -15,7 +15,6 @@ from msgspec.structs import asdict as fields_of
 from msgspec.structs import replace
 
 from holdfast.core.clock import SystemClock, iso
-from holdfast.downstream.ledger import Done
 from holdfast.drills.catalogue import get_drill
 from holdfast.drills.document.build import build_report, write_report
 from holdfast.drills.document.export import figures
@@ -142,25 +141,6 @@ def note_restored(recorder: Recorder, back: RecoveredAgent, asked: Challenge, *,
         seconds=round(seconds, 3),
         key_used="words",
     )
-
-
-def note_work(recorder: Recorder, *, effects: list[Done], before: int, wanted: int, counts: dict[str, int]) -> None:
-    """What the far ends counted for the task that was under way."""
-    run = recorder.run
-    bases = {(one.task, one.base, one.kind) for one in effects}
-    duplicates, lost = len(effects) - len(bases), max(0, wanted - len(bases))
-    run.effects = out.Effects(
-        before=before,
-        after=len(effects),
-        far_end_counts=counts,
-        duplicates=duplicates,
-        lost=lost,
-        unknown_resolved={"by key": before, "by asking": 0, "by evidence": 0},
-        parked=(),
-        adopted=tuple(f"{one.task}/{one.base}" for one in effects[:before]),
-    )
-    run.check("I1", duplicates == 0, f"{len(effects)} effects of {len(bases)} steps at the far ends")
-    run.check("I2", lost == 0, f"{len(bases)} of {wanted} steps took effect")
 
 
 async def finish(recorder: Recorder, back: RecoveredAgent, *, tasks: set[str]) -> LostMachine:

@@ -13,13 +13,15 @@ import secrets
 import shlex
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from holdfast.core.clock import iso
 from holdfast.downstream.faults import Fault, FaultKind
+from holdfast.downstream.ledger import Done as Effect
+from holdfast.downstream.ledger import Page
 from holdfast.drills.production import Covered, compare_files
 from holdfast.drills.run import WAIT_S, DrillFailed, DrillRun, Json
 from holdfast.errors import NotProven
@@ -191,24 +193,35 @@ def measure_effects(
 ) -> None:
     """What the far ends counted for these tasks: each step once."""
     effects = [one for task in tasks for one in run.effects_of(task)]
+    ledgers = {kind: end.ledger() for kind, end in run.far_ends.items()}
+    replayed = sum(one.outcome == "replayed" for page in ledgers.values() for one in page.requests)
+    note_effects(run, effects, ledgers, before=before, expected=expected, replayed=replayed, parked=parked)
+
+
+def note_effects(
+    run: DrillRun,
+    effects: Sequence[Effect],
+    ledgers: Mapping[str, Page],
+    *,
+    before: int,
+    expected: int,
+    replayed: int,
+    parked: tuple[str, ...] = (),
+) -> None:
     bases = {(one.task, one.base) for one in effects}
     duplicates, lost = len(effects) - len(bases), max(0, expected - len(bases))
     run.effects = out.Effects(
         before=before,
         after=len(effects),
-        far_end_counts={kind: end.ledger().count for kind, end in run.far_ends.items()},
+        far_end_counts={kind: page.count for kind, page in ledgers.items()},
         duplicates=duplicates,
         lost=lost,
-        unknown_resolved={"by key": sum(_replays(run)), "by asking": 0, "by evidence": 0},
+        unknown_resolved={"by key": replayed, "by asking": 0, "by evidence": 0},
         parked=parked,
         adopted=tuple(f"{one.task}/{one.base}" for one in effects[:before]),
     )
     run.check("I1", duplicates == 0, f"{len(effects)} effects of {len(bases)} steps at the far ends")
     run.check("I2", lost == 0, f"{len(bases)} of {expected} steps took effect")
-
-
-def _replays(run: DrillRun) -> list[int]:
-    return [sum(one.outcome == "replayed" for one in end.ledger().requests) for end in run.far_ends.values()]
 
 
 def check_identity(run: DrillRun, *, incarnation: int | None, refused: bool | None = None) -> out.IdentityResult:
@@ -220,7 +233,7 @@ def check_identity(run: DrillRun, *, incarnation: int | None, refused: bool | No
     answer = run.good("identity", "answer", "--home", home, "--challenge", challenge, "--asker", "drill").out.strip()
     folder = run.folder / "public"
     folder.mkdir(exist_ok=True)
-    machine, own = run.get_shadow(), run.production.home
+    own = run.production.home
     for name in (own.log_file.name, own.receipts_file.name):
         (folder / name).write_bytes(run.run(("cat", str(own.folder / name))).out.encode())
     (folder / "answer").write_text(answer)
@@ -230,7 +243,6 @@ def check_identity(run: DrillRun, *, incarnation: int | None, refused: bool | No
     with run.machine(gone=run.production.everything(), copies=copies, name="verifier"):
         words = ("--log", str(log), "--id", run.production.log.id, "--challenge", challenge, "--asker", "drill")
         judged = run.holdfast("identity", "check-answer", *words, "--answer", f"@{desk / 'answer'}", "--json")
-    run.shadow = machine
     same = judged.code == 0 and judged.json()["id"] == run.production.log.id == shown["id"]
     run.check("identity", same, "an answer under the same id" if same else f"the answer is not accepted: {judged.said}")
     return out.IdentityResult(
