@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.backup.places.backup_places import BackupPlaces
     from holdfast.backup.report import ListReport, PlaceResult, PlaceShape
     from holdfast.backup.upkeep.prune import Pruned
+    from holdfast.backup.upkeep.scheduled import Schedule
     from holdfast.layout.agent_home import AgentHome
 
 T = TypeVar("T")
@@ -389,41 +390,40 @@ ADD_UNLOCK = (
 
 
 def run_schedule(args: argparse.Namespace) -> int:
-    from holdfast.backup.upkeep.scheduled import install, make_schedule, units_folder
-    from holdfast.identity.vault.vault import opens_unattended
+    from holdfast.backup.upkeep.scheduled import make_schedule
 
     home = acting_home(args)
+    schedule = make_schedule(home.folder, agent=home.name, every=args.every)
+    lingers = "\nto run it while you are not logged in: loginctl enable-linger"
+    return print_schedule(args, home, schedule, lost="backup will be made", hint=ADD_UNLOCK, note=lingers)
+
+
+def print_schedule(
+    args: argparse.Namespace, home: AgentHome, schedule: Schedule, *, lost: str, hint: str, note: str = ""
+) -> int:
+    """Print or install a timer; `lost` is what does not happen while the vault needs a person."""
+    from holdfast.backup.upkeep.scheduled import install, units_folder
+    from holdfast.identity.vault.vault import opens_unattended
+
     locked = home.vault is not None and not opens_unattended(home.vault)
     if locked and not args.json:
         talk(
-            "WARNING: no scheduled backup will be made: the vault opens only with a passphrase, and a timer cannot "
-            f"type it\nhint: {ADD_UNLOCK}"
+            f"WARNING: no scheduled {lost}: the vault opens only with a passphrase, and a timer cannot type it\n"
+            f"hint: {hint}"
         )
-    schedule = make_schedule(home.folder, agent=home.name, every=args.every)
     written = install(schedule, units_folder()) if args.install else ()
     if args.json:
-        print_json(
-            {
-                "unit": schedule.unit,
-                "service": schedule.service,
-                "timer": schedule.timer,
-                "cron": schedule.cron,
-                "written": [str(path) for path in written],
-                "vault_opens": not locked,
-            }
-        )
-        return 0
-    if args.install:
+        fields = {"unit": schedule.unit, "service": schedule.service, "timer": schedule.timer, "cron": schedule.cron}
+        print_json({**fields, "written": [str(path) for path in written], "vault_opens": not locked})
+    elif args.install:
         for path in written:
             talk(f"written: {path}")
-        talk(
-            f"start the timer: systemctl --user daemon-reload && systemctl --user enable --now "
-            f"{schedule.unit}.timer\nto run it while you are not logged in: loginctl enable-linger"
-        )
-        return 0
-    print(f"# ~/.config/systemd/user/{schedule.unit}.service\n{schedule.service}")
-    print(f"# ~/.config/systemd/user/{schedule.unit}.timer\n{schedule.timer}")
-    print(f"# or, with crontab -e:\n{schedule.cron}")
+        start = f"systemctl --user daemon-reload && systemctl --user enable --now {schedule.unit}.timer"
+        talk(f"start the timer: {start}{note}")
+    else:
+        print(f"# ~/.config/systemd/user/{schedule.unit}.service\n{schedule.service}")
+        print(f"# ~/.config/systemd/user/{schedule.unit}.timer\n{schedule.timer}")
+        print(f"# or, with crontab -e:\n{schedule.cron}")
     return 0
 
 

@@ -82,13 +82,13 @@ def _run(args: argparse.Namespace, home: AgentHome) -> int:
                 place=args.place,
                 seed=seed,
                 lead=args.lead,
-                observe=_silent if args.json else _show,
+                observe=(lambda _run, _event: None) if args.json else _show,
                 tell=talk,
                 on=on,
                 rsh=args.rsh,
                 production=args.production,
                 stand=args.stand,
-                rescue_key=path_of(args.rescue_key) if args.rescue_key else None,
+                rescue_key=None if rescue is None else rescue.file,
             )
             done.append(run_drill(drill, order))
             if not args.json:
@@ -159,10 +159,6 @@ def _show(run: DrillRun, event: str) -> None:
     talk(f"{last.at_s:8.1f} s  {event.replace('_', ' ')}: {one_line(last.evidence, chars_max=160)}")
 
 
-def _silent(_run: DrillRun, _event: str) -> None:
-    return
-
-
 def _tell(done: DrillDone) -> None:
     report = done.report
     for one in report.results.invariants:
@@ -178,7 +174,7 @@ def _tell(done: DrillDone) -> None:
 
 def _finish(args: argparse.Namespace, done: list[DrillDone]) -> int:
     if args.json:
-        print_json({"drills": [{**_shape(one)} for one in done]})
+        print_json({"drills": [_shape(one) for one in done]})
     elif not done:
         talk("nothing is due")
     verdicts = {one.report.verdict for one in done}
@@ -224,28 +220,10 @@ def _ended_by_signals() -> Generator[None]:
 
 
 def run_schedule(args: argparse.Namespace) -> int:
-    from holdfast.backup.upkeep.scheduled import install, make_drill_schedule, units_folder
-    from holdfast.identity.vault.vault import opens_unattended
+    from holdfast.backup.upkeep.scheduled import make_drill_schedule
+    from holdfast.cli.backup.backup import print_schedule
 
     home = home_of(args)
-    locked = home.vault is not None and not opens_unattended(home.vault)
     schedule = make_drill_schedule(home.folder, agent=home.name)
-    written = install(schedule, units_folder()) if args.install else ()
-    if args.json:
-        fields = {"unit": schedule.unit, "service": schedule.service, "timer": schedule.timer, "cron": schedule.cron}
-        print_json({**fields, "written": [str(path) for path in written], "vault_opens": not locked})
-        return 0
-    if locked:
-        talk(
-            "WARNING: no scheduled drill will run: the vault opens only with a passphrase, and a timer cannot type it\n"
-            "hint: `holdfast identity add-unlock --unlock-file FILE`"
-        )
-    if args.install:
-        for path in written:
-            talk(f"written: {path}")
-        talk(f"start the timer: systemctl --user daemon-reload && systemctl --user enable --now {schedule.unit}.timer")
-        return 0
-    print(f"# ~/.config/systemd/user/{schedule.unit}.service\n{schedule.service}")
-    print(f"# ~/.config/systemd/user/{schedule.unit}.timer\n{schedule.timer}")
-    print(f"# or, with crontab -e:\n{schedule.cron}")
-    return 0
+    hint = "`holdfast identity add-unlock --unlock-file FILE`"
+    return print_schedule(args, home, schedule, lost="drill will run", hint=hint)
