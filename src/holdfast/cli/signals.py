@@ -8,7 +8,8 @@ then ends Borg and ssh (backup/borg/process.py) before this process ends. A seco
 from __future__ import annotations
 
 import sys
-from collections.abc import Coroutine
+from argparse import Namespace
+from collections.abc import Callable, Coroutine
 from signal import SIG_IGN, SIGHUP, SIGTERM, Signals, getsignal
 from threading import current_thread, main_thread
 from typing import Any, TypeVar
@@ -53,6 +54,11 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:  # Any: what a coroutine takes
         if caught:
             raise Ended(caught[0]) from None
         raise
+
+
+def in_loop(work: Callable[[Namespace], Coroutine[Any, Any, int]]) -> Callable[[Namespace], int]:  # Any: as above
+    """The `run` of a verb that is a coroutine."""
+    return lambda args: run_async(work(args))
 
 
 def report_ended(ended: Ended) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.cli.backup.places import APPEND_ONLY, over_places, place_shape
-from holdfast.cli.command import Commands, Run, acting_home, add_flag, add_options, home_of, new_noun, new_verb
+from holdfast.cli.command import Commands, acting_home, add_flag, add_options, home_of, new_noun, new_verb
 from holdfast.cli.screen.screen import clock_time, finish, one_line, print_json, print_table, talk
-from holdfast.cli.signals import run_async
+from holdfast.cli.signals import in_loop, run_async
 from holdfast.errors import EXIT_PLACE, HoldfastError, SnapshotsMissing, VaultLocked
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def add_parser(commands: Commands) -> None:
           holdfast backup list
           holdfast backup verify
         """)
-    parser = new_verb(verbs, "now", _in_loop(_now)).help("""make a snapshot in every place, and test it
+    parser = new_verb(verbs, "now", in_loop(_now)).help("""make a snapshot in every place, and test it
 
         Make a snapshot of the agent in every place at once, and restore it for a test from each. The agent may
         continue to work. Each place has its own result; a place that fails does not stop the others.
@@ -52,7 +52,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("place", metavar="PLACE", nargs="*", help="only these places (default: all)")
     add_flag(parser, "--no-verify", "do not test it; it does not count as verified")
     add_options(parser, "--home", "--json")
-    parser = new_verb(verbs, "list", _in_loop(_list)).help("""which snapshots exist, where, and how old
+    parser = new_verb(verbs, "list", in_loop(_list)).help("""which snapshots exist, where, and how old
 
         List every snapshot, newest first, and which places hold it. Holdfast looks into every place for it, and
         warns of a place that is behind, that lacks a snapshot, or whose repository was rolled back.
@@ -73,7 +73,7 @@ def add_parser(commands: Commands) -> None:
     add_flag(parser, "--places", "show the places instead: newest, behind, last backup, last verified, result")
     add_flag(parser, "--snapshots", "show snapshots and places")
     add_options(parser, "--home", "--json")
-    parser = new_verb(verbs, "verify", _in_loop(_verify)).help("""restore a snapshot for a test
+    parser = new_verb(verbs, "verify", in_loop(_verify)).help("""restore a snapshot for a test
 
         Restore the newest snapshot of every place into a scratch folder, without using anything stored on this
         machine. Compare all of it with the signed manifest, and check the journal in it. Does not change the agent.
@@ -233,10 +233,6 @@ async def _in_backups(args: argparse.Namespace, work: Callable[[Backups], Awaita
     with Progress() as news:
         backups = await open_backups(home_of(args), progress=news)
         return backups, await work(backups)
-
-
-def _in_loop(work: Callable[[argparse.Namespace], Coroutine[Any, Any, int]]) -> Run:  # Any: as run_async
-    return lambda args: run_async(work(args))
 
 
 def _print_places(report: ListReport) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.cli.command import Commands, Run, add_flag, add_options, home_of, new_noun, new_verb
 from holdfast.cli.input.terminal import confirm
 from holdfast.cli.screen.screen import ago, finish, print_json, print_table, talk
-from holdfast.cli.signals import run_async
+from holdfast.cli.signals import in_loop
 from holdfast.errors import BadInput, HoldfastError, SnapshotsMissing
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def over_places(work: Callable[[BackupPlaces, argparse.Namespace], Awaitable[int
         with Progress() as news:
             return await work(await open_places(home_of(args), progress=news), args)
 
-    return lambda args: run_async(main(args))
+    return in_loop(main)
 
 
 async def _add(places: BackupPlaces, args: argparse.Namespace) -> int:

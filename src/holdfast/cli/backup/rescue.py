@@ -9,7 +9,7 @@ from holdfast.cli.backup.places import over_places
 from holdfast.cli.command import Commands, add_flag, add_options, home_of, new_noun, new_verb
 from holdfast.cli.input.terminal import confirm
 from holdfast.cli.screen.screen import print_json, print_table, talk
-from holdfast.cli.signals import run_async
+from holdfast.cli.signals import in_loop
 from holdfast.errors import EXIT_PLACE
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def add_parser(commands: Commands) -> None:
           holdfast rescue list --json
         """)
     add_options(parser, "--home", "--json")
-    parser = new_verb(verbs, "revoke", run_revoke).help("""close the backups to a rescue key
+    parser = new_verb(verbs, "revoke", in_loop(_revoke)).help("""close the backups to a rescue key
 
         Revoke a rescue key. Borg cannot take a key back, so Holdfast begins a new repository at every place, sends a
         whole snapshot to it, and restores it as a test; first it shows how much that is. Then the key opens nothing
@@ -130,10 +130,6 @@ def _shape(entry: RescueEntry, places: Sequence[Place]) -> dict[str, object]:
         "revoked": iso(entry.revoked_ms),
         "opens": opened_by(entry, places),
     }
-
-
-def run_revoke(args: argparse.Namespace) -> int:
-    return run_async(_revoke(args))
 
 
 async def _revoke(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_flag, add_options, new_noun, new_verb
 from holdfast.cli.screen.screen import print_json, print_lines, print_table, talk
-from holdfast.cli.signals import run_async
+from holdfast.cli.signals import in_loop
 from holdfast.cli.surfaces.surface import any_home, look_at, with_home
 from holdfast.core.clock import iso
 from holdfast.core.surfaces import day_of
@@ -29,7 +29,7 @@ def add_parser(commands: Commands) -> None:
           holdfast level show
           holdfast level show --min 2 --proven
         """)
-    parser = new_verb(verbs, "show", run_show).help("""the level, every gate, and the one next action
+    parser = new_verb(verbs, "show", in_loop(_show)).help("""the level, every gate, and the one next action
 
         Show the level of this agent, whether it is proven and until when, every gate with its evidence, and the one
         command to run next. Holdfast computes it from what it finds; you cannot set a gate by hand. Each change is
@@ -47,10 +47,6 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--min", type=int, choices=range(5), metavar="N", help="exit with 1 below this level, 0 to 4")
     add_flag(parser, "--proven", "with --min: the level must be proven too")
     add_options(parser, "--home", "--json")
-
-
-def run_show(args: argparse.Namespace) -> int:
-    return run_async(_show(args))
 
 
 async def _show(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_options, new_noun, new_verb
 from holdfast.cli.screen.screen import print_json, shown, talk
-from holdfast.cli.signals import run_async
+from holdfast.cli.signals import in_loop
 from holdfast.cli.surfaces.surface import any_home, look_at, surface_shape
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def add_parser(commands: Commands) -> None:
           holdfast runbook print
           holdfast runbook print --html runbook.html
         """)
-    parser = new_verb(verbs, "print", run_print).help("""what to do for each failure, to be printed
+    parser = new_verb(verbs, "print", in_loop(_print)).help("""what to do for each failure, to be printed
 
         Print the runbook of this agent as Markdown: for each failure who decides, what you need, the commands with the
         agent's real names and places, what you should see, how long the last drill took, and how to tell that it
@@ -45,10 +45,6 @@ def add_parser(commands: Commands) -> None:
         "--app", metavar="APP", default=ANY_APP, help="the app that your worker runs, as for `holdfast worker`"
     )
     add_options(parser, "--home", "--json")
-
-
-def run_print(args: argparse.Namespace) -> int:
-    return run_async(_print(args))
 
 
 async def _print(args: argparse.Namespace) -> int:

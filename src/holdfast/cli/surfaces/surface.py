@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_options, new_noun, new_verb
 from holdfast.cli.screen.screen import print_json, print_table, talk
-from holdfast.cli.signals import run_async
+from holdfast.cli.signals import in_loop
 from holdfast.core.clock import iso
 from holdfast.core.surfaces import Surface, Verdict, day_of
 
@@ -27,7 +27,7 @@ def add_parser(commands: Commands) -> None:
           holdfast surface list
           holdfast surface list --json
         """)
-    parser = new_verb(verbs, "list", run_list).help("""every surface, the worst first
+    parser = new_verb(verbs, "list", in_loop(_list)).help("""every surface, the worst first
 
         List every place where state of this agent is: keys, paper, journal, backups, memory, secrets, model endpoints
         and what your project names under [surfaces]. Holdfast finds them by looking, each time. It opens no backup and
@@ -43,10 +43,6 @@ def add_parser(commands: Commands) -> None:
           holdfast surface list --home ~/agents/ada --json
         """)
     add_options(parser, "--home", "--json")
-
-
-def run_list(args: argparse.Namespace) -> int:
-    return run_async(_list(args))
 
 
 async def _list(args: argparse.Namespace) -> int:
