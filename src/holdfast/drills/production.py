@@ -381,7 +381,7 @@ def hashes_in(folder: Path) -> dict[str, str]:
 
 
 def compare_files(
-    production: Production, restored: Mapping[str, str], *, snapshot_s: int, covered: Covered | None = None
+    production: Production, restored: Mapping[str, str], *, snapshot_s: int, covered: Covered | None
 ) -> FilesCompared:
     """`restored`: the digest of each file of the agent's folder on the restored machine. A file that production has not
     touched since the snapshot must be there and be equal; one that it has touched counts as lost if it differs.

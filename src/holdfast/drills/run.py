@@ -116,8 +116,8 @@ class Worker:
         """The process ids, inside the shadow, of every worker process so far."""
         return [int(one["pid"]) for one in self.events() if one.get("event") == "serving"]
 
-    def wait_serving(self, count: int = 1, *, seconds: float = WAIT_S) -> int:
-        end = time.monotonic() + seconds
+    def wait_serving(self, count: int = 1) -> int:
+        end = time.monotonic() + WAIT_S
         while len(found := self.serving()) < count:
             if self.process.poll() is not None or time.monotonic() > end:
                 said = self.log.read_text(errors="replace").strip().splitlines()[-3:]
@@ -434,10 +434,10 @@ class DrillRun:
         found = [one for end in self.far_ends.values() for one in end.ledger().effects if one.task == task_id]
         return sorted(found, key=lambda one: one.at_ms)
 
-    def wait_task(self, task_id: str, *, seconds: float = WAIT_S, home: str = "") -> Json:
+    def wait_task(self, task_id: str, *, seconds: float = WAIT_S) -> Json:
         """The task once it has ended or a person must decide."""
         end = time.monotonic() + seconds
-        while (shown := self.task(task_id, home=home))["state"] not in ("succeeded", "failed", "cancelled", "parked"):
+        while (shown := self.task(task_id))["state"] not in ("succeeded", "failed", "cancelled", "parked"):
             if time.monotonic() > end:
                 raise DrillFailed(f"task {task_id} is {shown['state']} after {seconds:g} s")
         return shown

@@ -407,7 +407,7 @@ def get_procedure(slug: str) -> Procedure:
 
 
 def procedure_values(
-    home: AgentHome, places: Sequence[Place], *, id: str, app: str = "APP", place: Place | None = None
+    home: AgentHome, places: Sequence[Place], *, id: str, app: str, place: Place | None = None
 ) -> dict[str, str]:
     """The agent's real names for every word in braces. `place`: the one to restore from; default: the first."""
     place = place or next(iter(places), None)

@@ -61,7 +61,7 @@ class RunbookFacts:
     drills: tuple[DrillSummary, ...]  # oldest first
     scripts: Mapping[str, str]  # SCRIPTS by name, for a machine without Holdfast
     version: str
-    app: str = "APP"
+    app: str
 
     @property
     def parts(self) -> Parts:
