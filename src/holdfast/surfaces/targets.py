@@ -31,20 +31,13 @@ def parse_seconds(text: str, *, what: str) -> int:
 
 def read_targets(home: AgentHome) -> Targets:
     """Those that hold now. Raises BadSettings where the file is malformed: a target is never guessed."""
-    every = read_all_targets(home)
-    return every[-1] if every else Targets()
-
-
-def read_all_targets(home: AgentHome) -> tuple[Targets, ...]:
-    """All that were ever set, oldest first."""
+    lines = read_lines(home.targets_file, bytes_max=FILE_BYTES_MAX)
     try:
-        found = [
-            msgspec.json.decode(line, type=Targets) for line in read_lines(home.targets_file, bytes_max=FILE_BYTES_MAX)
-        ]
+        every = [msgspec.json.decode(line, type=Targets) for line in lines]
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         hint = "put the file back from a backup, or remove it and set the targets again"
         raise BadSettings(f"{home.targets_file}: {error}", hint=hint) from None
-    return tuple(found)
+    return every[-1] if every else Targets()
 
 
 def set_targets(home: AgentHome, targets: Targets) -> None:
