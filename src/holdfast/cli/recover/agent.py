@@ -133,9 +133,12 @@ def _vault(args: argparse.Namespace, name: str) -> Path:
     return path_of(args.vault) if args.vault else default_place("vault", name)
 
 
+def _second(args: argparse.Namespace, name: str) -> Path:
+    return path_of(args.second) if args.second else default_place("second", name)
+
+
 def _keys(args: argparse.Namespace, name: str, vault: Path) -> list[Path]:
-    second = path_of(args.second) if args.second else default_place("second", name)
-    return [vault, second, *folders_of(witnesses_of(args.new_witness) or (default_witness(name),))]
+    return [vault, _second(args, name), *folders_of(witnesses_of(args.new_witness) or (default_witness(name),))]
 
 
 def _look_only(args: argparse.Namespace, survey: Survey, folder: Path, name: str, vault: Path) -> int:
@@ -147,8 +150,7 @@ def _look_only(args: argparse.Namespace, survey: Survey, folder: Path, name: str
         again=args.again,
         accept_older=args.accept_older or bool(args.to),
     )
-    second = path_of(args.second) if args.second else default_place("second", name)
-    would = PlannedRecovery(folder=folder, vault=vault, second=second, keep_keys=args.keep_keys)
+    would = PlannedRecovery(folder=folder, vault=vault, second=_second(args, name), keep_keys=args.keep_keys)
     if args.to and obstacle is None:
         try:
             report = run_async(restore_to(path_of(args.to), survey.means(Sodium()), _wish(args, survey), dry_run=True))
@@ -234,31 +236,25 @@ def _have(args: argparse.Namespace, vault: Path) -> Evidence:
 
 
 def _target(args: argparse.Namespace, folder: Path, name: str, vault: Path) -> RecoveryTarget:
-    if args.keep_keys:
-        second = path_of(args.second) if args.second else default_place("second", name)
-        return RecoveryTarget(
-            folder=folder,
-            vault=vault,
-            second=second,
-            arbiter=str(default_place("arbiter", name)),
-            again=args.again,
-            accept_older=args.accept_older,
-        )
-    second = second_place(args.second, vault, name)
-    check_outside(folder, [second])
-    check_unlock_files(folder, paths_of([one for one in (args.unlock_file, args.second_unlock_file) if one]))
-    keys, second_keys = new_slots(args)
-    return RecoveryTarget(
+    target = RecoveryTarget(
         folder=folder,
         vault=vault,
-        second=second,
+        second=_second(args, name) if args.keep_keys else second_place(args.second, vault, name),
+        arbiter=str(default_place("arbiter", name)),
+        again=args.again,
+        accept_older=args.accept_older,
+    )
+    if args.keep_keys:
+        return target
+    check_outside(folder, [target.second])
+    check_unlock_files(folder, paths_of([one for one in (args.unlock_file, args.second_unlock_file) if one]))
+    keys, second_keys = new_slots(args)
+    return replace(
+        target,
         keys=keys,
         second_keys=second_keys,
         spare_witness=default_witness(name),
         new_witnesses=witnesses_of(args.new_witness, args.invite),
-        arbiter=str(default_place("arbiter", name)),
-        again=args.again,
-        accept_older=args.accept_older,
     )
 
 

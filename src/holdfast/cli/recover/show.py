@@ -24,7 +24,7 @@ class PlannedRecovery:
 
     folder: Path
     vault: Path
-    second: Path | None  # None if the command would ask for it
+    second: Path
     keep_keys: bool
     files: RestoreReport | None = None  # of single files, or of a whole one that is only unpacked
 
@@ -187,7 +187,7 @@ def plan_json(survey: Survey, would: PlannedRecovery) -> dict[str, object] | Non
             "evicts": would.evicts(survey),
             "position": list(survey.log.position),
             "vault": str(would.vault),
-            "second": None if would.second is None else str(would.second),
+            "second": str(would.second),
         },
         "files": None,
     }
