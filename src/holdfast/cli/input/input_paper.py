@@ -7,11 +7,10 @@ this agent, and asks again for a share that was mistyped.
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.cli.input.input_sheet import sorted_paper
+from holdfast.cli.input.input_sheet import CODE, sorted_paper
 from holdfast.cli.input.input_slots import read_line
 from holdfast.cli.input.terminal import ask_sheet, ask_words, read_words
 from holdfast.cli.screen.screen import talk
@@ -22,7 +21,6 @@ from holdfast.identity.paper.phrase import WORDS
 from holdfast.identity.paper.shares import SHARE_WORDS, Share, read_share
 
 TRIES = 5  # per share
-_CODE = re.compile(r"HF1[RS]:", re.I)
 
 
 def read_passphrase(args: argparse.Namespace) -> str:
@@ -46,10 +44,10 @@ def read_paper(session: PaperSession, args: argparse.Namespace, passphrase: str)
     return _typed(session, passphrase)
 
 
-def fit_text(session: PaperSession, text: str, passphrase: str = "") -> FittedWords:
+def fit_text(session: PaperSession, text: str, passphrase: str) -> FittedWords:
     """A phrase, shares in lines, or the texts of codes."""
     for line in text.splitlines():
-        if _CODE.search(line):
+        if CODE.search(line):
             check_same_agent(session, read_secret(line.upper()))
     given = sorted_paper(text)
     if not given.shares:
@@ -63,7 +61,7 @@ def _typed(session: PaperSession, passphrase: str) -> FittedWords:
         return ask_sheet(what, "--words-fd")
 
     text = ask(f"the {WORDS} words, or the {SHARE_WORDS} of a share")
-    if _CODE.search(text) or not sorted_paper(text).shares:
+    if CODE.search(text) or not sorted_paper(text).shares:
         return fit_text(session, text, passphrase)
     return fit_shares(session, ask_shares(ask, text), passphrase)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from holdfast.cli.input.terminal import ask_sheet, read_words
 from holdfast.errors import BadInput
 
-_CODE = re.compile(r"HF1[RS]:", re.IGNORECASE)
+CODE = re.compile(r"HF1[RS]:", re.IGNORECASE)
 _HEADING = re.compile(r"share [0-9]+ of [0-9]+,")
 _PHRASE_WORDS_MAX = 28  # more words than this are shares
 
@@ -58,8 +58,8 @@ def sorted_paper(text: str, passphrase: str = "") -> Given:
     from holdfast.identity.paper.paper import read_secret
     from holdfast.identity.paper.phrase import split
 
-    if _CODE.search(text):
-        codes = {line.strip().upper() for line in text.splitlines() if _CODE.search(line)}
+    if CODE.search(text):
+        codes = {line.strip().upper() for line in text.splitlines() if CODE.search(line)}
         secrets = [read_secret(code) for code in sorted(codes)]
         phrases = [one.phrase for one in secrets if one.phrase is not None]
         if len(phrases) == 1 and len(secrets) == 1:
@@ -70,9 +70,13 @@ def sorted_paper(text: str, passphrase: str = "") -> Given:
         return Given(shares=tuple(shares), passphrase=passphrase)
     if len(split(text)) <= _PHRASE_WORDS_MAX:
         return Given(words=text, passphrase=passphrase)
+    return Given(shares=shares_in(text), passphrase=passphrase)
+
+
+def shares_in(text: str) -> tuple[str, ...]:
+    """One in each line; what `holdfast share split` prints can be given back as it is."""
     lines = [line.strip() for line in text.splitlines()]
-    kept = tuple(line for line in lines if line and not _HEADING.match(line))
-    return Given(shares=kept, passphrase=passphrase)
+    return tuple(line for line in lines if line and not _HEADING.match(line))
 
 
 def _more_shares(found: Given) -> Given:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import re
 
 from holdfast.cli.command import Commands, new_noun, new_verb
 from holdfast.cli.input.terminal import ask_sheet, read_words
 from holdfast.cli.screen.screen import talk
 from holdfast.errors import BadInput
-
-_HEADING = re.compile(r"share [0-9]+ of [0-9]+,")
 
 
 def add_parser(commands: Commands) -> None:
@@ -64,16 +61,15 @@ def run_split(args: argparse.Namespace) -> int:
 
 def run_combine(args: argparse.Namespace) -> int:
     from holdfast.cli.input.input_paper import ask_shares
+    from holdfast.cli.input.input_sheet import shares_in
     from holdfast.cli.screen.output_paper import check_way_out
     from holdfast.identity.paper.shares import combine
 
     check_way_out(None, text=True)
     if args.from_fd is not None:
-        # What `split` prints can be given back as it is.
-        lines = [line.strip() for line in read_words(args.from_fd).splitlines()]
-        shares = [line for line in lines if line and not _HEADING.match(line)]
+        shares = shares_in(read_words(args.from_fd))
     else:
-        shares = [" ".join(one.words) for one in ask_shares(ask_sheet)]
+        shares = tuple(" ".join(one.words) for one in ask_shares(ask_sheet))
     with combine(shares) as phrase:
         print(" ".join(phrase.words))
     talk("secret: these are all the words; if this machine has a network, run `holdfast paper replace` soon")
