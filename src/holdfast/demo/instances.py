@@ -11,10 +11,9 @@ of the first one's lease, continues the task, and repeats the payment under its 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
 import time
-from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -24,11 +23,10 @@ from holdfast.app.worker import Order
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.demo.machine import Machine, give_identity, knows, lose
 from holdfast.demo.region import LEASE_S
-from holdfast.demo.scenes import CHARGE, MAIL, REQUEST
+from holdfast.demo.scenes import REQUEST, trip_of
 from holdfast.demo.server import USER
-from holdfast.demo.stage import APP, LOOK_EVERY_S, PATIENCE_S, Stage, is_parked, patiently
-from holdfast.demo.trip import variable
-from holdfast.demo.workers import DemoFailed, Worker, start_worker
+from holdfast.demo.stage import APP, LOOK_EVERY_S, PATIENCE_S, Stage, is_parked
+from holdfast.demo.workers import Worker, start_worker
 from holdfast.host.private_files import write_atomically
 from holdfast.identity.acts.log_act import act_lock
 from holdfast.identity.records.ed25519 import Sodium
@@ -67,14 +65,14 @@ async def lose_instance(stage: Stage) -> TakenOver:
     first = await _make_agent(stage, url)
     second = await asyncio.to_thread(_enrol, stage, first)
     stage.tell("instances", f"{AGENT} is enrolled on two hosts, {FIRST} and {SECOND}; one journal, in PostgreSQL")
-    async with contextlib.AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
         hf = await stack.enter_async_context(open_holdfast(url, home=second.folder, serve=False))
         await asyncio.to_thread(_write, first)
         await stage.hold_next("payment")
         task = await hf.submit("book_trip", request=REQUEST, request_id="order-80")
         stage.tell("journal", f"task {task.id} accepted: book_trip {REQUEST!r}")
         lost = await stack.enter_async_context(_worker(stage, first, url))
-        await _inside_payment(stage, lost)
+        await stage.wait_inside("payment", lost)
         other = await stack.enter_async_context(_worker(stage, second, url))
         merged = await _merged(stage, second, other)
         killed_ms = await stage.kill_inside("payment", lost)
@@ -82,10 +80,7 @@ async def lose_instance(stage: Stage) -> TakenOver:
         lose(first.folder, stage.folder / f"{AGENT}-machine")
         stage.tell("kill -9", f"and the disk of {FIRST} is lost, with folder and vault")
         parked = await is_parked(task, other)
-        view = await task.view()
-        charge, mail = view.steps[CHARGE], view.steps.get(MAIL)
-        if mail is None:
-            raise DemoFailed(f"task {task.id} did not reach its mail step")
+        view, charge, mail = await trip_of(task)
         again_ms, who = charge.attempts[-1].at_ms, f"worker {other.pid}"
         stage.tell(who, f"on {SECOND}: the lease of {FIRST} ({LEASE_S:g} s) is over; it takes the task", at_ms=again_ms)
         stage.tell(who, "step 2 charge: sent again, same effect key", at_ms=again_ms)
@@ -124,23 +119,16 @@ def _enrol(stage: Stage, first: AgentHome) -> AgentHome:
     return load_home(folder)
 
 
-@contextlib.asynccontextmanager
-async def _worker(stage: Stage, home: AgentHome, url: str) -> AsyncGenerator[Worker]:
+def _worker(stage: Stage, home: AgentHome, url: str) -> AbstractAsyncContextManager[Worker]:
     order = Order(app=APP, journal=url, home=str(home.folder), overrides={"lease_ttl_s": LEASE_S})
-    environment = {variable(name): far_end.url for name, far_end in stage.far_ends.items()}
     log = stage.folder / f"worker-{home.folder.name}.log"
-    async with start_worker(order, log=log, environment=environment) as worker:
-        yield worker
+    return start_worker(order, log=log, environment=stage.environment())
 
 
 def _write(home: AgentHome) -> None:
     """As a person does, with an editor: Holdfast merges what it finds in the file."""
     old = home.memory_file.read_text() if home.memory_file.exists() else ""
     write_atomically(home.memory_file, f"{old}- {FACT}\n".encode())
-
-
-async def _inside_payment(stage: Stage, worker: Worker) -> None:
-    await patiently(worker, lambda s: stage.far_ends["payment"].wait_inside(timeout_s=s))
 
 
 async def _merged(stage: Stage, home: AgentHome, worker: Worker) -> bool | None:

@@ -31,7 +31,6 @@ from holdfast.core.step import StepState
 from holdfast.demo.measured import Challenge, LostMachine, Recorder, finish, note_loss, note_restored, start_recorder
 from holdfast.demo.scenes import CHARGE, MAIL, REQUEST
 from holdfast.demo.stage import Stage, is_parked, now_ms
-from holdfast.demo.workers import DemoFailed
 from holdfast.drills.host_loss import note_effects
 from holdfast.errors import EngineMissing, EngineTooOld
 from holdfast.host.private_files import create_durably, ensure_private_folder
@@ -215,9 +214,7 @@ async def _live_and_die(stage: Stage) -> Remains:
     worker = await stage.start_worker()
     lost_ms = await stage.kill_inside("payment", worker)
     key = effect_key_from_bytes((await task.view()).steps[CHARGE].effect_key)
-    done = await stage.find_done("payment", task.id)
-    if done is None:
-        raise DemoFailed("the payment service got a request but did not charge")
+    done = await stage.get_payment(task.id)
     stage.tell("payment", f"{done.id}: charged, effect key {key}", at_ms=done.at_ms)
     await stage.close_journal()
     recorder = await start_recorder(home, register, place=stage.places[1], began=began, began_ms=began_ms)

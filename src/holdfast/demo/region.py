@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import shutil
 import time
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,9 +20,9 @@ from holdfast.app.handle import TaskHandle
 from holdfast.app.open import open as open_holdfast
 from holdfast.app.worker import Order
 from holdfast.demo.hosts import Host, NoNetwork, port_of, start_host
-from holdfast.demo.scenes import CHARGE, MAIL, REQUEST
+from holdfast.demo.scenes import REQUEST, trip_of
 from holdfast.demo.server import USER
-from holdfast.demo.stage import APP, LOOK_EVERY_S, PATIENCE_S, Stage, is_parked, now_ms, patiently
+from holdfast.demo.stage import APP, LOOK_EVERY_S, PATIENCE_S, Stage, is_parked, now_ms
 from holdfast.demo.trip import variable
 from holdfast.demo.workers import DemoFailed
 
@@ -71,7 +70,7 @@ async def _play(stage: Stage, server: Path) -> Continued:
         task = await hf.submit("book_trip", request=REQUEST, request_id="order-79")
         stage.tell("journal", f"task {task.id} accepted: book_trip {REQUEST!r}")
         first = await stack.enter_async_context(_host(stage, homes[0], server))
-        await patiently(first.worker, lambda s: stage.far_ends["payment"].wait_inside(timeout_s=s))
+        await stage.wait_inside("payment", first.worker)
         second = await stack.enter_async_context(_host(stage, homes[1], server))
         await _wait_event(second, "serving")
         first.cable.cut()
@@ -90,8 +89,7 @@ async def _play(stage: Stage, server: Path) -> Continued:
     return Continued(task_id=task.id, parked=int(parked), resume_s=(next_ms - cut_ms) / 1000, old_host_wrote=wrote)
 
 
-@contextlib.asynccontextmanager
-async def _host(stage: Stage, home: Path, server: Path) -> AsyncGenerator[Host]:
+def _host(stage: Stage, home: Path, server: Path) -> contextlib.AbstractAsyncContextManager[Host]:
     far_ends = {name: one.port for name, one in stage.far_ends.items()}
     reached = [
         partial(asyncio.open_unix_connection, server),
@@ -105,24 +103,18 @@ async def _host(stage: Stage, home: Path, server: Path) -> AsyncGenerator[Host]:
         overrides={"lease_ttl_s": LEASE_S},
     )
     log = stage.folder / f"worker-{home.name}.log"
-    async with start_host(order, reached, log=log, environment=environment) as host:
-        yield host
+    return start_host(order, reached, log=log, environment=environment)
 
 
 async def _tell_cut(stage: Stage, task: TaskHandle, host: Host, cut_ms: int) -> None:
-    done = await stage.find_done("payment", task.id)
-    if done is None:
-        raise DemoFailed("the payment service got a request but did not charge")
+    done = await stage.get_payment(task.id)
     stage.tell("payment", f"{done.id}: charged", at_ms=done.at_ms)
     stage.tell("cable", f"host 1 (worker {host.worker.pid}) is cut off: the answer does not reach it", at_ms=cut_ms)
 
 
 async def _tell_resume(stage: Stage, task: TaskHandle, host: Host) -> int:
     """When the second host began the next step."""
-    view = await task.view()
-    charge, mail = view.steps[CHARGE], view.steps.get(MAIL)
-    if mail is None:
-        raise DemoFailed(f"task {task.id} did not reach its mail step")
+    view, charge, mail = await trip_of(task)
     who = f"worker {host.worker.pid}"
     taken_ms = max(claim.at_ms for claim in view.claims.values())
     stage.tell(who, f"on host 2: the lease of host 1 ({LEASE_S:g} s) is over; it takes the task", at_ms=taken_ms)

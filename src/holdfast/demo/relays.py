@@ -39,7 +39,6 @@ from holdfast.backup.backups import open_backups
 from holdfast.backup.places.backup_places import PlaceRequest, open_places
 from holdfast.demo.machine import Machine, bring_back, find_engine_trouble, give_identity, lose
 from holdfast.demo.stage import LOOK_EVERY_S, PATIENCE_S, Stage, now_ms
-from holdfast.demo.trip import variable
 from holdfast.demo.workers import DemoFailed, Worker, end, start_worker
 from holdfast.errors import HoldfastError
 from holdfast.host.hardening import die_with_parent
@@ -175,13 +174,10 @@ async def _count(stage: Stage, bens: Holdfast, beas: Holdfast, *, lost: int) -> 
     )
 
 
-@contextlib.asynccontextmanager
-async def _worker(stage: Stage, home: AgentHome) -> AsyncGenerator[Worker]:
-    environment = {variable(name): far_end.url for name, far_end in stage.far_ends.items()}
+def _worker(stage: Stage, home: AgentHome) -> contextlib.AbstractAsyncContextManager[Worker]:
     order = Order(app=APP, journal=str(home.journal.path))
     log = stage.folder / f"worker-{home.folder.name}-{now_ms()}.log"
-    async with start_worker(order, log=log, environment=environment) as worker:
-        yield worker
+    return start_worker(order, log=log, environment=stage.environment())
 
 
 async def _wait(worker: Worker, look: Callable[[], Awaitable[bool]]) -> None:

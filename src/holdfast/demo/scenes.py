@@ -10,7 +10,7 @@ from holdfast.app.handle import TaskHandle
 from holdfast.core.ids import effect_key_from_bytes
 from holdfast.demo.stage import Stage, is_parked
 from holdfast.demo.workers import DemoFailed, Worker
-from holdfast.journal.records import StepView
+from holdfast.journal.records import StepView, TaskView
 
 REQUEST = "LIS to BER"
 SEARCH, CHARGE, MAIL = "1", "2", "3"  # ordinals of book_trip
@@ -58,9 +58,7 @@ async def _tell_kill(stage: Stage, task: TaskHandle, worker: Worker, killed_ms: 
     search, charge = steps[SEARCH], steps[CHARGE]
     flights: Any = search.result  # Any: JSON that trip.py has made
     flight = flights[0]
-    done = await stage.find_done("payment", task.id)
-    if done is None:
-        raise DemoFailed("the payment service got a request but did not charge")
+    done = await stage.get_payment(task.id)
     who, key = f"worker {worker.pid}", effect_key_from_bytes(charge.effect_key)
     price = f"{flight['cents'] / 100:.2f} EUR"
     stage.tell(who, f"step 1 search_flights: {flight['flight']}", at_ms=search.closed_ms)
@@ -72,10 +70,7 @@ async def _tell_kill(stage: Stage, task: TaskHandle, worker: Worker, killed_ms: 
 
 async def _tell_resume(stage: Stage, task: TaskHandle, worker: Worker) -> tuple[int, int]:
     """When the second worker had claimed the task, and when it had begun the next step."""
-    view = await task.view()
-    charge, mail = view.steps[CHARGE], view.steps.get(MAIL)
-    if mail is None:
-        raise DemoFailed(f"task {task.id} did not reach its mail step")
+    view, charge, mail = await trip_of(task)
     who = f"worker {worker.pid}"
     taken_ms = max(claim.at_ms for claim in view.claims.values())
     stage.tell(who, "takes over at once: the kernel freed the dead worker's lock", at_ms=taken_ms)
@@ -86,6 +81,14 @@ async def _tell_resume(stage: Stage, task: TaskHandle, worker: Worker) -> tuple[
     stage.tell(who, f"step 3 send_mail: {mail.state}", at_ms=mail.closed_ms)
     stage.tell("journal", f"task {task.id} {view.finished}", at_ms=view.ended_ms)
     return taken_ms, mail.planned_ms
+
+
+async def trip_of(task: TaskHandle) -> tuple[TaskView, StepView, StepView]:
+    """A booked trip: the task, its payment and its mail. Raises DemoFailed."""
+    view = await task.view()
+    if MAIL not in view.steps:
+        raise DemoFailed(f"task {task.id} did not reach its mail step")
+    return view, view.steps[CHARGE], view.steps[MAIL]
 
 
 async def kill_inside_letter(stage: Stage) -> Letter:

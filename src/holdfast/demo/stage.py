@@ -87,13 +87,17 @@ class Stage:
 
     async def kill_inside(self, name: str, worker: Worker) -> int:
         """Kill the worker while its request is inside that far end; the moment, as wall ms."""
-        await patiently(worker, lambda s: self.far_ends[name].wait_inside(timeout_s=s))
+        await self.wait_inside(name, worker)
         at_ms = now_ms()
         await worker.kill()
         await self.far_ends[name].release()  # nothing reads its answer
         self.worker = None
         self.kills += 1
         return at_ms
+
+    async def wait_inside(self, name: str, worker: Worker) -> None:
+        """Until a request of this worker is inside that far end."""
+        await patiently(worker, lambda s: self.far_ends[name].wait_inside(timeout_s=s))
 
     async def hold_next(self, name: str) -> None:
         """Let that far end do the next effect and then hold its answer back."""
@@ -103,6 +107,16 @@ class Stage:
         """What that far end's ledger has of the task."""
         page = await self.far_ends[name].ledger()
         return next((one for one in page.effects if one.task == task_id), None)
+
+    async def get_payment(self, task_id: str) -> Done:
+        done = await self.find_done("payment", task_id)
+        if done is None:
+            raise DemoFailed("the payment service got a request but did not charge")
+        return done
+
+    def environment(self) -> dict[str, str]:
+        """What a worker needs to reach the far ends."""
+        return {variable(name): far_end.url for name, far_end in self.far_ends.items()}
 
 
 class _OpenJournal:
