@@ -43,10 +43,7 @@ def keys_lost(run: DrillRun) -> None:
         run.identity = check_identity(run, incarnation=None)
         run.start_worker().wait_serving()
         run.event("journal_reconciled", "the journal opens with the keys of the escrow")
-        task = run.submit(["keyed"])
-        run.verify_step(task)
-        measure_effects(run, [task], before=0, expected=1)
-        no_loss(run)
+        _work(run)
 
 
 def keys_stolen(run: DrillRun) -> None:
@@ -56,15 +53,11 @@ def keys_stolen(run: DrillRun) -> None:
     if home.vault is None or home.second is None:
         raise NotProven("the settings name no vault or no second place", hint="see `holdfast explain keys`")
     loot = Path("/srv/holdfast-drill-thief")
-    stolen = {"home": loot / "home", "vault": loot / "vault", "second": loot / "second", "arbiter": loot / "arbiter"}
+    stolen = {name: loot / name for name in ("home", "vault", "second", "arbiter")}
     with run.running_copy():
         run.prepare("mkdir", "-m", "700", "-p", str(loot))
-        for source, target in (
-            (home.state, stolen["home"]),
-            (home.vault, stolen["vault"]),
-            (home.second, stolen["second"]),
-        ):
-            run.run(("cp", "-a", str(source), str(target)))  # beside a live agent a file may go
+        for name, source in (("home", home.state), ("vault", home.vault), ("second", home.second)):
+            run.run(("cp", "-a", str(source), str(stolen[name])))  # beside a live agent a file may go
         settings = stolen["home"] / home.settings_file.relative_to(home.state)
         for name in ("vault", "second", "arbiter"):
             run.prepare(*PYTHON, SET, str(settings), "identity", name, f'"{stolen[name]}"')
@@ -88,10 +81,15 @@ def keys_stolen(run: DrillRun) -> None:
         run.check("thief stopped", stopped, f"{text}; it looks every {WATCH_S:g} s")
         run.identity = check_identity(run, incarnation=None, refused=stopped)
         run.start_worker().wait_serving()
-        task = run.submit(["keyed"])
-        run.verify_step(task)
-        measure_effects(run, [task], before=0, expected=1)
-        no_loss(run)
+        _work(run)
+
+
+def _work(run: DrillRun) -> None:
+    """One step with the new keys."""
+    task = run.submit(["keyed"])
+    run.verify_step(task)
+    measure_effects(run, [task], before=0, expected=1)
+    no_loss(run)
 
 
 def _check_thief(run: DrillRun, home: Path) -> None:
