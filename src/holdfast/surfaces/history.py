@@ -30,18 +30,12 @@ def read_history(home: AgentHome) -> tuple[LevelChange, ...]:
     return tuple(found)
 
 
-def note_level(home: AgentHome, report: LevelReport, *, now_ms: int) -> bool:
-    """Append the level where it, its proof or a gate has changed; whether it had. Raises OSError, HoldfastError."""
+def note_level(home: AgentHome, report: LevelReport, *, now_ms: int) -> None:
+    """Append the level where it, its proof or a gate has changed. Raises OSError, HoldfastError."""
     failing = tuple(one.id for one in report.gates if not one.ok)
-    last = next(reversed(read_history(home)), None)
-    if last is not None and (last.level, last.proven_level, last.failing) == (
-        report.level,
-        report.proven_level,
-        failing,
-    ):
-        return False
     now = LevelChange(
         at_ms=now_ms, level=report.level, proven_level=report.proven_level, text=report.text, failing=failing
     )
-    append_line(home.levels_file, msgspec.json.encode(now), bytes_max=FILE_BYTES_MAX)
-    return True
+    last = next(reversed(read_history(home)), None)
+    if last is None or (last.level, last.proven_level, last.failing) != (now.level, now.proven_level, now.failing):
+        append_line(home.levels_file, msgspec.json.encode(now), bytes_max=FILE_BYTES_MAX)
