@@ -86,12 +86,9 @@ async def every_finding(address: JournalAddress, *, settings: Settings, deep: bo
         async for one in examine(address, settings=settings, deep=deep):
             yield one
         if (address.folder / "identity.json").is_file():
-            async for one in examine_identity(load_home(address.folder)):
-                yield one
-            async for one in examine_relays(load_home(address.folder)):
-                yield one
-            async for one in examine_instances(load_home(address.folder)):
-                yield one
+            for look in (examine_identity, examine_relays, examine_instances):
+                async for one in look(load_home(address.folder)):
+                    yield one
             for one in examine_merges(load_home(address.folder)):
                 yield one
 
