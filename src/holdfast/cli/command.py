@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Awaitable, Callable, Iterable
-from textwrap import dedent, wrap
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from holdfast.cli.screen.wrapping import help_width, wrapped
+from holdfast.cli.screen.wrapping import help_width, split_lines, wrapped
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
@@ -37,7 +37,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
         return wrapped(text, width)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        return wrap(text, width, break_long_words=False, break_on_hyphens=False)
+        return split_lines(text, width)
 
 
 class Entry(NamedTuple):

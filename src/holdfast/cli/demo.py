@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, add_flag, add_options, new_command
-from holdfast.cli.screen.wrapping import WIDTH_MAX, screen_width, wrapped
+from holdfast.cli.screen.wrapping import WIDTH_MAX, screen_width, split_lines, wrapped
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -168,7 +167,7 @@ class _Printed:
     def tell(self, who: str, what: str, *, at_s: float) -> None:
         strong = who == "kill -9"
         start, end = (self._bold, self._end) if strong else ("", "")
-        first, *rest = wrap(what, self._width - _INDENT, break_long_words=False, break_on_hyphens=False)
+        first, *rest = split_lines(what, self._width - _INDENT)
         print(f"{at_s:6.2f} s  {start}{who:<{_WHO_CHARS}}{end} {first}", flush=True)
         for line in rest:
             print(f"{'':{_INDENT}}{line}", flush=True)

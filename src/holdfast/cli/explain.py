@@ -11,10 +11,9 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from textwrap import wrap
 
 from holdfast.cli.command import Commands, add_options, nearest, new_command
-from holdfast.cli.screen.wrapping import screen_width
+from holdfast.cli.screen.wrapping import screen_width, split_lines
 from holdfast.errors import BadInput
 
 FOLDERS = ("reference", "how-to", "explanation", "tutorial", "formats")  # the first one wins where two share a name
@@ -107,18 +106,7 @@ def linked(text: str, page: Path, pages: Mapping[str, Path]) -> str:
 
 
 def _print_names(title: str, names: Iterable[str]) -> None:
-    print(
-        f"{title}:",
-        *wrap(
-            " ".join(names),
-            screen_width(),
-            initial_indent="  ",
-            subsequent_indent="  ",
-            break_on_hyphens=False,
-            break_long_words=False,
-        ),
-        sep="\n",
-    )
+    print(f"{title}:", *split_lines(" ".join(names), screen_width(), indent="  "), sep="\n")
 
 
 def _print_page(text: str) -> None:

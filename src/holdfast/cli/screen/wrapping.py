@@ -27,6 +27,12 @@ def help_width() -> int:
     return screen_width() - 2
 
 
+def split_lines(text: str, width: int, *, indent: str = "") -> list[str]:
+    return wrap(
+        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
 def wrapped(text: str, width: int) -> str:
     lines: list[str] = []
     example = False
