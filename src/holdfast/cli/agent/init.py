@@ -48,9 +48,7 @@ def add_identity_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder for the secret keys, outside the agent's folder (default: ~/.config/holdfast/vault/NAME)",
     )
-    parser.add_argument(
-        "--second", metavar="DIR", help="where the next key is kept: another disk, or another user's folder"
-    )
+    add_options(parser, "--second")
     add_witnesses(
         parser,
         "--witness",
@@ -167,14 +165,14 @@ def make(args: argparse.Namespace, *, name: str, home: Path) -> dict[str, str | 
 def _relays(args: argparse.Namespace) -> tuple[WitnessRelay, ...]:
     """As given, or as a person answers."""
     from holdfast.cli.input.agent_places import witnesses_of
+    from holdfast.cli.input.terminal import ask_line
     from holdfast.layout.witness_address import relays_of
 
     given = list(args.relay)
     if not given and args.second is None and sys.stdin.isatty():
         talk("Other agents reach this one through relays. Three of three operators are best; you can add them later.")
         while len(given) < RELAYS_ASKED:
-            print("address of a relay [none]: ", end="", file=sys.stderr, flush=True)
-            answer = sys.stdin.readline().strip()
+            answer = ask_line("address of a relay [none]: ").strip()
             if not answer:
                 break
             given.append(answer)

@@ -16,6 +16,7 @@ from holdfast.app.notify import with_pings
 from holdfast.cli.command import home_of
 from holdfast.cli.input.agent_places import path_of
 from holdfast.cli.input.input_sheet import read_given
+from holdfast.cli.input.terminal import ask_line
 from holdfast.cli.screen.screen import one_line, print_json, talk
 from holdfast.cli.signals import Ended
 from holdfast.core.clock import SystemClock
@@ -105,8 +106,7 @@ def _confirm_production(drills: list[Drill], home: AgentHome) -> None:
         raise BadInput("--production asks for the agent's name, and stdin is not a terminal", hint="run it yourself")
     names = ", ".join(one.slug for one in drills)
     talk(f"{names}: on production, {home.name} in {home.folder}. Work that is under way is interrupted, then resumed.")
-    print(f"type {home.name!r} to continue: ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip() != home.name:
+    if ask_line(f"type {home.name!r} to continue: ").strip() != home.name:
         raise BadInput("not confirmed: nothing was done", hint=f"type {home.name!r}")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from holdfast.cli.input.terminal import ask_line
 from holdfast.cli.screen.screen import talk
 from holdfast.errors import BadInput, BadSheet
 from holdfast.identity.files.own_log import FILE_BYTES_MAX, RECEIPTS
@@ -72,8 +73,7 @@ def second_place(given: str | None, vault: Path, name: str) -> Path:
     elif sys.stdin.isatty():
         proposed = default_place("second", name)
         talk("Where should Holdfast keep the next key? Best on a USB stick: you need it only after a theft.")
-        print(f"second place [{proposed}]: ", end="", file=sys.stderr, flush=True)
-        answer = sys.stdin.readline()
+        answer = ask_line(f"second place [{proposed}]: ")
         if not answer:  # Ctrl-D
             raise BadInput("no second place was named: nothing was made", hint="press Enter for the one in brackets")
         place = path_of(answer.strip() or str(proposed))

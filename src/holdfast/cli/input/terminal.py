@@ -24,13 +24,17 @@ def confirm(word: str, what: str, *, yes: bool) -> None:
     """Return if the person typed the word, or gave --yes. Raises BadInput."""
     if yes:
         return
-
     if not sys.stdin.isatty():
         raise BadInput("stdin is not a terminal; cannot ask for confirmation", hint="add --yes if you are sure")
     talk(what)
-    print(f"type {word!r} to continue: ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip() != word:
+    if ask_line(f"type {word!r} to continue: ").strip() != word:
         raise BadInput("not confirmed: nothing was changed", hint=f"type {word!r}, or add --yes")
+
+
+def ask_line(prompt: str) -> str:
+    """What the person types, with its line break; empty after Ctrl-D."""
+    print(prompt, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline()
 
 
 def ask_hidden(prompt: str, *, for_what: str, hint: str) -> str:

@@ -34,7 +34,7 @@ from holdfast.cli.input.agent_places import (
 )
 from holdfast.cli.input.input_sheet import read_given
 from holdfast.cli.input.input_slots import new_slots, open_existing
-from holdfast.cli.input.terminal import confirm
+from holdfast.cli.input.terminal import ask_line, confirm
 from holdfast.cli.recover.show import PlannedRecovery, plan_json, show_loss, show_plan, show_survey, survey_json
 from holdfast.cli.screen.progress import Progress
 from holdfast.cli.screen.screen import one_line, print_fields, print_json, talk
@@ -208,8 +208,7 @@ def _ask_place() -> str:
     talk(
         "Where are the agent's backups? A folder, or ssh://user@host/path (see the recovery sheet or the public card)."
     )
-    print("place: ", end="", file=sys.stderr, flush=True)
-    answer = sys.stdin.readline().strip()
+    answer = ask_line("place: ").strip()
     if not answer:
         raise BadInput("no place was given: nothing was changed")
     return answer

@@ -13,7 +13,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
-from holdfast.cli.input.terminal import ask_sheet, ask_words
+from holdfast.cli.input.terminal import ask_line, ask_sheet, ask_words
 from holdfast.cli.screen.screen import talk
 from holdfast.core.clock import SystemEntropy
 from holdfast.errors import BadInput
@@ -102,17 +102,11 @@ def _until_right(words: Sequence[str], listed: WordList, ask: Callable[[], list[
 
 def _show(words: Sequence[str], places: Iterable[int]) -> None:
     for number in places:
-        _ask(f"word {number} of {len(words)}: {words[number - 1]}   [Enter] ")
+        if not ask_line(f"word {number} of {len(words)}: {words[number - 1]}   [Enter] "):
+            raise BadInput("the terminal was closed: nothing was copied")
         sys.stderr.write(_WIPE)
         sys.stderr.flush()
 
 
 def _typed_at(places: Sequence[int]) -> dict[int, str]:
     return {at: ask_words(f"word {at}") for at in places}
-
-
-def _ask(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
-    if not sys.stdin.readline():
-        raise BadInput("the terminal was closed: nothing was copied")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.command import Commands, add_flag, add_options, new_noun, new_verb
 from holdfast.cli.input.input_journal import journal_of
+from holdfast.cli.input.terminal import ask_line
 from holdfast.cli.screen.screen import print_json, print_table
 from holdfast.errors import BadApp, BadInput
 
@@ -100,13 +101,8 @@ def _confirm(args: argparse.Namespace, tool: Tool[..., Any]) -> None:
         raise BadInput(
             f"this sends {count} real requests through {tool.name}", hint="make the tool call a sandbox, then add --yes"
         )
-    print(
-        f"This sends {count} real requests through {tool.name}. Does this tool call a sandbox? [y/N] ",
-        end="",
-        file=sys.stderr,
-        flush=True,
-    )
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    question = f"This sends {count} real requests through {tool.name}. Does this tool call a sandbox? [y/N] "
+    if ask_line(question).strip().lower() not in ("y", "yes"):
         raise BadInput("nothing was sent")
 
 
