@@ -16,7 +16,7 @@ from holdfast.cli.screen.screen import print_fields, print_json, talk
 from holdfast.core.clock import SystemClock, iso
 from holdfast.errors import BadInput, BadRecord, LogDamaged, LogMissing, VaultMissing
 from holdfast.identity.acts.log_act import ActResult, LogSession, refresh
-from holdfast.identity.files.own_log import find_pending, read_own_log, rewrite_own_log
+from holdfast.identity.files.own_log import find_pending, read_logs, read_own_log, rewrite_own_log
 from holdfast.identity.files.public_file import Identity, read_identity
 from holdfast.identity.log.log import replay
 from holdfast.identity.log.log_state import KeyLog, find_liars, is_final
@@ -56,12 +56,12 @@ async def fetch(home: AgentHome) -> Mapping[str, str]:
     try:
         log = read_own_log(home.folder, Sodium())
     except LogDamaged:
-        from holdfast.identity.files.own_log import read_logs
-
-        found = [one.log for one in await read_logs((), reached, port=Sodium(), ids=_own_id(home))]
-        log = _ours(home, found)
-        if log is None:
+        ids = _own_id(home)
+        found = [one.log for one in await read_logs((), reached, port=Sodium(), ids=ids)]
+        ours = [one for one in found if one.id in ids] if ids else found
+        if len(ours) != 1:
             raise
+        log = ours[0]
     session = LogSession(home=home, port=Sodium(), reached=reached, log=log)
     silent = await refresh(session)
     rewrite_own_log(home.folder, session.log)
@@ -70,19 +70,11 @@ async def fetch(home: AgentHome) -> Mapping[str, str]:
 
 
 def _own_id(home: AgentHome) -> tuple[AgentId, ...]:
+    """As identity.json names it; empty where that cannot be read: then it is the only one that the witnesses have."""
     try:
         return (AgentId(read_identity(home.identity_file).id),)
     except (LogDamaged, LogMissing):
         return ()
-
-
-def _ours(home: AgentHome, found: list[KeyLog]) -> KeyLog | None:
-    """The log of this agent: as identity.json names it, or the only one that the witnesses have."""
-    try:
-        id_ = read_identity(home.identity_file).id
-    except (LogDamaged, LogMissing):
-        return found[0] if len(found) == 1 else None
-    return next((one for one in found if one.id == id_), None)
 
 
 def shape(home: AgentHome, log: KeyLog, identity: Identity) -> dict[str, Any]:  # Any: JSON
