@@ -80,10 +80,6 @@ def no_relays(production: Production) -> str:
     return "" if held is not None and held.record.relays else "the agent has no relays"
 
 
-def no_relays_or_places(production: Production) -> str:
-    return no_relays(production) or no_places(production)
-
-
 def no_app(production: Production) -> str:
     return "" if production.home.settings.drills.app else "the settings name no app: `[drills] app`"
 
@@ -305,7 +301,7 @@ DRILLS: tuple[Drill, ...] = (
         run=mail_during_recovery,
         rto_s=RECOVERY_S,
         rpo_items=0,
-        find_reason=no_relays_or_places,
+        find_reason=lambda production: no_relays(production) or no_places(production),
     ),
     Drill(
         slug="tool-files",

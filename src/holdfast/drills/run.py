@@ -488,10 +488,6 @@ class DrillRun:
         done = self.run((*PYTHON, HASHES, folder))
         return {} if done.code else done.json()
 
-    def home_seen(self) -> Path:
-        """The agent's folder of the machine, seen from outside."""
-        return self.own_shadow().outside(self.production.home.folder)
-
 
 def _plain(effect: Effect) -> Json:
     names = ("id", "at_ms", "kind", "key", "reference", "task", "step", "base", "fence")

@@ -137,7 +137,7 @@ def hand_off(run: DrillRun) -> None:
 
 def _wait_question(run: DrillRun, task: str, question: str) -> None:
     """Until the task asks this, and the hand-off says so."""
-    path = run.home_seen() / "handoff.md"
+    path = run.own_shadow().outside(run.production.home.folder) / "handoff.md"
     otherwise = f"task {task} does not ask {question!r}, or handoff.md does not say so"
     wait_until(lambda: path.exists() and question in path.read_text(), otherwise)
 

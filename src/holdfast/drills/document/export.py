@@ -113,16 +113,13 @@ def sections(found: SealedReport) -> list[Section]:
     return [one for one in parts if one.rows]
 
 
-def headline(report: DrillReport) -> str:
-    return f"{report.scenario.code} {report.title}: {report.verdict}"
-
-
 def markdown(found: SealedReport) -> str:
     return page.markdown(_blocks(found))
 
 
 def html(found: SealedReport) -> str:
-    return page.html(headline(found.report), _blocks(found))
+    report = found.report
+    return page.html(f"{report.scenario.code} {report.title}: {report.verdict}", _blocks(found))
 
 
 def _blocks(found: SealedReport) -> list[page.Block]:
