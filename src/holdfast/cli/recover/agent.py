@@ -92,7 +92,9 @@ def run(args: argparse.Namespace) -> int:
         if args.to:
             return _unpack(args, survey, news)
         _confirm_again(args, survey, vault)
-        target = replace(_target(args, folder, name, vault), journal_url=_journal_url(args))
+        target = _target(args, folder, name, vault)
+        if args.journal is not None:
+            target = replace(target, journal_url=parse_journal_url(args.journal))
         _confirm(args, survey, folder)
         done = run_async(
             recover_agent(
@@ -165,10 +167,6 @@ def _look_only(args: argparse.Namespace, survey: Survey, folder: Path, name: str
     if obstacle is not None:
         raise obstacle
     return 0
-
-
-def _journal_url(args: argparse.Namespace) -> str:
-    return "" if args.journal is None else parse_journal_url(args.journal)
 
 
 def _wish(args: argparse.Namespace, survey: Survey) -> Wish:
@@ -356,7 +354,7 @@ def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, s
         talk(f"WARNING: the recovery could not be published at place {name}: {why}")
     if done.untold:
         talk("hint: the next `holdfast backup now` that reaches these places publishes it there")
-    if not _is_backed_up(done.backup):
+    if isinstance(done.backup, HoldfastError) or not any(one.verified for one in done.backup.places):
         talk(f"next: make the first backup: holdfast backup now --home {done.home.folder}")
     if restored is not None and restored.kept:
         talk(f"the old folder is now {restored.kept}")
@@ -385,10 +383,6 @@ def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, s
         )
     if not args.start:
         talk(f"next: holdfast worker APP {' '.join(_named(done))}")
-
-
-def _is_backed_up(backup: NowReport | HoldfastError) -> bool:
-    return isinstance(backup, NowReport) and any(one.verified for one in backup.places)
 
 
 def _backup_text(backup: NowReport | HoldfastError) -> str:

@@ -13,7 +13,7 @@ from holdfast.cli.surfaces.surface import any_home, look_at, surface_shape
 if TYPE_CHECKING:
     from holdfast.layout.agent_home import AgentHome
     from holdfast.surfaces.register import Register
-    from holdfast.surfaces.runbook import Runbook, RunbookFacts
+    from holdfast.surfaces.runbook import RunbookFacts
 
 SIGN = b"holdfast runbook print"  # every runbook says how it was made
 PAGE_BYTES_MAX = 16 << 20
@@ -48,13 +48,15 @@ def add_parser(commands: Commands) -> None:
 
 
 async def _print(args: argparse.Namespace) -> int:
+    from msgspec import to_builtins
+
     from holdfast.surfaces import page
     from holdfast.surfaces.runbook import make_runbook, runbook_blocks, runbook_title
 
     facts = gather(any_home(args), await look_at(args), app=_app_of(args.app))
     runbook = make_runbook(facts)
     if args.json:
-        print_json(runbook_shape(runbook))
+        print_json({**to_builtins(runbook), "where": [surface_shape(one) for one in runbook.where]})
         return 0
     blocks = runbook_blocks(runbook, facts.scripts)
     text = shown(page.markdown(blocks))
@@ -158,9 +160,3 @@ def _write(name: str, text: str) -> None:
     except OSError as error:
         raise BadInput(f"{path} cannot be written: {error.strerror}") from error
     talk(f"written: {path}")
-
-
-def runbook_shape(runbook: Runbook) -> dict[str, object]:
-    from msgspec import to_builtins
-
-    return {**to_builtins(runbook), "where": [surface_shape(one) for one in runbook.where]}
