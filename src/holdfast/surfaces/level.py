@@ -352,95 +352,38 @@ def _relays(facts: Facts) -> Judged:
 
 
 _INIT = "holdfast init NAME --home FOLDER"
+_COPY = "holdfast journal copy --to postgresql://USER@HOST/DATABASE"
+_on_disk = _yes("state.on-disk", why="there is no agent here", fix=_INIT)
+_resumes = _yes("state.resumes", why="there is no journal yet", fix="holdfast memory add TEXT")
+_identity = _yes("identity.log", why="the agent has no identity", fix=_INIT)
+_keys_apart = _yes("identity.keys-apart", why="the agent has no vault", fix=_INIT)
+_paper = _yes("paper", why="no sheet was printed", fix="holdfast paper print")
+_shared = _yes("journal.shared", why="the journal is a file", fix=_COPY)
+_witnessed = _yes("identity.witnessed", why="no witness was asked", fix="holdfast identity show --fetch")
+_fresh = _drilled("host-loss", RESTORE_DAYS, "restore drill")
+_takeover_drill = _drilled("region-loss", TAKEOVER_DAYS, "takeover drill")
+_copies_drill = _drilled("two-alive", TAKEOVER_DAYS, "drill of two copies alive")
+_relay_drill = _drilled("relay-lost", RELAY_DAYS, "drill of a lost relay")
+_WITHIN = f"within {TAKEOVER_DAYS} days"
 GATES: tuple[Gate, ...] = (
-    Gate(
-        "disk",
-        1,
-        False,
-        "the agent's folder is on a disk",
-        _yes("state.on-disk", why="there is no agent here", fix=_INIT),
-    ),
-    Gate(
-        "resume",
-        1,
-        False,
-        "after a restart the agent has a journal or files to resume from",
-        _yes("state.resumes", why="there is no journal yet", fix="holdfast memory add TEXT"),
-    ),
+    Gate("disk", 1, False, "the agent's folder is on a disk", _on_disk),
+    Gate("resume", 1, False, "after a restart the agent has a journal or files to resume from", _resumes),
     Gate("snapshot", 2, False, "an encrypted snapshot is off the machine", _snapshot),
     Gate("restored", 2, True, "the newest snapshot was restored and compared within 24 h of being made", _restored),
     Gate("domains", 2, True, "two places in different failure domains hold a tested snapshot", _domains),
     Gate("rpo", 2, True, "no place's newest tested snapshot is older than the RPO target", _rpo),
-    Gate(
-        "identity",
-        3,
-        False,
-        "the agent has an identity with a valid key log",
-        _yes("identity.log", why="the agent has no identity", fix=_INIT),
-    ),
-    Gate(
-        "keys",
-        3,
-        False,
-        "the keys are apart from the state",
-        _yes("identity.keys-apart", why="the agent has no vault", fix=_INIT),
-    ),
-    Gate(
-        "paper",
-        3,
-        False,
-        "a recovery sheet, or enough shares, exist",
-        _yes("paper", why="no sheet was printed", fix="holdfast paper print"),
-    ),
+    Gate("identity", 3, False, "the agent has an identity with a valid key log", _identity),
+    Gate("keys", 3, False, "the keys are apart from the state", _keys_apart),
+    Gate("paper", 3, False, "a recovery sheet, or enough shares, exist", _paper),
     Gate("read-back", 3, True, f"a sheet, or enough shares, were read back within {PAPER_DAYS} days", _read_back),
     Gate("escrow", 3, True, "escrow.age is beside two backups", _escrow),
-    Gate(
-        "restore-drill",
-        3,
-        True,
-        f"a restore on fresh infrastructure was drilled within {RESTORE_DAYS} days",
-        _drilled("host-loss", RESTORE_DAYS, "restore drill"),
-    ),
-    Gate(
-        "shared-journal",
-        4,
-        False,
-        "the journal is shared: PostgreSQL",
-        _yes(
-            "journal.shared",
-            why="the journal is a file",
-            fix="holdfast journal copy --to postgresql://USER@HOST/DATABASE",
-        ),
-    ),
+    Gate("restore-drill", 3, True, f"a restore on fresh infrastructure was drilled within {RESTORE_DAYS} days", _fresh),
+    Gate("shared-journal", 4, False, "the journal is shared: PostgreSQL", _shared),
     Gate("instances", 4, False, "two or more instances run", _instances),
-    Gate(
-        "takeover-drill",
-        4,
-        True,
-        f"a takeover was drilled within {TAKEOVER_DAYS} days",
-        _drilled("region-loss", TAKEOVER_DAYS, "takeover drill"),
-    ),
-    Gate(
-        "old-refused",
-        4,
-        True,
-        f"the old instance was refused in a drill within {TAKEOVER_DAYS} days",
-        _drilled("two-alive", TAKEOVER_DAYS, "drill of two copies alive"),
-    ),
-    Gate("nothing-lost", 4, True, f"a takeover within {TAKEOVER_DAYS} days lost nothing", _nothing_lost),
-    Gate(
-        "witnesses",
-        None,
-        False,
-        "enough witnesses hold the newest record of the key log",
-        _yes("identity.witnessed", why="no witness was asked", fix="holdfast identity show --fetch"),
-    ),
+    Gate("takeover-drill", 4, True, f"a takeover was drilled {_WITHIN}", _takeover_drill),
+    Gate("old-refused", 4, True, f"the old instance was refused in a drill {_WITHIN}", _copies_drill),
+    Gate("nothing-lost", 4, True, f"a takeover {_WITHIN} lost nothing", _nothing_lost),
+    Gate("witnesses", None, False, "enough witnesses hold the newest record of the key log", _witnessed),
     Gate("relays", None, False, "three relays of two operators hold the newest profile", _relays),
-    Gate(
-        "relay-drill",
-        None,
-        True,
-        f"the loss of a relay was drilled within {RELAY_DAYS} days",
-        _drilled("relay-lost", RELAY_DAYS, "drill of a lost relay"),
-    ),
+    Gate("relay-drill", None, True, f"the loss of a relay was drilled within {RELAY_DAYS} days", _relay_drill),
 )
