@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 
 from holdfast.errors import HoldfastError
 from holdfast.surfaces import page
 from holdfast.surfaces.report import DrillReport, SealedReport, read_report
 
-Rows = Sequence[Sequence[str]]
 WIDTH, LEFT, ROW = 720, 190, 22
 MEANING = (
     "Recovery time: from fault_injected to first_verified_step. Data lost: from the newest recovered commit to the "
     "newest acknowledged one."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    title: str
-    head: Sequence[str]
-    rows: Rows
 
 
 def number(value: float | int | None, unit: str = "") -> str:
@@ -63,33 +53,15 @@ def _beside_previous(found: SealedReport) -> list[tuple[str, ...]]:
     return [(what, target, actual, before.get(what, ""), verdict) for what, target, actual, verdict in rows]
 
 
-def sections(found: SealedReport) -> list[Section]:
-    """Everything that a reader must see, in order."""
-    report = found.report
+def _tables(found: SealedReport) -> dict[str, page.Table]:
+    """Everything that a reader must see, by title, in order."""
+    report, seal = found.report, found.seal.record
     state, backup = report.results.state, report.results.backup
     otherwise = (*report.runbook.steps_changed, *report.deviations)
     timeline = [(f"{one.at_s:.3f}", one.name, one.actor, one.evidence) for one in report.timeline]
-    parts = [
-        Section("Figures", ("what", "target", "actual", "previous run", "verdict"), _beside_previous(found)),
-        Section("Events", ("second", "event", "who", "evidence"), timeline),
-        Section(
-            "Checks",
-            ("check", "passed", "evidence"),
-            [(one.code, "yes" if one.passed else "NO", one.evidence) for one in report.results.invariants],
-        ),
-        Section(
-            "Files that tools leave",
-            ("tool", "ran", "ended", "files that no backup has"),
-            [(one.tool, one.ran, one.ended, ", ".join(one.files) or "none") for one in report.results.files or ()],
-        ),
-        Section(
-            "Findings",
-            ("severity", "finding", "retest"),
-            [(one.severity, one.description, one.retest) for one in report.findings],
-        ),
-        Section("What was done", ("step",), [(one,) for one in report.runbook.steps_followed]),
-        Section("What was done otherwise", ("step",), [(one,) for one in otherwise]),
-    ]
+    checks = [(one.code, "yes" if one.passed else "NO", one.evidence) for one in report.results.invariants]
+    files = [(one.tool, one.ran, one.ended, ", ".join(one.files) or "none") for one in report.results.files or ()]
+    findings = [(one.severity, one.description, one.retest) for one in report.findings]
     facts: list[tuple[str, str]] = []
     if state is not None:
         facts.append(("files compared", f"{state.files_compared}; differing: {', '.join(state.differing) or 'none'}"))
@@ -103,14 +75,21 @@ def sections(found: SealedReport) -> list[Section]:
         ("software", software),
         ("previous drill", report.previous_drill or "none"),
     ]
-    parts.append(Section("Facts", ("what", "value"), facts))
     evidence = [(one.name, one.kind, str(one.size), one.sha256) for one in report.evidence]
-    parts.append(Section("Evidence", ("file", "kind", "bytes", "sha256"), evidence))
-    seal = found.seal.record
-    signed = [(one.role, one.name, one.time, one.key_id) for one in found.file.signoff]
-    signed.insert(0, ("the agent", seal.id, report.ended, f"seal {seal.n}: {found.seal.digest}"))
-    parts.append(Section("Signatures", ("role", "name", "time", "key"), signed))
-    return [one for one in parts if one.rows]
+    signed = [("the agent", seal.id, report.ended, f"seal {seal.n}: {found.seal.digest}")]
+    signed += [(one.role, one.name, one.time, one.key_id) for one in found.file.signoff]
+    return {
+        "Figures": page.Table(("what", "target", "actual", "previous run", "verdict"), _beside_previous(found)),
+        "Events": page.Table(("second", "event", "who", "evidence"), timeline),
+        "Checks": page.Table(("check", "passed", "evidence"), checks),
+        "Files that tools leave": page.Table(("tool", "ran", "ended", "files that no backup has"), files),
+        "Findings": page.Table(("severity", "finding", "retest"), findings),
+        "What was done": page.Table(("step",), [(one,) for one in report.runbook.steps_followed]),
+        "What was done otherwise": page.Table(("step",), [(one,) for one in otherwise]),
+        "Facts": page.Table(("what", "value"), facts),
+        "Evidence": page.Table(("file", "kind", "bytes", "sha256"), evidence),
+        "Signatures": page.Table(("role", "name", "time", "key"), signed),
+    }
 
 
 def markdown(found: SealedReport) -> str:
@@ -129,8 +108,9 @@ def _blocks(found: SealedReport) -> list[page.Block]:
     blocks += [page.Text(one) for one in _paragraphs(report)]
     if report.timeline:
         blocks.append(page.Picture(timeline_svg(report)))
-    for part in sections(found):
-        blocks += [page.Heading(part.title), page.Table(part.head, part.rows)]
+    for name, table in _tables(found).items():
+        if table.rows:
+            blocks += [page.Heading(name), table]
     return blocks
 
 
