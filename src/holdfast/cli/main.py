@@ -172,7 +172,6 @@ OPTION = re.compile(r"-{1,2}[a-z][a-z-]*(?==|$)")
 # Commands whose stray arguments may be secrets.
 SECRETIVE = ("secret", "share", "paper", "identity", "init", "recover", "migrate", "drill")
 NAME_CHARS = max(map(len, COMMANDS))
-EXIT_INTERNAL = 1
 EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141
 
@@ -224,13 +223,9 @@ def _named(hint: str, words: Sequence[str]) -> str:
 
 
 def _report(error: Exception, *, as_json: bool) -> int:
-    from holdfast.cli.screen.screen import report_error, report_internal
+    from holdfast.cli.screen.screen import report_error
 
-    if isinstance(error, HoldfastError):
-        report_error(error, as_json=as_json)
-        return error.exit_code
-    report_internal(error, as_json=as_json)
-    return EXIT_INTERNAL
+    return report_error(error, as_json=as_json)
 
 
 def _run(words: list[str]) -> int:

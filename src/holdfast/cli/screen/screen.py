@@ -170,43 +170,25 @@ def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], state: st
     draw(columns, cells, width=screen_width(), kept_whole=kept_whole)
 
 
-def report_error(error: HoldfastError, *, as_json: bool) -> None:
-    """Print a known error to standard error."""
-    if as_json:
-        _print_error_json(error.code, error.message, error.hint, error.exit_code)
+def report_error(error: Exception, *, as_json: bool) -> int:
+    """Print an error to standard error; its exit code. The traceback of a bug only if HOLDFAST_TRACE asks for it."""
+    if isinstance(error, HoldfastError):
+        code, message, hint, exit_code = error.code, error.message, error.hint, error.exit_code
     else:
-        talk(f"error: {error.message}")
-        if error.hint:
-            talk(f"hint: {error.hint}")
-        talk(f"see: {error.explained_by}")
-    _trace(error)
-
-
-def report_internal(error: Exception, *, as_json: bool) -> None:
-    """Print a bug in one line; the traceback only if HOLDFAST_TRACE asks for it."""
-    text = f"internal: {type(error).__name__}: {error}"
+        code, message, hint, exit_code = "internal", f"internal: {type(error).__name__}: {error}", INTERNAL_HINT, 1
+    explain = f"holdfast explain {code}"
     if as_json:
-        _print_error_json("internal", text, INTERNAL_HINT, 1)
+        page = f"docs/reference/errors.md#{code}"
+        fields = {"code": code, "message": safe(message), "hint": hint, "page": page, "explain": explain}
+        print(json.dumps({"error": {**fields, "exit_code": exit_code}}), file=sys.stderr)
     else:
-        talk(f"error: {text}")
-        talk(f"hint: {INTERNAL_HINT}")
-    _trace(error)
-
-
-def _print_error_json(code: str, message: str, hint: str, exit_code: int) -> None:
-    fields = {
-        "code": code,
-        "message": safe(message),
-        "hint": hint,
-        "page": f"docs/reference/errors.md#{code}",
-        "explain": f"holdfast explain {code}",
-        "exit_code": exit_code,
-    }
-    print(json.dumps({"error": fields}), file=sys.stderr)
-
-
-def _trace(error: BaseException) -> None:
+        talk(f"error: {message}")
+        if hint:
+            talk(f"hint: {hint}")
+        if isinstance(error, HoldfastError):
+            talk(f"see: {explain}")
     if os.environ.get("HOLDFAST_TRACE") == "1":
         import traceback
 
         sys.stderr.write(safe("".join(traceback.format_exception(error))))
+    return exit_code
