@@ -113,15 +113,8 @@ def _machine(run: DrillRun, name: str) -> AbstractContextManager[Shadow]:
 
 def _words(run: DrillRun, *words: str) -> tuple[str, ...]:
     home = run.production.home
-    return (
-        sys.executable,
-        "-P",
-        "-m",
-        "holdfast.drills.tool_alone",
-        home.settings.drills.app,
-        str(home.folder),
-        *words,
-    )
+    program = (sys.executable, "-P", "-m", "holdfast.drills.tool_alone")
+    return (*program, home.settings.drills.app, str(home.folder), *words)
 
 
 def _new(before: Mapping[str, object], machine: Shadow) -> set[str]:

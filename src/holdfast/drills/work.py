@@ -35,11 +35,8 @@ def process_kill(run: DrillRun) -> None:
         states = {task: run.wait_task(task)["state"] for task in tasks}
         run.event("steady_state", f"{len(tasks)} tasks")
         wrong = [f"{task} {state}" for task, state in states.items() if state != "succeeded"]
-        run.check(
-            "L1",
-            not wrong,
-            "; ".join(wrong) or f"{len(tasks)} tasks succeeded after {len(POINTS) + RANDOM_KILLS} kills",
-        )
+        text = "; ".join(wrong) or f"{len(tasks)} tasks succeeded after {len(POINTS) + RANDOM_KILLS} kills"
+        run.check("L1", not wrong, text)
         measure_effects(run, tasks, before=len(POINTS), expected=2 * len(POINTS) + RANDOM_KILLS * len(LONG))
         no_loss(run)
         run.act("see what waits for a person", must=False)
@@ -57,12 +54,11 @@ def _killed_inside(run: DrillRun, worker: Worker, kind: str, when: str, number: 
     killed_ms = run.kill_worker(worker)
     end.release()
     end.faults()
+    worker.wait_serving(served + 1)
     if number == 0:
-        worker.wait_serving(served + 1)
         _note_restart(run, worker, killed_ms)
         run.verify_step(task, after_ms=killed_ms)
     else:
-        worker.wait_serving(served + 1)
         run.event("killed_again", f"inside a {kind} call, {when} its effect", actor="drill", at_ms=killed_ms)
     run.wait_task(task)  # a task that is killed three times without progress is parked
     return task

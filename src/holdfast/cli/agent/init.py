@@ -100,7 +100,6 @@ def run(args: argparse.Namespace) -> int:
 def make(args: argparse.Namespace, *, name: str, home: Path) -> dict[str, str | list[str]]:
     """Make the agent as the identity options say; its fields."""
     import asyncio
-    import dataclasses
 
     from holdfast.cli.input.agent_places import default_place, default_witness, path_of, second_place, witnesses_of
     from holdfast.cli.input.input_slots import new_slots
@@ -139,7 +138,7 @@ def make(args: argparse.Namespace, *, name: str, home: Path) -> dict[str, str | 
         asyncio.run(check_new_relays(relays, port=Sodium()))  # before the words: nobody copies them for nothing
     imported = _imported(args.import_key)
     keys, second_keys = new_slots(args)
-    plan = dataclasses.replace(plan, keys=keys, second_keys=second_keys, imported=imported)
+    plan = replace(plan, keys=keys, second_keys=second_keys, imported=imported)
     made = asyncio.run(make_agent(plan, show=show, entropy=SystemEntropy(), port=Sodium()))
     log = made.done.log
     if made.went_on:
