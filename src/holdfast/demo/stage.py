@@ -51,8 +51,8 @@ class Stage:
     far_ends: dict[str, FarEnd]
     teller: Teller
     began_ms: int
-    hire: Callable[[int], Awaitable[Worker]]
-    journal: _OpenJournal
+    stack: contextlib.AsyncExitStack  # ends with the demo
+    journal: contextlib.AsyncExitStack  # our own view of the journal, which may be closed before the demo ends
     servers: Servers
     worker: Worker | None = None
     hired: int = 0
@@ -68,10 +68,10 @@ class Stage:
 
     async def close_journal(self) -> None:
         """Close our own view of the journal; workers keep theirs."""
-        await self.journal.close()
+        await self.journal.aclose()
 
     async def open_journal(self) -> Holdfast:
-        self.hf = await self.journal.open()
+        self.hf = await self.journal.enter_async_context(open_holdfast(journal_in(self.folder), serve=False))
         return self.hf
 
     def tell(self, who: str, what: str, *, at_ms: int | None = None) -> None:
@@ -82,7 +82,9 @@ class Stage:
 
     async def start_worker(self) -> Worker:
         self.hired += 1
-        self.worker = await self.hire(self.hired)
+        order, log = Order(app=APP, journal=str(journal_in(self.folder))), self.folder / f"worker-{self.hired}.log"
+        started = start_worker(order, log=log, environment=self.environment())
+        self.worker = await self.stack.enter_async_context(started)
         return self.worker
 
     async def kill_inside(self, name: str, worker: Worker) -> int:
@@ -119,20 +121,6 @@ class Stage:
         return {variable(name): far_end.url for name, far_end in self.far_ends.items()}
 
 
-class _OpenJournal:
-    """The demo's own view of the journal, which may be closed before the demo ends."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stack = contextlib.AsyncExitStack()
-
-    async def open(self) -> Holdfast:
-        return await self._stack.enter_async_context(open_holdfast(self._path, serve=False))
-
-    async def close(self) -> None:
-        await self._stack.aclose()
-
-
 @contextlib.asynccontextmanager
 async def setting(folder: Path, teller: Teller) -> AsyncGenerator[Stage]:
     """Start everything in this folder; no process is left at the end."""
@@ -144,25 +132,16 @@ async def setting(folder: Path, teller: Teller) -> AsyncGenerator[Stage]:
                 for name, kind in KINDS.items()
             }
         far_ends = {name: task.result() for name, task in starting.items()}
-        environment = {variable(name): far_end.url for name, far_end in far_ends.items()}
         journal_in(folder).parent.mkdir(mode=0o700)
-        journal = _OpenJournal(journal_in(folder))
-        stack.push_async_callback(journal.close)
-        hf = await journal.open()
-
-        async def hire(number: int) -> Worker:
-            log = folder / f"worker-{number}.log"
-            order = Order(app=APP, journal=str(journal_in(folder)))
-            worker = start_worker(order, log=log, environment=environment)
-            return await stack.enter_async_context(worker)
-
+        journal = await stack.enter_async_context(contextlib.AsyncExitStack())
+        hf = await journal.enter_async_context(open_holdfast(journal_in(folder), serve=False))
         yield Stage(
             folder=folder,
             hf=hf,
             far_ends=far_ends,
             teller=teller,
             began_ms=began_ms,
-            hire=hire,
+            stack=stack,
             journal=journal,
             servers=Servers(stack),
         )
