@@ -12,7 +12,8 @@ asked to puts this around its journal (`holdfast.open(wrap=...)`); every other o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
@@ -73,46 +74,39 @@ class WatchedJournal:
         return found
 
     async def submit(self, submission: Submission) -> Submitted:
-        number = self._before("commit", "the task is submitted")
-        done = await self._journal.submit(submission)
-        self._passed(number, "commit", "the task is submitted")
-        return done
+        with self._crossing("commit", "the task is submitted"):
+            return await self._journal.submit(submission)
 
     async def append(self, hold: Hold, entries: Sequence[NewRecord], **options: Any) -> list[int]:
-        what = self._describe(entries)
-        number = self._before("commit", what)
-        numbers = await self._journal.append(hold, entries, **options)
-        self._passed(number, "commit", what)
-        return numbers
+        with self._crossing("commit", self._describe(entries)):
+            return await self._journal.append(hold, entries, **options)
 
     async def drop(self, item: InboxItem, **options: Any) -> int:
-        number = self._before("commit", f"{item.kind} for step {item.ordinal}")
-        added = await self._journal.drop(item, **options)
-        self._passed(number, "commit", f"{item.kind} for step {item.ordinal}")
-        return added
+        with self._crossing("commit", f"{item.kind} for step {item.ordinal}"):
+            return await self._journal.drop(item, **options)
 
     async def put_blobs(self, contents: Sequence[bytes], **options: Any) -> list[str]:
-        number = self._before("commit", "files are kept")
-        digests = await self._journal.put_blobs(contents, **options)
-        self._passed(number, "commit", "files are kept")
-        return digests
+        with self._crossing("commit", "files are kept"):
+            return await self._journal.put_blobs(contents, **options)
 
     def mark_begun(self, session: Session, slot: int) -> None:
         tool = self._tools.get(self._sending, "")
         kind: Kind = "model" if tool == ASK else "byte"
         what = f"a model is asked at step {self._sending}" if tool == ASK else f"step {self._sending} {tool} is sent"
-        number = self._before(kind, what)
-        session.mark_begun(slot)
-        self._passed(number, kind, what)
+        with self._crossing(kind, what):
+            session.mark_begun(slot)
 
     def _next(self, kind: Kind) -> int:
         self._counts[kind] += 1
         return self._counts[kind]
 
-    def _before(self, kind: Kind, what: str) -> int:
+    @contextmanager
+    def _crossing(self, kind: Kind, what: str) -> Generator[None]:
+        """The boundary before the work, and the one after it where it succeeds."""
         number = self._next(kind)
         self._reach(Boundary(kind=kind, number=number, when="before", what=what))
-        return number
+        yield
+        self._passed(number, kind, what)
 
     def _passed(self, number: int, kind: Kind, what: str) -> None:
         self._reach(Boundary(kind=kind, number=number, when="after", what=what))
