@@ -58,8 +58,8 @@ def _prepare(drill: Drill, order: DrillOrder, folder: Path) -> tuple[DrillRun, R
     except NotProven:
         raise
     except (HoldfastError, OSError) as error:
-        if is_full(folder):
-            raise NotProven(no_space(folder), hint=OTHER_DISK) from error
+        if full := find_full(folder):
+            raise NotProven(full, hint=OTHER_DISK) from error
         if isinstance(error, HoldfastError):
             raise NotProven(f"{error.code}: {error.message}", hint=error.hint) from error
         raise NotProven(str(error)) from error
@@ -94,21 +94,18 @@ def _run(drill: Drill, run: DrillRun, act: Callable[[DrillRun], None] | None) ->
     except NotProven as error:
         return "not proven", f"{error.message} ({error.hint})"
     except (DrillFailed, HoldfastError, OSError) as error:
-        if is_full(run.folder):  # the drill's own trouble, not the agent's
-            return "not proven", f"{no_space(run.folder)} ({OTHER_DISK})"
+        if full := find_full(run.folder):  # the drill's own trouble, not the agent's
+            return "not proven", f"{full} ({OTHER_DISK})"
         if isinstance(error, DrillFailed):
             return "fail", str(error)
         return "not proven", f"{error.code}: {error.message}" if isinstance(error, HoldfastError) else str(error)
     return None, ""
 
 
-def is_full(folder: Path) -> bool:
+def find_full(folder: Path) -> str:
+    """Why a shadow cannot run in this folder; empty where there is space."""
     found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize < FULL_BYTES
-
-
-def no_space(folder: Path) -> str:
-    return f"no space left for the shadow in {folder}"
+    return f"no space left for the shadow in {folder}" if found.f_bavail * found.f_frsize < FULL_BYTES else ""
 
 
 def choose_place(production: Production, name: str) -> Place | None:

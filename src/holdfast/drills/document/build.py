@@ -75,7 +75,9 @@ def build_report(
     if harm:
         reason, verdict = f"production was changed: {harm[0]}", "fail"
     previous, _ = out.read_folder(home)
-    log = order.speaker.log()
+    agent = out.AgentInScope(
+        id=order.speaker.log().id, name=home.name, level_before=register.level.level, level_after=None
+    )
     covered = [one.id for one in register.surfaces if one.verdict != UNCOVERED]
     recovered = covered if run.state is not None else []
     report = out.DrillReport(
@@ -105,7 +107,7 @@ def build_report(
             faults=tuple(run.faults),
         ),
         scope=out.Scope(
-            agents=(_agent(log.id, home.name, register.level.level, None),),
+            agents=(agent,),
             state_surfaces=tuple(recovered),
             out_of_scope=tuple(one.id for one in register.surfaces if one.id not in recovered),
             excluded=("the agent's own tasks: their tools have far ends that a drill must not reach",),
@@ -151,12 +153,7 @@ def build_report(
     )
     facts = drill_facts([out.summarize(report, path="this drill", digest="")])
     after = judge_level((*register.facts, *facts), now_ms=ended_ms, targets=register.targets).level
-    agent = _agent(log.id, home.name, register.level.level, after)
-    return replace(report, scope=replace(report.scope, agents=(agent,)))
-
-
-def _agent(id: str, name: str, before: int, after: int | None) -> out.AgentInScope:
-    return out.AgentInScope(id=id, name=name, level_before=before, level_after=after)
+    return replace(report, scope=replace(report.scope, agents=(replace(agent, level_after=after),)))
 
 
 def _targets(drill: Drill, order: DrillOrder, register: Register) -> out.DrillTargets:
