@@ -31,7 +31,7 @@ from holdfast.core.clock import SystemClock
 from holdfast.core.ids import TaskId
 from holdfast.core.journal_address import FILE
 from holdfast.errors import HoldfastError, NotProven
-from holdfast.host.private_files import read_private
+from holdfast.host.private_files import disk_of, read_private
 from holdfast.identity.files.own_log import find_own_log
 from holdfast.identity.lease.arbiter import FolderArbiter
 from holdfast.identity.log.log_state import KeyLog
@@ -121,7 +121,7 @@ class Production:
 
     def is_beside(self, path: Path) -> bool:
         """Whether the path is lost together with the agent's folder: it is on the same disk."""
-        return _device(path) == _device(self.home.folder)
+        return disk_of(path) == disk_of(self.home.folder)
 
     def lost_with_host(self) -> tuple[Path, ...]:
         """What the loss of this machine takes. Places are not in it: a machine that has them all has no backup, and
@@ -307,15 +307,9 @@ async def find_harm(before: Production) -> tuple[list[str], int]:
     live = now.journal is not None and (now.journal.live or before.journal is None or before.journal.live)
     if not live:
         return [f"{path} changed although the agent is stopped" for path in changed], len(changed)
-    fixed = [
-        home.log_file,
-        home.receipts_file,
-        home.identity_file,
-        home.vault,
-        home.second,
-        *folders_of(home.witnesses),
-    ]
-    harm = [f"{path} changed" for path in changed if any(one is not None and _is_in(path, one) for one in fixed)]
+    keys = [one for one in (home.vault, home.second) if one is not None]
+    fixed = (home.log_file, home.receipts_file, home.identity_file, *keys, *folders_of(home.witnesses))
+    harm = [f"{path} changed" for path in changed if any(Path(path).is_relative_to(one) for one in fixed)]
     if now.granted != before.granted:
         harm.append(f"the arbiter granted incarnation {now.granted}; before the drill it was {before.granted}")
     harm += [f"a worker of a shadow wrote to the journal: {one}" for one in _shadow_workers(now)]
@@ -340,17 +334,6 @@ def _foreign_heads(before: Production, now: Production) -> list[str]:
         if fault is not None or (one is not None and not follows(other, one)):
             harm.append(f"head {other.record.seq} of the backups is not the agent's own")
     return harm
-
-
-def _is_in(path: str, root: Path) -> bool:
-    return path == str(root) or path.startswith(f"{root}/")
-
-
-def _device(path: Path) -> int:
-    at = path
-    while not at.exists() and at != at.parent:
-        at = at.parent
-    return at.stat().st_dev
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

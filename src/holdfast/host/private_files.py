@@ -61,6 +61,13 @@ def find_network_fs(path: Path) -> str | None:
     return kind if kind in NETWORK else None
 
 
+def disk_of(path: Path) -> int:
+    """The device of the path, or of the nearest folder above it that exists."""
+    while not path.exists():
+        path = path.parent
+    return path.stat().st_dev
+
+
 def is_in_memory(path: Path) -> bool:
     """Whether the path lies in memory, gone with the power; swap is another matter."""
     return _fs_type_at(path) in ("tmpfs", "ramfs")

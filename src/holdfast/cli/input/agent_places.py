@@ -11,6 +11,7 @@ from pathlib import Path
 from holdfast.cli.input.terminal import ask_line
 from holdfast.cli.screen.screen import talk
 from holdfast.errors import BadInput, BadSheet
+from holdfast.host.private_files import disk_of
 from holdfast.identity.files.own_log import FILE_BYTES_MAX, RECEIPTS
 from holdfast.identity.paper.paper import read_card
 from holdfast.identity.paper.scan import PICTURE_BYTES_MAX, PICTURES, scan
@@ -79,16 +80,9 @@ def second_place(given: str | None, vault: Path, name: str) -> Path:
         place = path_of(answer.strip() or str(proposed))
     else:
         raise BadInput("the next key needs a folder", hint="give --second DIR: on another disk, or of another user")
-    if _disk(place) == _disk(vault):
+    if disk_of(place) == disk_of(vault):
         talk(SAME_DISK)
     return place
-
-
-def _disk(path: Path) -> int:
-    """The device of the path, or of the nearest folder above it that exists."""
-    while not path.exists():
-        path = path.parent
-    return path.stat().st_dev
 
 
 def read_log_file(path: Path) -> LogCopy:
