@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from holdfast.drills.backups import backup_tampered, old_backup, place_lost, test_restore
 from holdfast.drills.disks import disk_full, journal_damage
@@ -28,6 +28,15 @@ RESTART_S = 1.0  # of a worker that is started again on its machine, unless the 
 RECOVERY_S = 300.0  # of a whole recovery, unless the owner of the agent set a target
 
 
+class Promise(NamedTuple):
+    """What a drill promises by default. None: nothing, and of `rpo_s` what the agent's own target says."""
+
+    rto_s: float | None = None
+    rpo_s: float | None = None
+    rpo_items: int | None = None
+    parked_max: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drill:
     slug: str
@@ -37,11 +46,8 @@ class Drill:
     threat: str
     likelihood: Literal["rare", "occasional", "frequent"]
     run: Callable[[DrillRun], None]
+    promise: Promise
     type: Literal["component", "functional", "full failover"] = "functional"
-    rto_s: float | None = None
-    rpo_s: float | None = None  # None: as the agent's own target says
-    rpo_items: int | None = None
-    parked_max: int | None = None
     on_production: Callable[[DrillRun], None] | None = None  # without a shadow
     on_stand: Callable[[DrillRun], None] | None = None  # with a copy that stays
     words: bool = False  # needs a person's words
@@ -99,10 +105,7 @@ DRILLS: tuple[Drill, ...] = (
         run=process_kill,
         on_production=kill_worker,
         type="component",
-        rto_s=RESTART_S,
-        rpo_s=0.0,
-        rpo_items=0,
-        parked_max=0,
+        promise=Promise(rto_s=RESTART_S, rpo_s=0.0, rpo_items=0, parked_max=0),
     ),
     Drill(
         slug="host-loss",
@@ -115,8 +118,8 @@ DRILLS: tuple[Drill, ...] = (
         run=host_loss,
         on_stand=standing_copy.lose_host,
         type="full failover",
-        rto_s=RECOVERY_S,
         words=True,
+        promise=Promise(rto_s=RECOVERY_S),
         find_reason=no_places,
     ),
     Drill(
@@ -128,8 +131,7 @@ DRILLS: tuple[Drill, ...] = (
         likelihood="rare",
         run=region_loss,
         type="full failover",
-        rpo_s=0.0,
-        rpo_items=0,
+        promise=Promise(rpo_s=0.0, rpo_items=0),
         find_reason=no_server,
     ),
     Drill(
@@ -140,8 +142,7 @@ DRILLS: tuple[Drill, ...] = (
         threat="a broken server, an upgrade",
         likelihood="occasional",
         run=store_failover,
-        rpo_s=0.0,
-        rpo_items=0,
+        promise=Promise(rpo_s=0.0, rpo_items=0),
         find_reason=no_server,
     ),
     Drill(
@@ -153,9 +154,7 @@ DRILLS: tuple[Drill, ...] = (
         likelihood="frequent",
         run=disk_full,
         type="component",
-        rpo_s=0.0,
-        rpo_items=0,
-        parked_max=0,
+        promise=Promise(rpo_s=0.0, rpo_items=0, parked_max=0),
     ),
     Drill(
         slug="journal-damage",
@@ -165,7 +164,7 @@ DRILLS: tuple[Drill, ...] = (
         threat="a failing disk or memory",
         likelihood="rare",
         run=journal_damage,
-        rto_s=RECOVERY_S,
+        promise=Promise(rto_s=RECOVERY_S),
         find_reason=no_places,
     ),
     Drill(
@@ -176,7 +175,7 @@ DRILLS: tuple[Drill, ...] = (
         threat="a broken disk, a closed account",
         likelihood="occasional",
         run=place_lost,
-        rto_s=RECOVERY_S,
+        promise=Promise(rto_s=RECOVERY_S),
         find_reason=fewer_than_two_places,
     ),
     Drill(
@@ -187,7 +186,7 @@ DRILLS: tuple[Drill, ...] = (
         threat="ransomware, an intruder, bit rot",
         likelihood="rare",
         run=backup_tampered,
-        rto_s=RECOVERY_S,
+        promise=Promise(rto_s=RECOVERY_S),
         find_reason=fewer_than_two_places,
     ),
     Drill(
@@ -198,9 +197,8 @@ DRILLS: tuple[Drill, ...] = (
         threat="a forgotten passphrase, a broken disk",
         likelihood="occasional",
         run=keys_lost,
-        rto_s=60.0,
-        rpo_s=0.0,
         words=True,
+        promise=Promise(rto_s=60.0, rpo_s=0.0),
         find_reason=no_places,
     ),
     Drill(
@@ -211,8 +209,8 @@ DRILLS: tuple[Drill, ...] = (
         threat="theft of the machine, malware",
         likelihood="rare",
         run=keys_stolen,
-        rpo_s=0.0,
         words=True,
+        promise=Promise(rpo_s=0.0),
     ),
     Drill(
         slug="relay-lost",
@@ -222,10 +220,7 @@ DRILLS: tuple[Drill, ...] = (
         threat="a broken server, a closed account, an operator that gives up",
         likelihood="occasional",
         run=relay_lost,
-        rto_s=60.0,
-        rpo_s=0.0,
-        rpo_items=0,
-        parked_max=0,
+        promise=Promise(rto_s=60.0, rpo_s=0.0, rpo_items=0, parked_max=0),
         find_reason=no_relays,
     ),
     Drill(
@@ -236,7 +231,7 @@ DRILLS: tuple[Drill, ...] = (
         threat="a copied virtual machine, a restored folder that is started twice",
         likelihood="occasional",
         run=lambda run: two_enrolled(run) if run.production.home.by_journal else two_alive(run),
-        rpo_s=0.0,
+        promise=Promise(rpo_s=0.0),
         find_reason=no_arbiter,
     ),
     Drill(
@@ -247,8 +242,7 @@ DRILLS: tuple[Drill, ...] = (
         threat="the newest snapshot is lost or damaged",
         likelihood="occasional",
         run=old_backup,
-        rto_s=RECOVERY_S,
-        parked_max=1,
+        promise=Promise(rto_s=RECOVERY_S, parked_max=1),
         find_reason=no_places,
     ),
     Drill(
@@ -261,7 +255,7 @@ DRILLS: tuple[Drill, ...] = (
         run=hand_off,
         on_production=read_handoff,
         type="component",
-        rto_s=60.0,
+        promise=Promise(rto_s=60.0),
         find_reason=no_journal,
     ),
     Drill(
@@ -272,8 +266,7 @@ DRILLS: tuple[Drill, ...] = (
         threat="an outage of a provider or a region, a closed account",
         likelihood="occasional",
         run=provider_lost,
-        rto_s=60.0,
-        rpo_s=0.0,
+        promise=Promise(rto_s=60.0, rpo_s=0.0),
         find_reason=no_model,
     ),
     Drill(
@@ -284,10 +277,7 @@ DRILLS: tuple[Drill, ...] = (
         threat="one operator or region for all of them",
         likelihood="rare",
         run=all_relays_lost,
-        rto_s=RECOVERY_S,
-        rpo_s=0.0,
-        rpo_items=0,
-        parked_max=0,
+        promise=Promise(rto_s=RECOVERY_S, rpo_s=0.0, rpo_items=0, parked_max=0),
         find_reason=no_relays,
     ),
     Drill(
@@ -299,8 +289,7 @@ DRILLS: tuple[Drill, ...] = (
         threat="a lost machine while other agents write",
         likelihood="occasional",
         run=mail_during_recovery,
-        rto_s=RECOVERY_S,
-        rpo_items=0,
+        promise=Promise(rto_s=RECOVERY_S, rpo_items=0),
         find_reason=lambda production: no_relays(production) or no_places(production),
     ),
     Drill(
@@ -313,6 +302,7 @@ DRILLS: tuple[Drill, ...] = (
         likelihood="occasional",
         run=tool_files,
         type="component",
+        promise=Promise(),
         find_reason=no_app,
     ),
     Drill(
@@ -326,7 +316,7 @@ DRILLS: tuple[Drill, ...] = (
         on_stand=standing_copy.restore,
         type="component",
         reads=True,
-        rto_s=RECOVERY_S,
+        promise=Promise(rto_s=RECOVERY_S),
         find_reason=no_places,
     ),
 )

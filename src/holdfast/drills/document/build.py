@@ -158,19 +158,18 @@ def build_report(
 
 def _targets(drill: Drill, order: DrillOrder, register: Register) -> out.DrillTargets:
     """The owner's own where a whole recovery is measured; else those of the drill."""
-    owner = register.targets
-    rto_s = {RECOVERY_S: float(owner.rto_s), RESTART_S: float(owner.restart_s or RESTART_S)}.get(
-        drill.rto_s or 0.0, drill.rto_s
-    )
+    owner, own = register.targets, drill.promise
+    owners = {RECOVERY_S: float(owner.rto_s), RESTART_S: float(owner.restart_s or RESTART_S)}
+    rto_s = owners.get(own.rto_s or 0.0, own.rto_s)
     return out.DrillTargets(
         rto_s=rto_s if order.rto_s is None or rto_s is None else order.rto_s,
-        rpo_s=float(owner.rpo_s) if drill.rpo_s is None else drill.rpo_s,
-        rpo_items=drill.rpo_items,
+        rpo_s=float(owner.rpo_s) if own.rpo_s is None else own.rpo_s,
+        rpo_items=own.rpo_items,
         mtd_s=None if owner.mtd_s is None else float(owner.mtd_s),
         identity="the same id",
         duplicates=0,
         lost=0,
-        parked_max=drill.parked_max,
+        parked_max=own.parked_max,
         source=f"{owner.by}, {day_of(owner.at_ms)}" if owner.by else "defaults of Holdfast",
     )
 
