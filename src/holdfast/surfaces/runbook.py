@@ -31,17 +31,8 @@ KEEP = (
 SCRIPTS = ("paper_key.py", "passphrase.py")
 # Rows of the register that a person must find on the day.
 SHOWN = (
-    "recovery sheet",
-    "backup place",
-    "escrow",
-    "witness",
-    "vault",
-    "second place",
-    "arbiter",
-    "journal",
-    "rescue key",
-    "model endpoint",
-    "own",
+    *("recovery sheet", "backup place", "escrow", "witness", "vault", "second place"),
+    *("arbiter", "journal", "rescue key", "model endpoint", "own"),
 )
 RANKS = {Rank.IDENTITY: "First: identity", Rank.STATE: "Then: state", Rank.CONNECTIVITY: "Then: connectivity"}
 DONE_BY = {By.PERSON: " (the person who has the paper)", By.OPERATOR: "", By.HOLDFAST: " (Holdfast does it by itself)"}
