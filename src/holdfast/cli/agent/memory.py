@@ -11,7 +11,6 @@ from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.app.memory import MissingFile
-    from holdfast.core.ports import Recalled
     from holdfast.layout.agent_home import AgentHome
 
 LIMIT = 20
@@ -124,14 +123,17 @@ def run_add(args: argparse.Namespace) -> int:
 def run_search(args: argparse.Namespace) -> int:
     import asyncio
 
+    from msgspec.structs import replace
+
     from holdfast.app.memory import search
+    from holdfast.core.secret_handles import safe
 
     if args.limit < 1:
         raise BadInput("--limit must be at least 1")
     words = " ".join(args.words)
     found = asyncio.run(search(home_of(args), words, limit=args.limit, since=args.since))
     if args.json:
-        print_json({"lines": [_shape(one) for one in found.lines], "unread": found.unread})
+        print_json({"lines": [replace(one, text=safe(one.text)) for one in found.lines], "unread": found.unread})
         return 0
     rows = [(f"{one.file}:{one.line or 'waits'}", one.day, one.origin, one_line(one.text)) for one in found.lines]
     where = " in the files that could be read" if found.unread else ""
@@ -245,17 +247,3 @@ def _report_missing(home: AgentHome, name: str) -> None:
     if gone.lost:
         talk(f"note: {name} is missing; Holdfast cannot write {gone.lost} of its lines again")
         talk(f"hint: `holdfast recover --file {name} --to FOLDER` restores it from a backup")
-
-
-def _shape(one: Recalled) -> dict[str, object]:
-    from holdfast.core.secret_handles import safe
-
-    return {
-        "file": one.file,
-        "line": one.line,
-        "text": safe(one.text),
-        "origin": one.origin,
-        "day": one.day,
-        "id": one.id,
-        "score": one.score,
-    }

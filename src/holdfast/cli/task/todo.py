@@ -45,7 +45,7 @@ async def _run(args: argparse.Namespace) -> int:
     from holdfast.cli.input.again import all_named, named, naming
     from holdfast.cli.input.input_journal import journal_of, opened
     from holdfast.cli.screen.screen import ago, print_json, print_lines, talk
-    from holdfast.core.clock import SystemClock, iso
+    from holdfast.core.clock import SystemClock
     from holdfast.errors import HoldfastError, NotAJournal
     from holdfast.journal.bind import journal_at
     from holdfast.layout.settings import find_settings
@@ -73,22 +73,7 @@ async def _run(args: argparse.Namespace) -> int:
             talk(f"the tasks cannot be listed: {error.message}")
             code = error.exit_code
     if args.json:
-        print_json(
-            {
-                "todo": [
-                    {
-                        "kind": one.kind,
-                        "about": one.about,
-                        "name": one.name,
-                        "text": one.text,
-                        "command": one.command,
-                        "since": iso(one.since_ms),
-                    }
-                    for one in waiting
-                ]
-                + [_alarm(one) for one in alarms]
-            }
-        )
+        print_json({"todo": [*map(_shape, waiting), *map(_alarm, alarms)]})
         return code
     now_ms = SystemClock().wall_ms()
     for one in waiting:
@@ -99,6 +84,14 @@ async def _run(args: argparse.Namespace) -> int:
     if not waiting and not alarms:
         talk("nothing waits for you")
     return code
+
+
+def _shape(one: Todo) -> dict[str, object]:
+    from holdfast.core.clock import iso
+
+    fields = dataclasses.asdict(one)
+    since_ms = fields.pop("since_ms")
+    return {**fields, "since": iso(since_ms)}
 
 
 def _alarm(one: Finding) -> dict[str, str]:
