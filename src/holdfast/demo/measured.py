@@ -96,12 +96,9 @@ async def start_recorder(home: AgentHome, register: Register, *, place: Path, be
 def note_loss(recorder: Recorder, *, lost_ms: int, baseline: str) -> None:
     run = recorder.run
     recorder.event("baseline_taken", baseline, at_ms=lost_ms)
-    what, how = (
-        "server death",
-        "the worker is killed inside a payment; folder, vault, witness and one place are deleted",
-    )
-    run.faults.append(out.Fault(at=iso(lost_ms), what=what, how=how, target="the machine of the demo"))
-    recorder.event("fault_injected", what, at_ms=lost_ms)
+    how = "the worker is killed inside a payment; folder, vault, witness and one place are deleted"
+    run.faults.append(out.Fault(at=iso(lost_ms), what="server death", how=how, target="the machine of the demo"))
+    recorder.event("fault_injected", "server death", at_ms=lost_ms)
     recorder.event("detected", "the worker's process is gone")
     recorder.event("declared", "host lost")
     recorder.event("recovery_started", "with 24 words and one place")

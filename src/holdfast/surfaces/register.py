@@ -107,10 +107,7 @@ async def look_now(home: AgentHome, *, deep: bool = True) -> Register:
 
 def _look_at_files(home: AgentHome, targets: Targets, now_ms: int, deep: bool) -> tuple[Cover, Found, tuple[Fact, ...]]:
     outside = _outside(home, now_ms)
-    cover, parts = (
-        Cover(verdict=Verdict.AT_RISK, why="the places could not be read", fix="holdfast doctor"),
-        list[Found](),
-    )
+    cover = Cover(verdict=Verdict.AT_RISK, why="the places could not be read", fix="holdfast doctor")
 
     def places() -> Found:
         nonlocal cover
@@ -118,7 +115,7 @@ def _look_at_files(home: AgentHome, targets: Targets, now_ms: int, deep: bool) -
         cover = cover_of(seen, now_ms=now_ms, targets=targets)
         return found_places(home, seen, now_ms=now_ms)
 
-    parts.append(Found(facts=(*outside, *_of_the_folder(home, outside, now_ms))))
+    parts = [Found(facts=(*outside, *_of_the_folder(home, outside, now_ms)))]
     parts.append(_guarded("identity", lambda: asyncio.run(found_identity(home, now_ms=now_ms))))
     parts.append(_guarded("places", places))
     parts.append(_guarded("relays", lambda: asyncio.run(found_relays(home, cover, now_ms=now_ms))))
