@@ -131,7 +131,10 @@ class Lane(ABC, Generic[A]):
             self._begun = self.begin(self._queue)
             if act.decided:
                 self.ended(act)
-                await self._give_way(loop)
+                # A task whose acts are decided at once would never let the lease be renewed: yield now and then.
+                if self._queued_at - self._gave_way > GIVE_WAY_S:
+                    await asyncio.sleep(0)
+                    self._gave_way = loop.time()
                 return act.result
         act.future = loop.create_future()
         if self._pump is None or self._pump.done():
@@ -172,12 +175,6 @@ class Lane(ABC, Generic[A]):
             act.decide()
         elif not act.decided and self._pump is not None and all(one.given_up for one in self._batch):
             self._pump.cancel()
-
-    async def _give_way(self, loop: asyncio.AbstractEventLoop) -> None:
-        """A task whose acts are decided at once would never let the lease be renewed: yield now and then."""
-        if loop.time() - self._gave_way > GIVE_WAY_S:
-            await asyncio.sleep(0)
-            self._gave_way = loop.time()
 
     def ended(self, act: A) -> None:
         """It is decided: also where whoever asked was cancelled meanwhile."""

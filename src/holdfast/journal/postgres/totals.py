@@ -31,7 +31,7 @@ _TASKS_BY_RECORD = (
 
 
 async def version(link: Link, *, but: str = "") -> Row | None:
-    """Another one after every commit that others may wait for; a small read. `but`: a lane whose commits do not count."""
+    """Another one after every commit that others may wait for; a small read. `but`: a lane that does not count."""
     return await link.one(_VERSION_BUT, (but,))
 
 

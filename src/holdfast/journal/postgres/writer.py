@@ -2,9 +2,10 @@
 
 Appends that only add records are one statement, which is its own transaction: it compares epoch, sequence and state of
 every task as it moves them (`UPDATE task ... WHERE epoch = ...`), inserts the records and moves the tally. One round
-trip, one commit. Where one of the holds is stale the statement fails as a whole (it divides by zero), and the batch is
-made again in steps: tasks locked, stale holds refused, the rest written. So are batches in which a task changes its
-state, an inbox item is applied, a statement of a tool is run or a task is submitted.
+trip, one commit. Where one of the holds is stale the statement fails as a whole (it divides by zero, or has no number
+for its records), and the batch is made again in steps: tasks locked, stale holds refused, the rest written. So are
+batches in which a task changes its state, an inbox item is applied, a statement of a tool is run or a task is
+submitted.
 
 A record's number is drawn from a sequence in the statement that inserts it (docs/decisions/0054).
 """
@@ -161,14 +162,13 @@ class Writer(Lane[Write]):
             boot_ms=self._boot_ms(),
             sealer=hold.sealer,
         )
+        progress, told = False, list[NewRecord]()
+        for entry in entries:
+            progress = progress or _closes(entry.events)
+            if entry.kind is RecordKind.REMARK:
+                told.append(entry)
         act = Append(
-            hold=hold,
-            made=made,
-            progress=any(_closes(entry.events) for entry in entries),
-            remarks=[entry for entry in entries if entry.kind is RecordKind.REMARK],
-            change=change,
-            applied=applied,
-            statements=statements,
+            hold=hold, made=made, progress=progress, remarks=told, change=change, applied=applied, statements=statements
         )
         if entries:
             act.move = self._running.moved(made.before, made.head)
@@ -204,7 +204,7 @@ class Writer(Lane[Write]):
         if _add_only(acts):
             try:
                 return await self._add(link, appends)
-            except (pg.DivisionByZero, pg.UniqueViolation):
+            except (pg.DivisionByZero, pg.NotNullViolation, pg.UniqueViolation):
                 self.committing(None)  # one of the holds is stale: which one is found out under locks
         return await self._write_in_steps(link, acts)
 
@@ -218,16 +218,17 @@ class Writer(Lane[Write]):
     # one statement
 
     def begin(self, queue: deque[Write]) -> tuple[list[Write], Link] | None:
-        if self.tasks > 1 and (self.together or len(queue) < max(self.tasks // 2, SENT_EARLY_MIN)):
+        alone = self.tasks <= 1
+        if not alone and (self.together or len(queue) < max(self.tasks // 2, SENT_EARLY_MIN)):
             return None
         link = self._links.take_idle() if _add_only(queue) else None
         if link is None:
             return None
-        acts = cast(list[Append], self.next_batch(queue)) if self._may_send(link, queue) else []
+        acts = cast(list[Append], self.next_batch(queue)) if self._may_send(link, queue, alone) else []
         if not acts:
             self._links.give(link)
             return None
-        sent = self._send(link, acts, alone=self.tasks <= 1)
+        sent = self._send(link, acts, alone=alone)
         if not sent.is_good or link.db.warned:
             self._sent = sent
             return cast(list[Write], acts), link
@@ -237,18 +238,19 @@ class Writer(Lane[Write]):
         acts[0].decided = True
         return None
 
-    def _may_send(self, link: Link, queue: deque[Write]) -> bool:
+    def _may_send(self, link: Link, queue: deque[Write], alone: bool) -> bool:
         if not self.may_begin(link):
             return False
-        if self.tasks > 1:
-            return True
-        return len(queue) == 1 and _records(queue[0]) <= RECORDS_MAX and self._adding.is_prepared(link)
+        return not alone or (len(queue) == 1 and _records(queue[0]) <= RECORDS_MAX and self._adding.is_prepared(link))
 
     def _send(self, link: Link, acts: list[Append], *, alone: bool = False) -> Answer:
         link.db.warned = ""
         batch = [Addition(act.hold.row, act.made.rows, act.progress) for act in acts]
+        if alone:
+            (act,) = acts
+            return self._adding.send_one(link, batch[0], self.tally.moved(act.move, at_ms=act.made.at_ms))
         tally = self.tally.moved(sum(act.move for act in acts), at_ms=self._time.now_ms())
-        return self._adding.send_one(link, batch[0], tally) if alone else self._adding.send(link, batch, tally)
+        return self._adding.send(link, batch, tally)
 
     async def _add(self, link: Link, acts: list[Append]) -> int:
         sent, self._sent = self._sent, None
@@ -261,10 +263,13 @@ class Writer(Lane[Write]):
         self._added(acts, *await sent.wait())
         return move
 
-    def _added(self, acts: list[Append], database_ms: int, kept: list[Row]) -> None:
+    def _added(self, acts: list[Append], database_ms: int, numbers: list[int]) -> None:
         self._time.heard(database_ms)
-        self.newest = max(row[2] for row in kept)
-        _give_numbers(acts, kept)
+        self.newest = max(numbers)
+        at = 0
+        for act in acts:
+            first, at = at, at + len(act.made.rows)
+            act.result = numbers[first:at]
 
     # in steps
 
