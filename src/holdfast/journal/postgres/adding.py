@@ -4,8 +4,9 @@ Sending is apart from waiting for the answer (`Answer`), and needs no turn of th
 
 * Of many tasks that run at once, those that are ready first are sent while the others still compute (`Writer.begin`).
 * A task that runs alone waits for its commit anyway, and there is no other to share one with. So the answer is awaited
-  right there for `BRIEF_MS`: a server on the same machine or in the same rack has answered by then. The loop stands
-  still that long and no longer. Where the server is often slower, nothing is awaited in this way for a while.
+  right there for `BRIEF_MS`: a server on the same machine or in the same rack has answered by then, also a busy one.
+  The loop stands still that long and no longer. Where the server is often slower, nothing is awaited in this way for a
+  while.
 
 The statement of one task has plain values instead of arrays, so that the server can plan it once. It is prepared only
 where the connection leads to the server itself: behind a pooler in transaction mode, the next transaction may run on
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.journal.postgres.lane import TallyRow
     from holdfast.journal.postgres.links import Link
 
-BRIEF_MS = 2
+BRIEF_MS = 5  # as long as a lane keeps the loop anyway (`lane.GIVE_WAY_S`)
 SLOW = 8  # so many in a row that took longer: the server is far away, or busy
 REST = 256  # then so many are not awaited in this way
 RECORDS_MAX = 2  # of one task: a step that ends, and the next one that begins; more go as a batch

@@ -218,7 +218,8 @@ class Lane(ABC, Generic[A]):
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        await asyncio.sleep(0)  # what others ask for in this turn of the loop shares the commit
+        if self._begun is None:
+            await asyncio.sleep(0)  # what others ask for in this turn of the loop shares the commit
         self._under_way = True
         while self._begun is not None or self._queue:
             if self._begun is None:
