@@ -248,6 +248,27 @@ async def test_a_cancelled_wait_for_the_standby_is_no_success(
     assert [line async for line in journal.check()] == []
 
 
+@pytest.mark.parametrize("tasks", [1, 2])
+async def test_an_append_waits_for_the_standby_whatever_the_server_is_set_to(
+    server: Server, open_it: OpenJournal, standby_gone: StandbyGone, tasks: int
+) -> None:
+    server.configure({"synchronous_commit": "off"})
+    server.reload()
+    try:
+        journal: PostgresJournal = await open_it()
+        claimed, *_ = await claimed_tasks(journal, tasks)
+        for nth in range(8):  # the server plans a statement anew for its first uses
+            await journal.append(claimed.hold, [noted(f"n{nth}")])
+        with standby_gone() as until_waiting:
+            writing = asyncio.create_task(journal.append(claimed.hold, [noted("n8")]))
+            await until_waiting()
+            assert not writing.done()
+        await writing
+    finally:
+        server.configure({"synchronous_commit": "on"})
+        server.reload()
+
+
 async def test_no_lease_is_extended_while_the_standby_is_gone(
     server: Server, open_it: OpenJournal, standby_gone: StandbyGone
 ) -> None:

@@ -31,7 +31,7 @@ import psycopg
 from psycopg import generators
 from psycopg.pq import ExecStatus
 
-from holdfast.journal.postgres.links import SETTINGS
+from holdfast.journal.postgres.links import SETTINGS, SETTINGS_HOLD
 from holdfast.journal.postgres.place import PostgresPlace, Row
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ _ONE_BINARY = [(1,) * (_COMMON + count * len(_OWN)) for count in range(1, RECORD
 
 def _one(count: int) -> str:
     """The statement of one task that adds so many records. Its numbers are drawn by the move of the task and passed on
-    by that of the tally. Where either row is not as it was left, there are none, and no record can be without."""
+    by that of the tally. Where either row is not as it was left, there are none, and no record can be without. What the
+    commit must be is said where the task is looked for: nothing is written unless all of that is true."""
     rows: list[str] = []
     for nth in range(count):
         kind, what, name, *own = (f"${_COMMON + nth * len(_OWN) + at}::{type_}" for at, type_ in enumerate(_OWN, 1))
@@ -80,10 +81,10 @@ def _one(count: int) -> str:
         rows.append(f"({first}, {', '.join(own)})")
     drawn = ", ".join(f"nextval('$s.record_number') AS n{nth}" for nth in range(count))
     return (
-        f"{_SETTINGS}moved AS (UPDATE $s.task AS k SET seq = $3::integer + {count}, "
+        f"WITH moved AS (UPDATE $s.task AS k SET seq = $3::integer + {count}, "
         f"head = ${_COMMON + count * len(_OWN)}::bytea, changed_ms = greatest(k.changed_ms, $4::bigint), "
-        "crashes = CASE WHEN $6::boolean THEN 0 ELSE k.crashes END FROM settings WHERE k.t = $1::bigint "
-        f"AND k.epoch = $2::bigint AND k.seq = $3 AND k.state = 'running' RETURNING {drawn}), "
+        "crashes = CASE WHEN $6::boolean THEN 0 ELSE k.crashes END WHERE k.t = $1::bigint AND k.epoch = $2::bigint "
+        f"AND k.seq = $3 AND k.state = 'running' AND {SETTINGS_HOLD} RETURNING {drawn}), "
         "counted AS (UPDATE $s.tally AS y SET stamp = y.stamp + 1, total = $7::bytea, at_ms = greatest(y.at_ms, $4), "
         f"last = greatest(y.last, moved.n{count - 1}) FROM moved WHERE y.w = $8::text AND y.stamp = $9::bigint "
         f"RETURNING moved.*) INSERT INTO $s.record (n, {_RECORD}) VALUES {', '.join(rows)} RETURNING n, $now"
@@ -231,7 +232,7 @@ _BOOLEAN, _BYTES, _TEXT = 16, 17, 25
 
 
 def _values(one: Addition, tally: TallyRow) -> Sequence[bytes]:
-    seq, epoch, at_ms, boot_ms = (one.records[0][column] for column in (0, 4, 5, 6))
+    seq, _, _, _, epoch, at_ms, boot_ms, *_ = one.records[0]
     total, _, w, stamp = tally
     common = (_pack8(one.t), _pack8(epoch), _pack4(seq - 1), _pack8(at_ms), _pack8(boot_ms), _TRUTH[one.progress])
     values = [*common, total, w.encode(), _pack8(stamp)]
