@@ -115,6 +115,7 @@ class Lane(ABC, Generic[A]):
         self._queued_at = self._began_at = 0.0
         self.together = 0  # so many batches are not sent before the turn of the loop is over
         self._gave_way = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.broken = ""
         self.trouble: HoldfastError | None = None  # why the last attempt to commit has failed
 
@@ -123,7 +124,7 @@ class Lane(ABC, Generic[A]):
         and then it is not known whether it took place."""
         if self.broken:
             raise JournalOlderCopy(self.broken, hint=OLDER_HINT)
-        loop = asyncio.get_running_loop()
+        loop = self._loop or self._find_loop()
         self._queue.append(act)
         self._queued_at = loop.time()
         if self._begun is None and not self._under_way:
@@ -132,7 +133,7 @@ class Lane(ABC, Generic[A]):
             if act.decided:
                 self.ended(act)
                 # A task whose acts are decided at once would never let the lease be renewed: yield now and then.
-                if self._queued_at - self._gave_way > GIVE_WAY_S:
+                if loop.time() - self._gave_way > GIVE_WAY_S:
                     await asyncio.sleep(0)
                     self._gave_way = loop.time()
                 return act.result
@@ -156,6 +157,11 @@ class Lane(ABC, Generic[A]):
             raise act.error
         self.ended(act)
         return act.result
+
+    def _find_loop(self) -> asyncio.AbstractEventLoop:
+        """Asked once: each time costs a system call."""
+        self._loop = asyncio.get_running_loop()
+        return self._loop
 
     def begin(self, queue: deque[A]) -> tuple[list[A], Link] | None:
         """Before the turn of the loop is over: may take a batch from the queue, and commit and decide it. Or send it:
