@@ -159,11 +159,9 @@ class Writer(Lane[Write]):
             boot_ms=self._boot_ms(),
             sealer=hold.sealer,
         )
-        progress, told = False, list[NewRecord]()
+        progress, told = False, [entry for entry in entries if entry.kind is RecordKind.REMARK]
         for entry in entries:
             progress = progress or _closes(entry.events)
-            if entry.kind is RecordKind.REMARK:
-                told.append(entry)
         act = Append(
             hold=hold,
             made=made,
