@@ -224,7 +224,7 @@ class Lane(ABC, Generic[A]):
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._begun is None:
+        if self._begun is None or len(self._begun[0]) > 1:
             await asyncio.sleep(0)  # what others ask for in this turn of the loop shares the commit
         self._under_way = True
         while self._begun is not None or self._queue:
