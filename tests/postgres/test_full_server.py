@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.app.doctor import examine
+from holdfast.core.journal_address import JournalAddress
 from holdfast.errors import JournalFull
 from holdfast.host.log import Log
 from holdfast.journal.postgres import lane
@@ -50,6 +52,13 @@ async def test_nothing_is_lost_while_the_disk_is_full(tmp_path: Path, monkeypatc
         folder = tmp_path / "one"
         folder.mkdir(mode=0o700)
         url = server.url()
+        address = JournalAddress(folder=folder, url=url)
+
+        async def told() -> list[str]:
+            """What `holdfast doctor` says of it."""
+            found = [one async for one in examine(address, settings=Settings(), deep=False)]
+            return [f"{one.level}: {one.text}" for one in found if one.check == JournalFull.code]
+
         async with holdfast.open(
             url, home=folder, tasks=[pay], settings=Settings(lease_ttl_s=60.0), log=Log(said)
         ) as hf:
@@ -62,9 +71,12 @@ async def test_nothing_is_lost_while_the_disk_is_full(tmp_path: Path, monkeypatc
                     await submit_many(hf)
                 assert "free some space" in refused.value.hint
                 assert hf.journal.full
+                (line,) = await told()
+                assert line.startswith("warning: the database server has no space left")
             finally:
                 server.free()
                 freed.set()
+            assert await told() == []
             assert [await handle.result(120) for handle in handles] == [STEPS] * TASKS
             assert [line async for line in hf.journal.check()] == []
         assert sum(made.values()) == TASKS * STEPS

@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable, Generator
 import pytest
 
 from holdfast.core.ids import task_id_from_bytes
-from holdfast.journal.contract import Submission
+from holdfast.journal.contract import Claimed, Submission
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.journal.postgres.verbs import changes
+from holdfast.testing.journal_contract.world import noted
 from holdfast.testing.lab import wait_until
 from holdfast_proofs.support.postgres import Pgbouncer, Server, pooled
 
@@ -88,3 +89,27 @@ async def test_a_lost_listener_comes_back(
     waiting.cancel()
     await wake(two, one)
     await wait_until(is_heard)
+
+
+async def test_only_steps_of_other_processes_are_changes(open_it: OpenJournal) -> None:
+    """With each of its own, everybody in this process would look at the database again."""
+    one, two = await open_it(), await open_it(host="there")
+    claims: list[Claimed] = []
+    for number, journal in enumerate((one, two)):
+        session = await journal.open_session(worker="test", ttl_ms=60_000)
+        raw = bytes([number]) * 16
+        given = Submission(task_id=task_id_from_bytes(raw), name="trip", args={}, args_fingerprint=b"f" * 16)
+        await journal.submit(given)
+        claims += await journal.claim(session, names=None, limit=1, task_id=given.task_id)
+    own, others = claims
+    seen, before = await one.wait_change(timeout_s=0), -1
+    while seen != before:  # what was told until now is heard
+        before, seen = seen, await one.wait_change(timeout_s=3 * changes.POLL_S, seen=seen)
+    waiting = asyncio.create_task(one.wait_change(timeout_s=1, seen=seen))
+    for n in range(8):
+        await one.append(own.hold, [noted(f"n{n}")])
+        await asyncio.sleep(changes.POLL_S)
+    assert await waiting == seen
+    waiting = asyncio.create_task(one.wait_change(timeout_s=60, seen=seen))
+    await two.append(others.hold, [noted("n0")])
+    assert await waiting > seen

@@ -37,7 +37,7 @@ from holdfast.core.journal_address import JournalAddress
 from holdfast.core.notices import CLOCK_HINT, clock_off_text, counted
 from holdfast.core.reading_ring import ReadingRing
 from holdfast.core.version import find_version
-from holdfast.errors import EXIT_JOURNAL, EngineMissing, HoldfastError, JournalDamaged, KeysReplaced
+from holdfast.errors import EXIT_JOURNAL, EngineMissing, HoldfastError, JournalDamaged, JournalFull, KeysReplaced
 from holdfast.identity.acts.paper_sheets import today
 from holdfast.identity.files.own_log import find_own_log, find_pending
 from holdfast.identity.files.paper_readings import believed
@@ -160,9 +160,12 @@ async def _examine_open(
         f"this machine has committed (up to {admin.high_water().sequence})",
     )
     yield _space(address.instance)
-    reserved = admin.has_reserve()
-    if reserved is not None:
-        yield _reserve(reserved)
+    try:
+        reserved = admin.has_reserve()
+        if reserved is not None:
+            yield _reserve(reserved)
+    except JournalFull as error:
+        yield _failed(error)
     yield _clock(journal)
     yield await _durability(journal, settings)
     if journal.capabilities.statements_off:

@@ -176,7 +176,8 @@ class JournalAdmin(Protocol):
         ...
 
     def has_reserve(self) -> bool | None:
-        """Whether space is set aside for the results of calls under way; None where its disk is a server's matter."""
+        """Whether space is set aside for the results of calls under way; None where its disk is a server's matter.
+        Raises JournalFull where that one has no room."""
         ...
 
     def find_damage(self, keys: KeyRing) -> list[str]:

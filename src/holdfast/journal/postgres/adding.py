@@ -4,8 +4,9 @@ Sending is apart from waiting for the answer (`Answer`), and needs no turn of th
 
 * Of many tasks that run at once, those that are ready first are sent while the others still compute (`Writer.begin`).
 * A task that runs alone waits for its commit anyway, and there is no other to share one with. So the answer is awaited
-  right there for `BRIEF_MS`: a server on the same machine or in the same rack has answered by then. The loop stands
-  still that long and no longer. Where the server is often slower, nothing is awaited in this way for a while.
+  right there for `BRIEF_MS`: a server on the same machine or in the same rack has answered by then, also a busy one.
+  The loop stands still that long and no longer. Where the server is often slower, nothing is awaited in this way for a
+  while.
 
 The statement of one task has plain values instead of arrays, so that the server can plan it once. It is prepared only
 where the connection leads to the server itself: behind a pooler in transaction mode, the next transaction may run on
@@ -30,7 +31,7 @@ import psycopg
 from psycopg import generators
 from psycopg.pq import ExecStatus
 
-from holdfast.journal.postgres.links import SETTINGS
+from holdfast.journal.postgres.links import SETTINGS, SETTINGS_HOLD
 from holdfast.journal.postgres.place import PostgresPlace, Row
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.journal.postgres.lane import TallyRow
     from holdfast.journal.postgres.links import Link
 
-BRIEF_MS = 2
+BRIEF_MS = 5  # as long as a lane keeps the loop anyway (`lane.GIVE_WAY_S`)
 SLOW = 8  # so many in a row that took longer: the server is far away, or busy
 REST = 256  # then so many are not awaited in this way
 RECORDS_MAX = 2  # of one task: a step that ends, and the next one that begins; more go as a batch
@@ -47,11 +48,6 @@ PLAN_S = 10.0
 
 _SETTINGS = f"WITH settings AS MATERIALIZED ({SETTINGS}), "
 _RECORD = "t, seq, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, fingerprint, slot, quiet, body, hash"
-_TALLY = (
-    "counted AS (UPDATE $s.tally SET stamp = stamp + 1, total = {0}::bytea, at_ms = greatest(at_ms, {1}), "
-    "last = greatest(last, (SELECT max(n) FROM kept)) WHERE w = {2}::text AND stamp = {3}::bigint RETURNING 1) "
-    "SELECT (SELECT array_agg(ARRAY[t, seq, n]) FROM kept), $now, "
-)
 ADD = (
     f"{_SETTINGS}moved AS (UPDATE $s.task AS k SET seq = w.seq, head = w.head, "
     "changed_ms = greatest(k.changed_ms, $1::bigint), crashes = CASE WHEN w.progress THEN 0 ELSE k.crashes END "
@@ -61,30 +57,37 @@ ADD = (
     f"kept AS (INSERT INTO $s.record (n, {_RECORD}) SELECT nextval('$s.record_number'), r.* FROM "
     "unnest($8::bigint[], $9::integer[], $10::smallint[], $11::bigint[], $12::text[], $13::bigint[], $14::bigint[], "
     "$15::bigint[], $16::bytea[], $17::bytea[], $18::smallint[], $19::boolean[], $20::bytea[], $21::bytea[]) "
-    f"AS r({_RECORD}) RETURNING t, seq, n), {_TALLY.format('$22', '$1', '$23', '$24')}"
+    f"AS r({_RECORD}) RETURNING t, seq, n), counted AS (UPDATE $s.tally SET stamp = stamp + 1, total = $22::bytea, "
+    "at_ms = greatest(at_ms, $1), last = greatest(last, (SELECT max(n) FROM kept)) "
+    "WHERE w = $23::text AND stamp = $24::bigint RETURNING 1) "
+    "SELECT (SELECT array_agg(ARRAY[t, seq, n]) FROM kept), $now, "
     "1 / ((SELECT count(*) FROM moved) = $25::bigint AND EXISTS (SELECT 1 FROM counted))::integer"
 )
 _ADD_BINARY = (1,) * 25
 
 _COMMON = 9
 _OWN = ("smallint", "bigint", "text", "bytea", "bytea", "smallint", "boolean", "bytea", "bytea")
+_ONE_BINARY = [(1,) * (_COMMON + count * len(_OWN)) for count in range(1, RECORDS_MAX + 1)]
 
 
 def _one(count: int) -> str:
-    """The statement of one task that adds so many records."""
+    """The statement of one task that adds so many records. Its numbers are drawn by the move of the task and passed on
+    by that of the tally. Where either row is not as it was left, there are none, and no record can be without. What the
+    commit must be is said where the task is looked for: nothing is written unless all of that is true."""
     rows: list[str] = []
     for nth in range(count):
         kind, what, name, *own = (f"${_COMMON + nth * len(_OWN) + at}::{type_}" for at, type_ in enumerate(_OWN, 1))
-        first = f"nextval('$s.record_number'), $1, $3 + {nth + 1}, {kind}, {what}, {name}, $2, $4, $5::bigint"
+        first = f"(SELECT n{nth} FROM counted), $1, $3 + {nth + 1}, {kind}, {what}, {name}, $2, $4, $5::bigint"
         rows.append(f"({first}, {', '.join(own)})")
+    drawn = ", ".join(f"nextval('$s.record_number') AS n{nth}" for nth in range(count))
     return (
-        f"{_SETTINGS}moved AS (UPDATE $s.task AS k SET seq = $3::integer + {count}, "
+        f"WITH moved AS (UPDATE $s.task AS k SET seq = $3::integer + {count}, "
         f"head = ${_COMMON + count * len(_OWN)}::bytea, changed_ms = greatest(k.changed_ms, $4::bigint), "
-        "crashes = CASE WHEN $6::boolean THEN 0 ELSE k.crashes END FROM settings WHERE k.t = $1::bigint "
-        "AND k.epoch = $2::bigint AND k.seq = $3 AND k.state = 'running' RETURNING 1), "
-        f"kept AS (INSERT INTO $s.record (n, {_RECORD}) VALUES {', '.join(rows)} RETURNING t, seq, n), "
-        f"{_TALLY.format('$7', '$4', '$8', '$9')}"
-        "1 / (EXISTS (SELECT 1 FROM moved) AND EXISTS (SELECT 1 FROM counted))::integer"
+        "crashes = CASE WHEN $6::boolean THEN 0 ELSE k.crashes END WHERE k.t = $1::bigint AND k.epoch = $2::bigint "
+        f"AND k.seq = $3 AND k.state = 'running' AND {SETTINGS_HOLD} RETURNING {drawn}), "
+        "counted AS (UPDATE $s.tally AS y SET stamp = y.stamp + 1, total = $7::bytea, at_ms = greatest(y.at_ms, $4), "
+        f"last = greatest(y.last, moved.n{count - 1}) FROM moved WHERE y.w = $8::text AND y.stamp = $9::bigint "
+        f"RETURNING moved.*) INSERT INTO $s.record (n, {_RECORD}) VALUES {', '.join(rows)} RETURNING n, $now"
     )
 
 
@@ -102,31 +105,36 @@ class Answer:
     """What has come of the answer to a statement that was sent."""
 
     link: Link
+    batch: Sequence[Addition] = ()
     results: list[PGresult] = field(default_factory=list[Any])
     whole: bool = False  # also that the server is ready again: only then is the commit made
     error: psycopg.Error | None = None  # it may have reached the server all the same
 
     @property
     def is_good(self) -> bool:
-        return self.whole and all(one.status == ExecStatus.TUPLES_OK for one in self.results)
+        return self.whole and len(self.results) == 1 and self.results[0].status == ExecStatus.TUPLES_OK
 
-    async def wait(self) -> tuple[int, list[Row]]:
+    async def wait(self) -> tuple[int, list[int]]:
         """As `read`, once it is whole. Raises psycopg.Error."""
         if self.error is not None:
             raise self.error
         if not self.whole:
             self.results += await self.link.db.wait(generators.execute(self.link.db.pgconn))
-        return self.read()
-
-    def read(self) -> tuple[int, list[Row]]:
-        """The time of the database, and of each record its task's row, its sequence and its number."""
         for one in self.results:
             if one.status != ExecStatus.TUPLES_OK:
                 raise psycopg.errors.error_from_result(one)
-        (row,) = self.results
-        kept, now_ms = row.get_value(0, 0) or b"", row.get_value(0, 1) or b""
-        values = [value for (value,) in _ELEMENT.iter_unpack(kept[_MATRIX_HEAD:])]
-        return int.from_bytes(now_ms), list(zip(values[::3], values[1::3], values[2::3], strict=True))
+        return self.read()
+
+    def read(self) -> tuple[int, list[int]]:
+        """The time of the database, and the number of each record, in the order in which they were given."""
+        (found,) = self.results
+        now_ms = int.from_bytes(found.get_value(0, 1) or b"")
+        first = found.get_value(0, 0) or b""
+        if len(first) == _NUMBER_BYTES:  # of one task: a row for each record
+            return now_ms, [int.from_bytes(found.get_value(row, 0) or b"") for row in range(found.ntuples)]
+        values = [value for (value,) in _ELEMENT.iter_unpack(first[_MATRIX_HEAD:])]
+        numbers = {(t, seq): n for t, seq, n in zip(values[::3], values[1::3], values[2::3], strict=True)}
+        return now_ms, [numbers[one.t, record[0]] for one in self.batch for record in one.records]
 
 
 class Adding:
@@ -139,6 +147,7 @@ class Adding:
         self._names = list(self._ones)
         self._known: WeakKeyDictionary[object, float] = WeakKeyDictionary()  # until when they are prepared; 0: never
         self._slow = self._rest = 0
+        self._looking: tuple[object, select.poll | None] = (None, None)
 
     # one task
 
@@ -167,10 +176,11 @@ class Adding:
 
     def send_one(self, link: Link, one: Addition, tally: TallyRow) -> Answer:
         """Over a connection on which it is prepared. Waits a little for the answer."""
-        values, answer, pgconn = _values(one, tally), Answer(link), link.db.pgconn
+        count, pgconn = len(one.records), link.db.pgconn
+        values, answer = _values(one, tally), Answer(link, (one,))
         try:
-            pgconn.send_query_prepared(self._names[len(one.records) - 1], values, (1,) * len(values), 1)
-            if pgconn.flush() == 0 and self._comes(pgconn.socket):
+            pgconn.send_query_prepared(self._names[count - 1], values, _ONE_BINARY[count - 1], 1)
+            if pgconn.flush() == 0 and self._comes(link):
                 pgconn.consume_input()
                 while not (answer.whole or pgconn.is_busy()):
                     result = pgconn.get_result()
@@ -181,12 +191,15 @@ class Adding:
             answer.error = error
         return answer
 
-    def _comes(self, socket: int) -> bool:
+    def _comes(self, link: Link) -> bool:
         if self._rest:
             self._rest -= 1
             return False
-        looking = select.poll()
-        looking.register(socket, select.POLLIN)
+        known, looking = self._looking
+        if looking is None or known is not link:
+            looking = select.poll()
+            looking.register(link.db.pgconn.socket, select.POLLIN)
+            self._looking = link, looking
         if looking.poll(BRIEF_MS):
             self._slow = 0
             return True
@@ -198,7 +211,7 @@ class Adding:
     # a batch
 
     def send(self, link: Link, batch: Sequence[Addition], tally: TallyRow) -> Answer:
-        answer, pgconn = Answer(link), link.db.pgconn
+        answer, pgconn = Answer(link, batch), link.db.pgconn
         try:
             pgconn.send_query_params(self._add, _arrays(batch, tally), param_formats=_ADD_BINARY, result_format=1)
             pgconn.flush()
@@ -212,13 +225,14 @@ class Adding:
 _pack8, _pack4, _pack2 = (struct.Struct(form).pack for form in ("!q", "!i", "!h"))
 _TRUTH: tuple[bytes, bytes] = (b"\0", b"\1")
 _ELEMENT = struct.Struct("!4xq")  # of an array: its size, then itself
+_NUMBER_BYTES = 8
 _MATRIX_HEAD = 28  # bytes: dimensions, nulls, type; of each dimension its size and first index
 _WHOLE = {2: (21, "ih"), 4: (23, "ii"), 8: (20, "iq")}  # of a size in bytes: its type in the server, and its form
 _BOOLEAN, _BYTES, _TEXT = 16, 17, 25
 
 
 def _values(one: Addition, tally: TallyRow) -> Sequence[bytes]:
-    seq, epoch, at_ms, boot_ms = (one.records[0][column] for column in (0, 4, 5, 6))
+    seq, _, _, _, epoch, at_ms, boot_ms, *_ = one.records[0]
     total, _, w, stamp = tally
     common = (_pack8(one.t), _pack8(epoch), _pack4(seq - 1), _pack8(at_ms), _pack8(boot_ms), _TRUTH[one.progress])
     values = [*common, total, w.encode(), _pack8(stamp)]

@@ -41,6 +41,12 @@ if TYPE_CHECKING:
 ALONE_MS = 60_000
 ASK_AGAIN_S = 0.1
 TASK_SALT = "task_salt"
+# As much as one more segment of the server's log: sorted in a small memory, it goes through a file that nobody keeps.
+_NEEDS_ROOM = (
+    b"BEGIN READ ONLY; SET LOCAL work_mem = 64; SELECT count(*) FROM (SELECT repeat(md5(n::text), 32) AS text "
+    b"FROM generate_series(1, 16384) AS n ORDER BY text OFFSET 0) AS sorted; ROLLBACK"
+)
+_NO_ANSWER = (psycopg.errors.ConfigurationLimitExceeded, psycopg.errors.QueryCanceled)  # the server allows no such file
 
 
 class PostgresAdmin:
@@ -150,7 +156,9 @@ class PostgresAdmin:
         return None
 
     def has_reserve(self) -> None:
-        return None
+        # A user without special rights cannot ask how much is free. What is sorted needs room for a moment.
+        with in_our_words(), closing(self._place.connect_at_once()) as db, suppress(*_NO_ANSWER):
+            db.execute(_NEEDS_ROOM)
 
     def find_damage(self, keys: KeyRing) -> list[str]:
         return check.find_damage(self._place, KeyWraps(keys))

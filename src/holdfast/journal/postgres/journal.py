@@ -98,7 +98,7 @@ class PostgresJournal:
             wraps=wraps,
         )
         self._seen = Seen(instance.folder, incarnation=instance.incarnation)
-        self._changes = Changes(self._links, self._entropy.bytes(8).hex())
+        self._changes = Changes(self._links, self._entropy.bytes(8).hex(), lambda: self._writer.tally.w)
         self._task_rows, self._newest = Gathered(self._find_rows), Gathered(self._read_newest)
         self._total_seen: object = None
         self._total_after_s = 0.0
@@ -111,7 +111,7 @@ class PostgresJournal:
 
         async def look(link: Link) -> None:
             self._time.heard((await self._looks.look(link)).now_ms, newest_ms=self._newest_ms)
-            self._changes.seen = await totals.version(link)
+            self._changes.seen = await self._changes.version(link)
 
         await self._links.read(look)
 
@@ -151,7 +151,7 @@ class PostgresJournal:
         if not await self._seen.heard(found.newest, self._links):
             raise SessionLost("the database has lost commits that this host has seen: the journal is opened again")
         own.deadline_boot_ms = rules.deadline_boot_ms(asked, own.ttl_ms)
-        self._changes.found(found.version, rouse=found.waits)
+        self._changes.renewed(found.version, rouse=found.waits)
 
     async def end_session(self, session: contract.Session, *, orderly: bool = True) -> None:
         own = _own(session)

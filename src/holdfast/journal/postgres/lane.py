@@ -115,6 +115,7 @@ class Lane(ABC, Generic[A]):
         self._queued_at = self._began_at = 0.0
         self.together = 0  # so many batches are not sent before the turn of the loop is over
         self._gave_way = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.broken = ""
         self.trouble: HoldfastError | None = None  # why the last attempt to commit has failed
 
@@ -123,7 +124,7 @@ class Lane(ABC, Generic[A]):
         and then it is not known whether it took place."""
         if self.broken:
             raise JournalOlderCopy(self.broken, hint=OLDER_HINT)
-        loop = asyncio.get_running_loop()
+        loop = self._loop or self._find_loop()
         self._queue.append(act)
         self._queued_at = loop.time()
         if self._begun is None and not self._under_way:
@@ -131,7 +132,10 @@ class Lane(ABC, Generic[A]):
             self._begun = self.begin(self._queue)
             if act.decided:
                 self.ended(act)
-                await self._give_way(loop)
+                # A task whose acts are decided at once would never let the lease be renewed: yield now and then.
+                if loop.time() - self._gave_way > GIVE_WAY_S:
+                    await asyncio.sleep(0)
+                    self._gave_way = loop.time()
                 return act.result
         act.future = loop.create_future()
         if self._pump is None or self._pump.done():
@@ -154,6 +158,11 @@ class Lane(ABC, Generic[A]):
         self.ended(act)
         return act.result
 
+    def _find_loop(self) -> asyncio.AbstractEventLoop:
+        """Asked once: each time costs a system call."""
+        self._loop = asyncio.get_running_loop()
+        return self._loop
+
     def begin(self, queue: deque[A]) -> tuple[list[A], Link] | None:
         """Before the turn of the loop is over: may take a batch from the queue, and commit and decide it. Or send it:
         then it is returned, with the connection over which `write` finds it under way."""
@@ -172,12 +181,6 @@ class Lane(ABC, Generic[A]):
             act.decide()
         elif not act.decided and self._pump is not None and all(one.given_up for one in self._batch):
             self._pump.cancel()
-
-    async def _give_way(self, loop: asyncio.AbstractEventLoop) -> None:
-        """A task whose acts are decided at once would never let the lease be renewed: yield now and then."""
-        if loop.time() - self._gave_way > GIVE_WAY_S:
-            await asyncio.sleep(0)
-            self._gave_way = loop.time()
 
     def ended(self, act: A) -> None:
         """It is decided: also where whoever asked was cancelled meanwhile."""
@@ -221,7 +224,8 @@ class Lane(ABC, Generic[A]):
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        await asyncio.sleep(0)  # what others ask for in this turn of the loop shares the commit
+        if self._begun is None or len(self._begun[0]) > 1:
+            await asyncio.sleep(0)  # what others ask for in this turn of the loop shares the commit
         self._under_way = True
         while self._begun is not None or self._queue:
             if self._begun is None:

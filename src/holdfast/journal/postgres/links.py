@@ -39,10 +39,9 @@ BEGIN = (
     "SET LOCAL search_path = pg_catalog"
 ).encode()
 # The same in a statement that is its own transaction.
-SETTINGS = (
-    "SELECT set_config('synchronous_commit', 'on', true) AS synced, "
-    f"set_config('lock_timeout', '{LOCK_WAIT_MS}', true) AS waits"
-)
+_SYNCED, _WAITS = "set_config('synchronous_commit', 'on', true)", f"set_config('lock_timeout', '{LOCK_WAIT_MS}', true)"
+SETTINGS = f"SELECT {_SYNCED} AS synced, {_WAITS} AS waits"
+SETTINGS_HOLD = f"{_SYNCED} <> '' AND {_WAITS} <> ''"  # in a WHERE
 # For what may be lost with a server, and must be said while its standby is gone: notices, and whether it is gone.
 BEGIN_LOCAL = BEGIN.replace(b"synchronous_commit = on", b"synchronous_commit = local")
 BEGIN_READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -188,14 +187,16 @@ class Links:
         return link
 
     def give(self, link: Link) -> None:
-        if link.lost:
+        lost = link.lost
+        if lost:
             self._known = Known(link.db.address, answers=False)
-        if link.lost or self._closed or self._open > self._limit:
+        if lost or self._closed or self._open > self._limit:
             self._open -= 1
             link.db.pgconn.finish()
         else:
             self._idle.append(link)
-        self._wake()
+        if self._waiting:
+            self._wake()
 
     def _wake(self) -> None:
         while self._waiting:

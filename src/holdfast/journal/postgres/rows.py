@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -13,7 +13,7 @@ from holdfast.errors import InvariantViolated, JournalDamaged
 from holdfast.journal.chain import first_link, next_link, place
 from holdfast.journal.postgres.place import Row
 from holdfast.journal.records import RECORDS_MAX, NewRecord, TaskView, fold
-from holdfast.journal.seal import packed
+from holdfast.journal.seal import PACK_MIN, Nonces, packed
 from holdfast.journal.sqlite.rows import open_record, pack_events, verify_link
 
 _encode = msgspec.json.Encoder().encode
@@ -38,10 +38,11 @@ class Chained:
     before: bytes
     head: bytes
     seq: int
+    at_ms: int
 
 
 def chained(
-    entries: Iterable[NewRecord],
+    entries: Sequence[NewRecord],
     *,
     seq: int,
     head: bytes,
@@ -53,47 +54,27 @@ def chained(
 ) -> Chained:
     """The entries behind the record `seq` whose hash is `head`. Raises what a body that cannot be kept raises."""
     rows: list[Row] = []
-    before = head
+    before, nonces = head, Nonces(len(entries))
     for entry in entries:
         seq += 1
-        kind, what = int(entry.kind), pack_events(entry.events)
-        where = place(task_id, seq=seq, kind=kind, ordinal=entry.ordinal, epoch=epoch)
-        body = sealer.seal(packed(_encode(entry.body)), where)
-        head = next_link(
-            head,
-            seq=seq,
-            kind=kind,
-            what=what,
-            epoch=epoch,
-            at_ms=at_ms,
-            boot_ms=boot_ms,
-            slot=entry.slot,
-            quiet=entry.quiet,
-            ordinal=entry.ordinal,
-            effect_key=entry.effect_key,
-            fingerprint=entry.fingerprint,
-            body=body,
+        kind, what, name, key, mark = (
+            int(entry.kind),
+            pack_events(entry.events),
+            entry.ordinal,
+            entry.effect_key,
+            entry.fingerprint,
         )
-        rows.append(
-            (
-                seq,
-                kind,
-                what,
-                entry.ordinal,
-                epoch,
-                at_ms,
-                boot_ms,
-                entry.effect_key,
-                entry.fingerprint,
-                entry.slot,
-                entry.quiet,
-                body,
-                head,
-            )
-        )
+        slot, quiet = entry.slot, entry.quiet
+        plain = _encode(entry.body)
+        if len(plain) >= PACK_MIN:
+            plain = packed(plain)
+        body = sealer.seal(plain, place(task_id, seq, kind, name, epoch), nonces.next())
+        # Positions, not names, in the order of the chain: every record passes here.
+        head = next_link(head, seq, kind, what, epoch, at_ms, boot_ms, slot, quiet, name, key, mark, body)
+        rows.append((seq, kind, what, name, epoch, at_ms, boot_ms, key, mark, slot, quiet, body, head))
     if seq >= RECORDS_MAX:
         raise InvariantViolated("limit", f"a task has at most {RECORDS_MAX:,} records")
-    return Chained(rows, before, head, seq)
+    return Chained(rows, before, head, seq, at_ms)
 
 
 def folded(rows: Sequence[Row], *, task_id: TaskId, seq: int, head: bytes, sealer: Sealer) -> TaskView:

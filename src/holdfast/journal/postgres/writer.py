@@ -2,9 +2,10 @@
 
 Appends that only add records are one statement, which is its own transaction: it compares epoch, sequence and state of
 every task as it moves them (`UPDATE task ... WHERE epoch = ...`), inserts the records and moves the tally. One round
-trip, one commit. Where one of the holds is stale the statement fails as a whole (it divides by zero), and the batch is
-made again in steps: tasks locked, stale holds refused, the rest written. So are batches in which a task changes its
-state, an inbox item is applied, a statement of a tool is run or a task is submitted.
+trip, one commit. Where one of the holds is stale the statement fails as a whole (it divides by zero, or has no number
+for its records), and the batch is made again in steps: tasks locked, stale holds refused, the rest written. So are
+batches in which a task changes its state, an inbox item is applied, a statement of a tool is run or a task is
+submitted.
 
 A record's number is drawn from a sequence in the statement that inserts it (docs/decisions/0054).
 """
@@ -85,11 +86,8 @@ class Append(Act):
     change: Change | None
     applied: Sequence[int]
     statements: Sequence[Statement]
+    adds_only: bool
     due_ms: int = rules.NEVER_MS  # of the task, as it was when it was locked
-
-    @property
-    def adds_only(self) -> bool:
-        return not (self.change or self.applied or self.statements or self.remarks)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -161,14 +159,18 @@ class Writer(Lane[Write]):
             boot_ms=self._boot_ms(),
             sealer=hold.sealer,
         )
+        progress, told = False, [entry for entry in entries if entry.kind is RecordKind.REMARK]
+        for entry in entries:
+            progress = progress or _closes(entry.events)
         act = Append(
             hold=hold,
             made=made,
-            progress=any(_closes(entry.events) for entry in entries),
-            remarks=[entry for entry in entries if entry.kind is RecordKind.REMARK],
+            progress=progress,
+            remarks=told,
             change=change,
             applied=applied,
             statements=statements,
+            adds_only=not (change or applied or statements or told),
         )
         if entries:
             act.move = self._running.moved(made.before, made.head)
@@ -204,7 +206,7 @@ class Writer(Lane[Write]):
         if _add_only(acts):
             try:
                 return await self._add(link, appends)
-            except (pg.DivisionByZero, pg.UniqueViolation):
+            except (pg.DivisionByZero, pg.NotNullViolation, pg.UniqueViolation):
                 self.committing(None)  # one of the holds is stale: which one is found out under locks
         return await self._write_in_steps(link, acts)
 
@@ -218,37 +220,49 @@ class Writer(Lane[Write]):
     # one statement
 
     def begin(self, queue: deque[Write]) -> tuple[list[Write], Link] | None:
-        if self.tasks > 1 and (self.together or len(queue) < max(self.tasks // 2, SENT_EARLY_MIN)):
+        if self.tasks <= 1:
+            return self._begin_one(queue)
+        if self.together or len(queue) < max(self.tasks // 2, SENT_EARLY_MIN) or not _add_only(queue):
             return None
-        link = self._links.take_idle() if _add_only(queue) else None
+        link = self._links.take_idle()
         if link is None:
             return None
-        acts = cast(list[Append], self.next_batch(queue)) if self._may_send(link, queue) else []
-        if not acts:
+        if not self.may_begin(link):
             self._links.give(link)
             return None
-        sent = self._send(link, acts, alone=self.tasks <= 1)
+        acts = cast(list[Append], self.next_batch(queue))
+        self._sent = self._send(link, acts)
+        return cast(list[Write], acts), link
+
+    def _begin_one(self, queue: deque[Write]) -> tuple[list[Write], Link] | None:
+        """Of a task that runs alone: committed here, if the answer comes soon."""
+        act = queue[0]
+        if len(queue) > 1 or not isinstance(act, Append) or not act.adds_only:
+            return None
+        link = self._links.take_idle() if 0 < len(act.made.rows) <= RECORDS_MAX else None
+        if link is None:
+            return None
+        if not (self.may_begin(link) and self._adding.is_prepared(link)):
+            self._links.give(link)
+            return None
+        queue.clear()
+        link.db.warned = ""
+        added = Addition(act.hold.row, act.made.rows, act.progress)
+        sent = self._adding.send_one(link, added, self.tally.moved(act.move, at_ms=act.made.at_ms))
         if not sent.is_good or link.db.warned:
             self._sent = sent
-            return cast(list[Write], acts), link
+            return [act], link
         self._links.give(link)
-        self._added(acts, *sent.read())
-        self.committed(acts[0].move)
-        acts[0].decided = True
+        self._added([act], *sent.read())
+        self.committed(act.move)
+        act.decided = True
         return None
 
-    def _may_send(self, link: Link, queue: deque[Write]) -> bool:
-        if not self.may_begin(link):
-            return False
-        if self.tasks > 1:
-            return True
-        return len(queue) == 1 and _records(queue[0]) <= RECORDS_MAX and self._adding.is_prepared(link)
-
-    def _send(self, link: Link, acts: list[Append], *, alone: bool = False) -> Answer:
+    def _send(self, link: Link, acts: list[Append]) -> Answer:
         link.db.warned = ""
         batch = [Addition(act.hold.row, act.made.rows, act.progress) for act in acts]
         tally = self.tally.moved(sum(act.move for act in acts), at_ms=self._time.now_ms())
-        return self._adding.send_one(link, batch[0], tally) if alone else self._adding.send(link, batch, tally)
+        return self._adding.send(link, batch, tally)
 
     async def _add(self, link: Link, acts: list[Append]) -> int:
         sent, self._sent = self._sent, None
@@ -261,10 +275,13 @@ class Writer(Lane[Write]):
         self._added(acts, *await sent.wait())
         return move
 
-    def _added(self, acts: list[Append], database_ms: int, kept: list[Row]) -> None:
+    def _added(self, acts: list[Append], database_ms: int, numbers: list[int]) -> None:
         self._time.heard(database_ms)
-        self.newest = max(row[2] for row in kept)
-        _give_numbers(acts, kept)
+        self.newest = max(numbers)
+        at = 0
+        for act in acts:
+            first, at = at, at + len(act.made.rows)
+            act.result = numbers[first:at]
 
     # in steps
 
@@ -450,10 +467,6 @@ async def _confirm(act: Confirm, link: Link) -> CommitOutcome:
 
 def _add_only(acts: Iterable[Write]) -> bool:
     return all(isinstance(act, Append) and act.adds_only and act.made.rows for act in acts)
-
-
-def _records(act: Write) -> int:
-    return len(act.made.rows) if isinstance(act, Append) else 0
 
 
 def _moves(acts: Sequence[Append], now_ms: int) -> tuple[Any, ...]:

@@ -22,7 +22,8 @@ from psycopg import AsyncConnection
 from holdfast.core.waiting import wait_event
 from holdfast.errors import HoldfastError
 from holdfast.journal.postgres import totals
-from holdfast.journal.postgres.links import Links, Use
+from holdfast.journal.postgres.links import Link, Links, Use
+from holdfast.journal.postgres.place import Row
 
 POLL_S = 0.05
 POLL_MAX_S = 0.5
@@ -36,13 +37,15 @@ _HINT = "BEGIN; SET LOCAL synchronous_commit = off; SELECT pg_catalog.pg_notify(
 
 
 class Changes:
-    """Of one journal, for one process; `own_id` is a word that no other process has."""
+    """Of one journal, for one process; `own_id` is a word that no other process has. `own_lane`: whose commits are no
+    change, because what others may wait for is noted. They come with every step, and each would make everybody look.
+    Not where agents share the process: there a renewal of the lease is the look, and it counts all lanes."""
 
-    def __init__(self, links: Links, own_id: str) -> None:
+    def __init__(self, links: Links, own_id: str, own_lane: Callable[[], str]) -> None:
         self._links = links
-        self._schema, self._own_id = links.place.schema, own_id
+        self._schema, self._own_id, self._own_lane = links.place.schema, own_id, own_lane
         self._changed, self._count, self._waiting = asyncio.Event(), 0, 0
-        self.seen: object = None
+        self.seen: Row | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._hinted, self._closed = asyncio.Event(), asyncio.Event()
         self._hinting: asyncio.Task[None] | None = None
@@ -90,12 +93,19 @@ class Changes:
         hint, or is found by the next renewal of a lease."""
         if hinted:
             self._wake()
-            self.seen = await self._links.read(totals.version)
+            self.seen = await self._links.read(self.version)
         else:
-            self.found(await self._links.read(totals.version))
+            self._found(await self._links.read(self.version))
 
-    def found(self, version: object, *, rouse: bool = False) -> None:
-        """The version was read. `rouse`: those who wait have something to do even if it is the same as before."""
+    async def version(self, link: Link) -> Row | None:
+        return await totals.version(link, but="" if self._links.shared else self._own_lane())
+
+    def renewed(self, version: Row, *, rouse: bool) -> None:
+        """A renewal of the lease has read the version, of all lanes. `rouse`: those who wait have something to do even
+        if it is the same as before."""
+        self._found(version if self._links.shared else self.seen, rouse=rouse)
+
+    def _found(self, version: Row | None, *, rouse: bool = False) -> None:
         if rouse or version != self.seen:
             self.seen = version
             self._wake()
