@@ -14,9 +14,11 @@ from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
 from holdfast.errors import IsStandby, MoveRefused, NotEnrolled
 from holdfast.identity.vault.vault import open_vault
-from holdfast.layout.agent_home import load_home
+from holdfast.layout.agent_home import MemoryPlace, load_home
+from holdfast.memory.lines import Gone, removal_mark
+from holdfast.memory.sidecar import State, save_state
 from holdfast.recovery.invite import Joining
-from holdfast.recovery.move_in import HostPaths, move_in
+from holdfast.recovery.move_in import HostPaths, carry_memory, move_in
 from holdfast.recovery.move_lease import MoveMeans
 from holdfast.recovery.move_out import MoveOut
 from holdfast_proofs.instance_kills.world import CLOCK, ENTROPY, PORT, World
@@ -76,3 +78,21 @@ def test_a_hand_off_that_is_cancelled_leaves_the_primary_as_it_was(world: World)
         "north": "primary",
         "south": "standby",
     }
+
+
+def test_a_standby_that_takes_over_keeps_what_only_it_has_seen(tmp_path: Path) -> None:
+    """Also in HEARTBEAT.md, without its block of tasks; a line that was removed on the other host stays removed."""
+    old, new = MemoryPlace(folder=tmp_path / "old"), MemoryPlace(folder=tmp_path / "new")
+    for place in (old, new):
+        place.private.mkdir(parents=True, mode=0o700)
+    old.memory_file.write_text("- of both\n- of the standby\n- removed there\n")
+    new.memory_file.write_text("- of both\n")
+    gone = (Gone(write=2, at_ms=1, entry=removal_mark("- removed there")),)
+    save_state(new.sidecar(new.memory_file), State(base="- of both\n", write=2, gone=gone))
+    block = "<!-- holdfast:tasks begin: {0} -->\n- [ ] {0}\n<!-- holdfast:tasks end -->\n"
+    old.heartbeat_file.write_text(f"# Heartbeat\n{block.format('old')}- a person's\n")
+    new.heartbeat_file.write_text(f"# Heartbeat\n{block.format('new')}")
+    for _ in range(2):  # safe to repeat
+        carry_memory(old.folder, new.folder)
+        assert new.memory_file.read_text() == "- of both\n- of the standby\n"
+        assert new.heartbeat_file.read_text() == f"# Heartbeat\n{block.format('new')}- a person's\n"

@@ -62,11 +62,14 @@ from holdfast.identity.statements.statements import Head, JournalMark, find_faul
 from holdfast.identity.vault.ring import Escrow, change, with_place
 from holdfast.identity.vault.vault import Vault
 from holdfast.journal.bind import journal_at
-from holdfast.layout.agent_home import AgentHome, load_home
+from holdfast.layout.agent_home import HEARTBEAT_FILE, MEMORY_FILE, AgentHome, MemoryPlace, load_home
 from holdfast.layout.moved import MOVED, STAGING, STANDBY, find_mark, remove_mark, remove_standby
 from holdfast.layout.settings import NAME as SETTINGS
 from holdfast.layout.settings import write_identity_settings
 from holdfast.layout.witness_address import WitnessAddress
+from holdfast.memory.heartbeat import free_lines
+from holdfast.memory.lines import removal_mark
+from holdfast.memory.sidecar import load_state
 from holdfast.recovery.move_lease import MoveLease, MoveMeans
 from holdfast.recovery.move_package import archive_of, digest_of_file, head_of, key_of, open_package, part_of
 from holdfast.recovery.recover_journal import recover_journal
@@ -339,14 +342,16 @@ class _Arrival:
 
 
 def carry_memory(old: Path, new: Path) -> None:
-    """Lines of a standby's memory files that those which came do not have are added at the end: no line is lost. A line
-    that was removed on the other host meanwhile may come back. Safe to repeat."""
-    files = [old / "MEMORY.md", *sorted((old / "memory").glob("*.md"))]
+    """Lines of a standby's memory files that those which came do not have are added at the end: no line is lost. Not
+    those that were removed there in the last day; one that was removed earlier may come back. Safe to repeat."""
+    place = MemoryPlace(folder=new)
+    files = [old / MEMORY_FILE, old / HEARTBEAT_FILE, *sorted(MemoryPlace(folder=old).days.glob("*.md"))]
     for path in (one for one in files if one.is_file() and not one.is_symlink()):
         target = new / path.relative_to(old)
         have = target.read_bytes() if target.is_file() else b""
-        known = set(have.split(b"\n"))
-        missing = [line for line in path.read_bytes().split(b"\n") if line.strip() and line not in known]
+        known, gone = set(have.split(b"\n")), {one.entry for one in load_state(place.sidecar(target)).gone}
+        missing = [line for line in free_lines(path.read_bytes()) if line.strip() and line not in known]
+        missing = [line for line in missing if removal_mark(line.decode(errors="surrogateescape")) not in gone]
         if missing:
             target.parent.mkdir(mode=0o700, exist_ok=True)
             write_atomically(target, have.rstrip(b"\n") + b"\n" * bool(have) + b"\n".join(missing) + b"\n")
