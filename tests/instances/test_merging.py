@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -239,3 +240,60 @@ def test_an_instance_that_joins_later_gets_everything(tmp_path: Path, hosts: lis
     talk(hosts)
     assert hosts[2].lines() == ["# Memory", "- a"]
     assert hosts[2].lines(f"memory/{TODAY}") == ["# 2027-01-15", "- said"]
+
+
+@pytest.mark.parametrize("key", ["the same key", "a new key"])
+def test_a_folder_that_was_put_back_to_an_older_day_catches_up(
+    hosts: list[Host], monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """The others believe that it has what it had before; nothing in it says that it is old. With a new key it was
+    removed, and enrolled again under its name."""
+    for text in ("- one", "- two"):
+        hosts[0].save(*hosts[0].lines(), text)
+        hosts[0].save(f"- {text} of the day", name=f"memory/{TODAY}")
+        talk(hosts, rounds=10)
+    away = hosts[2]
+    kept = away.place.folder.with_name("kept")
+    for one in hosts:
+        one.start()
+        talk(hosts, rounds=10)
+    shutil.copytree(away.place.folder, kept)
+    hosts[0].save("- two", "- three")
+    hosts[1].save("- of the day", name=f"memory/{TODAY}")
+    talk(hosts, rounds=10)
+    assert away.lines() == ["- two", "- three"]
+    shutil.rmtree(away.place.folder)
+    kept.rename(away.place.folder)
+    if key == "a new key":
+        monkeypatch.setitem(SEEDS, away.name, SigningKey(b"n" * 32))
+    for one in hosts:
+        one.start()
+    for one in hosts:
+        one.now_ms += 60_000
+    talk(hosts, rounds=10)
+    assert [one.lines() for one in hosts] == [["- two", "- three"]] * 3
+    assert len({tuple(one.lines(f"memory/{TODAY}")) for one in hosts}) == 1
+
+
+def test_two_folders_that_send_as_one_instance_say_so(tmp_path: Path, hosts: list[Host]) -> None:
+    hosts[0].save("# Memory")
+    talk(hosts)
+    (tmp_path / "second").mkdir(mode=0o700)
+    second = Host(tmp_path / "second", "cedar", tuple(SEEDS), hosts[0].shared)
+    for text in ("- one", "- two", "- three"):
+        hosts[2].save(*hosts[2].lines(), text)
+        second.save(*second.lines(), f"{text} of the second")
+        for one in (*hosts, second):
+            one.now_ms += 2_000
+        talk([*hosts, second], rounds=2)
+    for one in (hosts[2], second):
+        assert "another folder sends memory updates as cedar too" in one.merging.state.peers["alder"].waits
+        assert one.merging.refused["cedar"][0].code == "update-refused"
+    assert set(hosts[0].merging.refused) == set()
+    talk([*hosts], rounds=2)
+    for one in hosts:
+        one.now_ms += 61_000
+    talk(hosts, rounds=4)
+    assert not hosts[2].merging.state.peers["alder"].waits
+    assert not hosts[2].merging.is_due(now_ms=hosts[2].now_ms)
+    assert hosts[0].lines() == hosts[1].lines() == hosts[2].lines()

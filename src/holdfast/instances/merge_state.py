@@ -25,6 +25,10 @@ class PeerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     behind_ms: int = 0  # since when it has not confirmed something of this instance; 0: it has all
     files: int = 0  # that it has not confirmed
     waits: str = ""  # what of it this instance waits for
+    life: str = ""  # of its folder, as its newest envelope said
+
+    def heard(self, at_ms: int, life: str) -> PeerState:
+        return msgspec.structs.replace(self, heard_ms=at_ms, life=life)
 
 
 class MergeState(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +39,8 @@ class MergeState(msgspec.Struct, frozen=True, kw_only=True):
     peers: dict[str, PeerState] = {}
     files: dict[str, str] = {}  # what a file waits for
     settled: dict[str, Signature] = {}  # files that all have as they are here
+    life: str = ""  # of this folder (life.py)
+    sent: tuple[str, ...] = ()  # the hashes of the newest envelopes that it sent
     documents: frozenset[str] = frozenset()  # files that have had a document here: one that is lost is asked for
 
 

@@ -1,0 +1,70 @@
+"""Whether a folder is still the one that the other instances know, and the only one that sends under its name.
+
+An instance believes of each other one that it has what it confirmed. A folder that was put back to an older day has
+less, and nothing in it says so: both sides would be silent. So each folder has a *life*, a random id in `instance/`
+that is in every envelope. A folder remembers the envelopes that it sent last. Where the place has another one under its
+name, the folder was put back, or is a new one with an old name: it begins a new life, and who hears of a new life
+forgets what it believed (`Merging`).
+
+The same tells a second folder with the same key: while this one runs, an envelope of another life is under its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast.errors import HoldfastError, UpdateRefused
+from holdfast.instances.channels import NEWEST, Channel
+from holdfast.instances.envelope import Peers, digest_of, open_parcel
+from holdfast.instances.merge_state import MergeState
+from holdfast.instances.shared_files import SharedFile
+from holdfast.layout.agent_home import HEARTBEAT_FILE, MEMORY_FILE, MemoryPlace
+from holdfast.memory.lines import is_day
+
+
+def begun(state: MergeState, channel: Channel, me: str) -> MergeState:
+    """The life that the folder has from now on. Raises OSError where the place cannot be read."""
+    there: bytes | None = b""
+    with contextlib.suppress(HoldfastError):
+        there = channel.read(me, NEWEST)
+    if state.life and there is not None and digest_of(there).hex() in state.sent:
+        return state
+    return msgspec.structs.replace(state, life=os.urandom(8).hex(), sent=())
+
+
+def sending(state: MergeState, raw: bytes) -> MergeState:
+    """Kept before the envelope is put there: a kill leaves either the last one or this one."""
+    return msgspec.structs.replace(state, sent=(*state.sent[-1:], digest_of(raw).hex()))
+
+
+def find_rival(channel: Channel, peers: Peers, key: bytes, *, life: str, since_ms: int) -> UpdateRefused | None:
+    """Another folder that sends under this instance's name, with its key. An envelope from before this process does
+    not count: a program that copies folders may bring an old one back."""
+    with contextlib.suppress(HoldfastError):
+        raw = channel.read(peers.me, NEWEST)
+        parcel = None if raw is None else open_parcel(raw, peers, key, sender=peers.me)
+        if parcel is not None and parcel.life != life and parcel.at_ms > since_ms:
+            return UpdateRefused(
+                f"another folder sends memory updates as {peers.me} too: a package of `holdfast instance invite` was "
+                "used twice, or a machine was cloned",
+                hint=f"stop one of the two. For the other: `holdfast instance remove {peers.me}`, then invite it again",
+            )
+    return None
+
+
+def documents(place: MemoryPlace) -> Iterator[str]:
+    """The memory files of which there is a document here."""
+    for path in sorted(place.private.glob("*.doc")):
+        name = path.name.removesuffix(".doc")
+        if name in (MEMORY_FILE, HEARTBEAT_FILE) or is_day(name.removesuffix(".md")):
+            yield name
+
+
+def forget(shared: SharedFile, instance: str) -> None:
+    """Nothing is known any more of what that instance has of the file; durable on return. Hold the place's lock."""
+    if shared.document.document is not None and shared.document.known.pop(instance, None) is not None:
+        shared.store()
