@@ -96,3 +96,16 @@ def test_a_standby_that_takes_over_keeps_what_only_it_has_seen(tmp_path: Path) -
         carry_memory(old.folder, new.folder)
         assert new.memory_file.read_text() == "- of both\n- of the standby\n"
         assert new.heartbeat_file.read_text() == f"# Heartbeat\n{block.format('new')}- a person's\n"
+
+
+def test_a_standby_refuses_a_package_that_is_for_another_instance(world: World) -> None:
+    """It would take the lease, and wait as a standby; the instance that the package is for could not take it then."""
+    package = world.root / "ada.move"
+    with open_vault(world.root / "a" / "vault") as vault:
+        means = MoveMeans(vault=vault, clock=CLOCK, entropy=ENTROPY, port=PORT)
+        asyncio.run(MoveOut(load_home(world.home("a")), means, say=lambda _: None, wait_s=10.0).run(package))
+    code = main(["instance", "promote", str(package), "--home", str(world.home("b"))])
+    assert code == MoveRefused.exit_code
+    assert package.exists()
+    assert find_standing(load_home(world.home("b")), clock=CLOCK).kind is StandingKind.STANDBY
+    assert not list(world.root.glob("b/*moving*")) + list(world.root.glob("b/*before*"))
