@@ -12,7 +12,7 @@ from holdfast.app.instances.standing import StandingKind, find_standing
 from holdfast.backup.turns import check_backs_up, take_duty
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
-from holdfast.errors import IsStandby, MoveRefused, NotEnrolled
+from holdfast.errors import BadInput, IsStandby, MoveRefused, NotEnrolled
 from holdfast.identity.vault.vault import open_vault
 from holdfast.layout.agent_home import MemoryPlace, load_home
 from holdfast.memory.lines import Gone, removal_mark
@@ -109,3 +109,15 @@ def test_a_standby_refuses_a_package_that_is_for_another_instance(world: World) 
     assert package.exists()
     assert find_standing(load_home(world.home("b")), clock=CLOCK).kind is StandingKind.STANDBY
     assert not list(world.root.glob("b/*moving*")) + list(world.root.glob("b/*before*"))
+
+
+@pytest.mark.parametrize("path", ["there.handoff", "missing/ada.handoff", "a/ada/ada.handoff"])
+def test_a_hand_off_that_cannot_begin_changes_nothing(world: World, path: str) -> None:
+    """A wrong path must not take the agent out of service."""
+    (world.root / "there.handoff").touch()
+    before = world.standing("a").view.lines()
+    for words in (["yield", "south"], ["invite", "west"]):
+        code = main(["instance", *words, str(world.root / path), "--home", str(world.home("a"))])
+        assert code == BadInput.exit_code
+    assert world.standing("a").view.lines() == before
+    assert world.acts("a") == ""

@@ -406,9 +406,10 @@ def run_yield(args: argparse.Namespace) -> int:
             return 0
         if not args.name or not args.package:
             raise BadInput("each instance has a journal of its own: give NAME and FILE")
+        move, package = MoveOut(home, move_means(change.vault), say=talk, wait_s=args.wait), path_of(args.package)
+        move.check(package)  # before the roster says that this instance waits
         handed_over(change, args.name)
-        move = MoveOut(home, move_means(change.vault), say=talk, wait_s=args.wait)
-        done = asyncio.run(move.run(path_of(args.package)))
+        done = asyncio.run(move.run(package))
     _say(args, done)
     if not args.json:
         talk(f"next, on the host of {args.name}: `holdfast instance promote {done.package}`")
