@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.app.instances.standing import StandingKind, find_standing
+from holdfast.backup.backups import open_backups
 from holdfast.backup.turns import check_backs_up, take_duty
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
 from holdfast.errors import BadInput, IsStandby, MoveRefused, NotEnrolled
 from holdfast.identity.vault.vault import open_vault
 from holdfast.layout.agent_home import MemoryPlace, load_home
+from holdfast.layout.moved import StandbyMark, find_standby
 from holdfast.memory.lines import Gone, removal_mark
 from holdfast.memory.sidecar import State, save_state
 from holdfast.recovery.invite import Joining
@@ -121,3 +123,21 @@ def test_a_hand_off_that_cannot_begin_changes_nothing(world: World, path: str) -
         assert code == BadInput.exit_code
     assert world.standing("a").view.lines() == before
     assert world.acts("a") == ""
+
+
+def test_a_standby_that_was_removed_cannot_promote_itself(tmp_path: Path) -> None:
+    """It has not heard of it; the places have."""
+    world = World(tmp_path / "world")
+    world.make(backup=True)
+    world.invite()
+    world.join()
+    world.change("a", lambda change: change.remove("south"))
+    asyncio.run(back_up(world))
+    with pytest.raises(NotEnrolled, match="was removed"):
+        world.promote()
+    assert world.acts("a") == ""
+    assert find_standby(load_home(world.home("b")).instance) == StandbyMark(primary="north")
+
+
+async def back_up(world: World) -> None:
+    await (await open_backups(load_home(world.home("a")))).now(check=False)

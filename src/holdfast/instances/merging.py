@@ -164,6 +164,11 @@ class Merging:
         self._note(troubles, now_ms)
         return told
 
+    def announce(self, *, now_ms: int) -> None:
+        """Send the roster, and nothing of any file."""
+        self.state = begun(self.state, self._channel, self._peers.me)
+        self._send(now_ms)
+
     # --- what arrived -------------------------------------------------------------------------
 
     def _receive(self, now_ms: int) -> dict[str, str]:
