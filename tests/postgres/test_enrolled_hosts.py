@@ -149,6 +149,22 @@ def test_a_removed_host_that_missed_a_rotation_does_not_put_its_old_roster_back(
     assert shared.read_text(ROSTER_TEXT) == told
 
 
+def test_an_agent_keeps_an_instance_that_acts(agent: AgentHome, new_host: NewHost, tmp_path: Path) -> None:
+    north = host_at(agent.folder, new_host)
+    joined(agent, tmp_path, north, "south")
+    south = host_at(tmp_path / "south", new_host)
+    refused = south("instance", "yield", "--json", code=4)  # north is enrolled, and has no worker
+    assert "no other instance would act" in refused.err
+    north.worker().wait_event("session-begun")
+    south("instance", "yield", "--json")
+    refused = south("instance", "remove", "north", "--yes", "--json", code=4)
+    assert "no other instance would act" in refused.err
+    north("instance", "remove", "south", "--yes", "--json")
+    refused = south("instance", "remove", "north", "--yes", "--json", code=4)  # by one that was removed
+    assert "is not in the roster" in refused.err
+    assert rows(north) == {"north": ("primary", "alive")}
+
+
 # --- memory through the journal ---
 
 NOW = 1_800_000_000_000

@@ -396,11 +396,7 @@ def run_yield(args: argparse.Namespace) -> int:
                     "the instances share a journal: nothing needs to travel", hint="give no NAME and no FILE"
                 )
             name = _own_name(change)
-            if not any(one.role is Role.PRIMARY and one.name != name for one in change.view().enrolled):
-                raise IsStandby(
-                    "no other instance would act",
-                    hint="promote another one first: `holdfast instance promote --instance NAME`",
-                )
+            _check_another_acts(home, name, alive=True)
             view = change.give_role(name, Role.STANDBY)
             _print(args, {"name": name, "role": Role.STANDBY.value, "version": view.rank[2]})
             return 0
@@ -424,7 +420,10 @@ def run_remove(args: argparse.Namespace) -> int:
     home = acting_home(args)
     with _changing(args, home) as change:
         gone = change.get_named(args.name)
-        if not change.hosts and gone.role is Role.PRIMARY:
+        _own_name(change)  # one that was removed removes no other
+        if gone.role is Role.PRIMARY and change.hosts:
+            _check_another_acts(home, args.name, alive=False)
+        elif gone.role is Role.PRIMARY:
             raise BadInput(
                 f"{args.name} is the instance that acts",
                 hint="hand over first: `holdfast instance yield` on it, or `holdfast instance promote` on another",
@@ -435,6 +434,22 @@ def run_remove(args: argparse.Namespace) -> int:
         view = change.remove(args.name)
     _print(args, {"name": args.name, "version": view.rank[2], "left": [one.name for one in view.enrolled]})
     return 0
+
+
+def _check_another_acts(home: AgentHome, name: str, *, alive: bool) -> None:
+    """Hosts that share a journal: another instance than this one acts; `alive`: it has a worker now."""
+    from holdfast.app.instances.presence import ALIVE, list_instances
+    from holdfast.core.clock import SystemClock
+
+    rows = [one for one in list_instances(home, clock=SystemClock()).instances if one.name != name]
+    acting = [one for one in rows if one.role == "primary"]
+    if not acting:
+        raise IsStandby(
+            "no other instance would act", hint="promote another one first: `holdfast instance promote --instance NAME`"
+        )
+    if alive and not any(one.presence == ALIVE for one in acting):
+        names = ", ".join(one.name for one in acting)
+        raise IsStandby(f"no other instance would act: {names} has no live worker", hint="start a worker there first")
 
 
 def _own_name(change: RosterChange) -> str:
