@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
+import stat
 from pathlib import Path
 
 import pytest
@@ -297,3 +299,42 @@ def test_two_folders_that_send_as_one_instance_say_so(tmp_path: Path, hosts: lis
     assert not hosts[2].merging.state.peers["alder"].waits
     assert not hosts[2].merging.is_due(now_ms=hosts[2].now_ms)
     assert hosts[0].lines() == hosts[1].lines() == hosts[2].lines()
+
+
+@pytest.mark.parametrize("kind", ["symlink", "socket", "part"])
+def test_a_file_of_one_instance_that_cannot_be_read_does_not_stop_the_others(
+    hosts: list[Host], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts[0].save("# Memory")
+    talk(hosts)
+    if kind == "part":
+        hosts[2].save("# Memory", *(f"- line {number} of a long text" for number in range(500)))
+        hosts[2].run()
+    own = next(hosts[0].shared.glob("*/cedar"))
+    path = next(one for one in own.iterdir() if (one.name == NEWEST) != (kind == "part"))
+    path.unlink()
+    if kind == "socket":
+        monkeypatch.chdir(own)
+        with socket.socket(socket.AF_UNIX) as end:
+            end.bind(path.name)
+    else:
+        path.symlink_to("elsewhere")
+    hosts[0].save("# Memory", "- of alder")
+    for one in hosts[:2]:
+        one.now_ms += 5_000
+    talk(hosts[:2])
+    assert hosts[1].lines() == ["# Memory", "- of alder"]
+    assert f"{path} cannot be read" in hosts[0].merging.state.peers["cedar"].waits
+
+
+def test_who_may_read_the_shared_folder_may_read_what_is_in_it(hosts: list[Host]) -> None:
+    """The other host may have another user: also where files are private by default, as the how-to asks."""
+    hosts[0].shared.chmod(0o2770)
+    before = os.umask(0o077)
+    try:
+        hosts[0].run()
+    finally:
+        os.umask(before)
+    (newest,) = hosts[0].shared.glob("*/*/newest")
+    assert stat.S_IMODE(newest.stat().st_mode) == 0o660
+    assert {stat.S_IMODE(one.stat().st_mode) for one in (newest.parent, newest.parent.parent)} == {0o2770}
