@@ -105,13 +105,15 @@ class FolderChannel:
         for folder in (self._agent, self._own):
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=0o700)
-                folder.chmod(stat.S_IMODE(mode) | 0o700)  # the umask is for files that are not shared
+                with contextlib.suppress(OSError):  # not every network file system has modes
+                    folder.chmod(stat.S_IMODE(mode) | 0o700)  # the umask is for files that are not shared
         temporary = self._own / f".{name}.{os.urandom(4).hex()}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(temporary, flags, 0o600)
         try:
             try:
-                os.fchmod(fd, stat.S_IMODE(mode) & 0o666 | 0o600)
+                with contextlib.suppress(OSError):
+                    os.fchmod(fd, stat.S_IMODE(mode) & 0o666 | 0o600)
                 write_all(fd, data)
                 os.fsync(fd)
             finally:
