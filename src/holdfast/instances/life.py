@@ -20,10 +20,12 @@ import msgspec
 from holdfast.errors import HoldfastError, UpdateRefused
 from holdfast.instances.channels import NEWEST, Channel
 from holdfast.instances.envelope import Peers, digest_of, open_parcel
-from holdfast.instances.merge_state import MergeState
+from holdfast.instances.merge_state import SAID_MS, MergeState
 from holdfast.instances.shared_files import SharedFile
 from holdfast.layout.agent_home import HEARTBEAT_FILE, MEMORY_FILE, MemoryPlace
 from holdfast.memory.lines import is_day
+
+PAUSE_MS = 60_000
 
 
 def begun(state: MergeState, channel: Channel, me: str) -> MergeState:
@@ -41,19 +43,41 @@ def sending(state: MergeState, raw: bytes) -> MergeState:
     return msgspec.structs.replace(state, sent=(*state.sent[-1:], digest_of(raw).hex()))
 
 
-def find_rival(channel: Channel, peers: Peers, key: bytes, *, life: str, since_ms: int) -> UpdateRefused | None:
-    """Another folder that sends under this instance's name, with its key. An envelope from before this process does
-    not count: a program that copies folders may bring an old one back."""
-    with contextlib.suppress(HoldfastError):
-        raw = channel.read(peers.me, NEWEST)
-        parcel = None if raw is None else open_parcel(raw, peers, key, sender=peers.me)
-        if parcel is not None and parcel.life != life and parcel.at_ms > since_ms:
-            return UpdateRefused(
-                f"another folder sends memory updates as {peers.me} too: a package of `holdfast instance invite` was "
-                "used twice, or a machine was cloned",
-                hint=f"stop one of the two. For the other: `holdfast instance remove {peers.me}`, then invite it again",
-            )
-    return None
+def two_folders(name: str) -> UpdateRefused:
+    return UpdateRefused(
+        f"two folders send memory updates as {name}: a package of `holdfast instance invite` was used twice, or a "
+        "machine was cloned",
+        hint=f"stop one of the two. For the other: `holdfast instance remove {name}`, then invite it again",
+    )
+
+
+class Rival:
+    """Another folder that sends under this instance's name, with its key. While one does, this folder sends once a
+    minute: each new life costs the other instances a look at every file."""
+
+    def __init__(self, channel: Channel, peers: Peers, key: bytes) -> None:
+        self._channel, self._peers, self._key = channel, peers, key
+        self._digest = b""  # of its newest envelope
+        self.seen_ms = self.since_ms = 0  # when that came, and the first one; 0: there is none
+
+    def is_over(self, now_ms: int) -> bool:
+        return 0 < self.seen_ms <= now_ms - SAID_MS
+
+    def is_sending(self, now_ms: int) -> bool:
+        return bool(self.seen_ms) and now_ms - self.seen_ms < PAUSE_MS
+
+    def look(self, mark: object, *, life: str, since_ms: int, now_ms: int) -> None:
+        """Whether the place has another envelope than the one with this mark, which was put there. One from before this
+        process does not count: a program that copies folders may bring an old one back."""
+        if self.is_over(now_ms):
+            self.seen_ms = self.since_ms = 0
+        if mark is None or self._channel.own().get(NEWEST) == mark:
+            return
+        with contextlib.suppress(HoldfastError):
+            raw = self._channel.read(self._peers.me, NEWEST) or b""
+            parcel = open_parcel(raw, self._peers, self._key, sender=self._peers.me)
+            if parcel.life != life and parcel.at_ms > since_ms and digest_of(raw) != self._digest:
+                self._digest, self.seen_ms, self.since_ms = digest_of(raw), now_ms, self.since_ms or now_ms
 
 
 def documents(place: MemoryPlace) -> Iterator[str]:

@@ -31,7 +31,7 @@ import msgspec
 from holdfast.errors import BadUpdate, HoldfastError
 from holdfast.instances.channels import NEWEST, Channel
 from holdfast.instances.envelope import Parcel, Part, Peers, digest_of, open_parcel, seal_parcel
-from holdfast.instances.life import begun, documents, find_rival, forget, sending
+from holdfast.instances.life import Rival, begun, documents, forget, sending, two_folders
 from holdfast.instances.line_document import Version, covers
 from holdfast.instances.merge_state import PeerState, Signature, load_state, save_state
 from holdfast.instances.shared import Update
@@ -44,7 +44,6 @@ NEWEST_DATA_BYTES = 4 * 1024  # in the newest envelope; what is more goes into a
 PART_DATA_BYTES = 8 * 1024 * 1024
 PARTS_MAX = 200  # of one instance; more are put together again
 AGAIN_MS, AGAIN_MS_MAX = 5_000, 600_000  # until what is missing or refused is read again; then ever longer
-RIVAL_MS = 60_000  # so long after another folder sent under this name nothing is said of it any more
 CHECK_MS = 600_000  # between two looks whether what an instance does not confirm is damaged
 
 
@@ -103,7 +102,7 @@ class Merging:
         self._newest: tuple[object, object, bytes] | None = None  # what it says; how the place shows it; its hash
         self._checked_ms = 0
         self._began_ms = 0  # when this process sent its first envelope
-        self._rival_ms = 0  # when another folder was last seen that sends as this one
+        self._rival = Rival(channel, peers, key)
         self._seen: dict[str, Signature] = {}  # of files, at their last pass
         self._dirty: set[str] = set()
         self._waits: dict[str, str] = {}
@@ -119,7 +118,7 @@ class Merging:
         return (
             self._newest is None
             or bool(self._dirty)
-            or 0 < self._rival_ms <= now_ms - RIVAL_MS
+            or self._rival.is_over(now_ms)
             or any(marks.get(name) != one.mark or 0 < one.again_ms <= now_ms for name, one in self._heard.items())
             or any(self._signature(name) != self._seen.get(name) for name in self._names())
             or not self._is_sent_whole(now_ms)
@@ -154,13 +153,19 @@ class Merging:
                 self.state = begun(self.state, self._channel, self._peers.me)
             troubles = self._receive(now_ms)
             told = self._merge(now_ms)
-            self._look_for_rival(now_ms)
-            self._send(now_ms)
+            mark = None if self._newest is None else self._newest[1]
+            self._rival.look(mark, life=self.state.life, since_ms=self._began_ms, now_ms=now_ms)
+            if not self._rival.is_sending(now_ms):
+                self._send(now_ms)
         except (OSError, HoldfastError) as error:
             self._note(dict.fromkeys(self._peers.others, str(error)), now_ms)
             raise
-        if self._peers.me in self.refused:
-            troubles |= dict.fromkeys(self._peers.others, self.refused[self._peers.me][0].message)
+        self.refused.pop(self._peers.me, None)
+        two = two_folders(self._peers.me)
+        troubles = {name: why for name, why in troubles.items() if why != two.message}
+        if self._rival.seen_ms:
+            self.refused[self._peers.me] = two, self._rival.since_ms
+            troubles = dict.fromkeys(self._peers.others, two.message)
         self._note(troubles, now_ms)
         return told
 
@@ -211,8 +216,10 @@ class Merging:
         # Changes that build on a part which is missing wait for it; what the instance confirms does not.
         updates = parcel.updates if not heard.missing else [_without_data(one) for one in parcel.updates]
         troubles.append(self._take(updates, now_ms))
-        peers = {**self.state.peers, name: self.state.peers[name].heard(parcel.at_ms, parcel.life)}
+        peers = {**self.state.peers, name: self.state.peers[name].heard(parcel.at_ms, parcel.life, now_ms)}
         self.state = msgspec.structs.replace(self.state, peers=peers)
+        if peers[name].is_two(now_ms):
+            raise two_folders(name)
         missing = f"{heard.missing} of {len(parcel.parts)} parts of what {name} sent have not arrived yet"
         return missing if heard.missing else next(filter(None, troubles), "")
 
@@ -455,18 +462,6 @@ class Merging:
 
     def _is_wanted(self, name: str) -> bool:
         return self._is_to_be_told(name) or any(name in one.upto for one in self._sent)
-
-    def _look_for_rival(self, now_ms: int) -> None:
-        """Before the own envelope takes the place of another one."""
-        me, mark = self._peers.me, None if self._newest is None else self._newest[1]
-        if mark is not None and self._channel.own().get(NEWEST) != mark:
-            found = find_rival(self._channel, self._peers, self._key, life=self.state.life, since_ms=self._began_ms)
-            if found is not None:
-                self._rival_ms = now_ms
-                self.refused.setdefault(me, (found, now_ms))
-        if self._rival_ms <= now_ms - RIVAL_MS:
-            self._rival_ms = 0
-            self.refused.pop(me, None)
 
     def _is_to_be_told(self, name: str) -> bool:
         """Whether this instance still has something to say or to ask about the file, or another one wants to hear."""
