@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.app.instances.examine import standby_faults
 from holdfast.app.instances.standing import StandingKind, find_standing
 from holdfast.backup.backups import open_backups
 from holdfast.backup.turns import check_backs_up, take_duty
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
-from holdfast.errors import BadInput, IsStandby, MoveRefused, NotEnrolled
+from holdfast.errors import BadInput, IsStandby, MoveRefused, NotEnrolled, NotNow
 from holdfast.identity.vault.vault import open_vault
 from holdfast.layout.agent_home import MemoryPlace, load_home
 from holdfast.layout.moved import StandbyMark, find_standby
@@ -141,3 +142,22 @@ def test_a_standby_that_was_removed_cannot_promote_itself(tmp_path: Path) -> Non
 
 async def back_up(world: World) -> None:
     await (await open_backups(load_home(world.home("a")))).now(check=False)
+
+
+def test_a_promotion_that_the_witnesses_cannot_confirm_changes_nothing(tmp_path: Path) -> None:
+    """The only witness was on the lost host: keys cannot change. A folder that is restored half way helps nobody."""
+    world = World(tmp_path / "world")
+    world.make(backup=True)
+    world.invite()
+    world.join()
+    home = load_home(world.home("b"))
+    assert not standby_faults(home)
+    (world.root / "witness").rename(world.root / "lost")
+    with pytest.raises(NotNow, match="0 of the 1 witnesses") as raised:
+        world.promote()
+    assert "recovery words" in raised.value.hint
+    assert find_standby(home.instance) == StandbyMark(primary="north")
+    assert not list(world.root.glob("b/ada.before-*"))
+    (world.root / "b" / "second").rename(world.root / "b" / "lost")
+    (fault,) = standby_faults(home)
+    assert "cannot be promoted" in fault.text

@@ -32,7 +32,7 @@ from holdfast.backup.engine import BackupEngine
 from holdfast.backup.places.published import Publisher
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.journal_address import INSTANCE
-from holdfast.errors import BadInput, NotEnrolled
+from holdfast.errors import BadInput, NotEnrolled, NotNow
 from holdfast.identity.acts.log_act import act_lock, open_log_session, rotate_identity
 from holdfast.identity.files.own_log import extend_own_log, read_own_log
 from holdfast.identity.files.roster_file import roster_lines
@@ -76,6 +76,7 @@ async def promote(home: AgentHome, means: PromoteMeans, *, places: tuple[str, ..
     evidence = Evidence(places=places, agent=home.name, vault=vault, witnesses=home.witnesses)
     survey = await survey_evidence(evidence, home.folder, engine=means.engine, port=means.port)
     if mark.promoting is None:
+        await _check_witnesses(home, means)
         log = read_own_log(home.folder, means.port)
         mark = StandbyMark(
             primary=mark.primary,
@@ -102,6 +103,20 @@ async def promote(home: AgentHome, means: PromoteMeans, *, places: tuple[str, ..
         tell=means.tell,
         take_over=take_over,
     )
+
+
+async def _check_witnesses(home: AgentHome, means: PromoteMeans) -> None:
+    """Enough witnesses answer to confirm new keys; without them nothing is begun. Raises NotNow."""
+    session = await open_log_session(home, port=means.port, promoting=True)
+    needs = session.log.head.witnesses
+    there = sum(one in session.reached.by_key for one in needs.members)
+    if there < needs.needed:
+        silent = "; ".join(f"{place}: {why}" for place, why in session.reached.unreachable.items())
+        raise NotNow(
+            f"{there} of the {needs.needed} witnesses that must confirm new keys answer here ({silent})",
+            hint="nothing was changed. Make them reachable from this host; if they were lost with the primary, run "
+            "`holdfast recover` with the recovery words",
+        )
 
 
 def _own_name(home: AgentHome, means: PromoteMeans, survey: Survey) -> str:

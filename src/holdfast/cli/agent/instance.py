@@ -170,9 +170,11 @@ def run_invite(args: argparse.Namespace) -> int:
 
 def run_join(args: argparse.Namespace) -> int:
     import asyncio
+    from pathlib import Path
 
+    from holdfast.app.instances.examine import standby_faults
     from holdfast.cli.input.agent_places import path_of, witnesses_of
-    from holdfast.layout.agent_home import home_folder
+    from holdfast.layout.agent_home import home_folder, load_home
     from holdfast.recovery.invite import Joining
     from holdfast.recovery.move_in import HostPaths
 
@@ -192,6 +194,8 @@ def run_join(args: argparse.Namespace) -> int:
     if not args.json:
         acts = "it takes tasks at once" if done.shared and done.role == "primary" else "it waits"
         talk(f"next: `holdfast worker APP --home {done.home}`; {acts}")
+        for fault in standby_faults(load_home(Path(done.home))):
+            talk(f"risk: {fault.text}: {fault.mend}")
     return 0
 
 
