@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -349,3 +350,27 @@ def test_who_may_read_the_shared_folder_may_read_what_is_in_it(hosts: list[Host]
     (newest,) = hosts[0].shared.glob("*/*/newest")
     assert stat.S_IMODE(newest.stat().st_mode) == 0o660
     assert {stat.S_IMODE(one.stat().st_mode) for one in (newest.parent, newest.parent.parent)} == {0o2770}
+
+
+def full_disk(*_: object) -> object:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_envelopes_that_could_not_be_put_there_begin_no_new_life(
+    hosts: list[Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, or a kill at any moment: the others need not look at every file again."""
+    hosts[0].save("# Memory")
+    talk(hosts)
+    life = hosts[0].merging.state.life
+    with monkeypatch.context() as patched:
+        patched.setattr(FolderChannel, "put", full_disk)
+        for text in ("- one", "- two", "- three"):
+            hosts[0].save("# Memory", text)
+            hosts[0].start()
+            with pytest.raises(OSError, match="No space left"):
+                hosts[0].run()
+    hosts[0].start()
+    talk(hosts)
+    assert hosts[0].merging.state.life == life
+    assert hosts[2].lines() == ["# Memory", "- three"]

@@ -40,7 +40,12 @@ def begun(state: MergeState, channel: Channel, me: str) -> MergeState:
 
 def sending(state: MergeState, raw: bytes) -> MergeState:
     """Kept before the envelope is put there: a kill leaves either the last one or this one."""
-    return msgspec.structs.replace(state, sent=(*state.sent[-1:], digest_of(raw).hex()))
+    return msgspec.structs.replace(state, sent=(*state.sent[:1], digest_of(raw).hex()))
+
+
+def after_sending(state: MergeState, raw: bytes) -> MergeState:
+    """It is there."""
+    return msgspec.structs.replace(state, sent=(digest_of(raw).hex(),))
 
 
 def two_folders(name: str) -> UpdateRefused:

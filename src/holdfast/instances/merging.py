@@ -31,7 +31,7 @@ import msgspec
 from holdfast.errors import BadUpdate, HoldfastError
 from holdfast.instances.channels import NEWEST, Channel
 from holdfast.instances.envelope import Parcel, Part, Peers, digest_of, open_parcel, seal_parcel
-from holdfast.instances.life import Rival, begun, documents, forget, sending, two_folders
+from holdfast.instances.life import Rival, after_sending, begun, documents, forget, sending, two_folders
 from holdfast.instances.line_document import Version, covers
 from holdfast.instances.merge_state import PeerState, Signature, load_state, save_state
 from holdfast.instances.shared import Update
@@ -362,6 +362,7 @@ class Merging:
         save_state(self._place.instance, self.state)
         self._began_ms = self._began_ms or now_ms
         self._newest = self._said(lacking), self._put(NEWEST, raw), digest_of(raw)
+        self.state = after_sending(self.state, raw)
         for name in self._channel.own().keys() - {one.part.name for one in self._sent} - {NEWEST}:
             self._channel.remove(name)
 
