@@ -75,7 +75,7 @@ def add_parser(commands: Commands) -> None:
           name      its name in the roster; `*`: this folder
           role      primary: it acts; standby: it waits
           host      as the roster names it
-          presence  alive: it has a live worker; away: it has none; unseen: it never ran; -: not known
+          presence  alive: it has a worker that acts; away: it has none, or waits; unseen: it never ran; -: not known
           lag       remarks of the shared journal that are not in its memory files yet; -: not known
           files     memory files whose changes on this host it has not confirmed yet; -: not known
         examples:
@@ -129,9 +129,10 @@ def add_parser(commands: Commands) -> None:
     add_options(parser, "--home", "--passphrase-fd", "--json")
     parser = new_verb(verbs, "remove", run_remove).help("""take an instance out of the roster
 
-        Remove an instance. Its folder is a copy from then on: it sends nothing and writes nothing. A worker
-        on it stops within seconds if it reaches the shared journal. Its vault still has the agent's keys: if
-        you do not trust that host any more, run `holdfast identity rotate --why stolen` too.
+        Remove an instance. Its folder is a copy from then on: it runs no task, sends nothing and backs up
+        nothing. A worker on it stops within seconds if it reaches the shared journal or folder. Its vault
+        still has the agent's keys: if you do not trust that host any more, run `holdfast identity rotate
+        --why stolen` too.
         examples:
           holdfast instance remove south
         """)
