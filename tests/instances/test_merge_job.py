@@ -14,6 +14,7 @@ from holdfast.app.doctor import Level
 from holdfast.app.instances import merge_job
 from holdfast.app.instances.examine_merges import examine_merges
 from holdfast.app.instances.merge_job import is_shared, merge_while_waiting, open_merging
+from holdfast.app.instances.standing import StandingKind
 from holdfast.core.clock import SystemClock, iso
 from holdfast.errors import InstancesUnfit
 from holdfast.host.log import Log
@@ -131,3 +132,32 @@ def test_a_roster_that_another_instance_knows_counts_here(
     one._roster = (b"a newer one",)
     run(one, other)
     assert (b"a newer one",) in heard
+
+
+async def test_an_instance_that_was_removed_hears_of_it_from_the_last_one_that_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge_job, "LOOK_S", 0.02)
+    monkeypatch.setattr(merge_job, "ALONE_S", 0.02)
+    world, shared = World(tmp_path / "world"), tmp_path / "shared"
+    shared.mkdir(mode=0o700)
+    await asyncio.to_thread(world.make, backup=False)
+    settings = world.home("a") / "holdfast.toml"
+    settings.write_text(f'{settings.read_text()}\n[instances]\nfolder = "{shared}"\n')
+    await asyncio.to_thread(world.invite)
+    await asyncio.to_thread(world.join)
+    homes = [load_home(world.home(host)) for host in ("a", "b")]
+
+    async def is_copy() -> bool:
+        return (await asyncio.to_thread(world.standing, "b")).kind is StandingKind.COPY
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        jobs = [group.create_task(merge_while_waiting(home.journal, Log())) for home in homes]
+        await wait_until(lambda: has(homes[1], "primary"))
+        await asyncio.to_thread(world.remove)
+        await wait_until(is_copy)
+        written = [path.stat().st_mtime_ns for path in shared.rglob("north/newest")]
+        await asyncio.sleep(0.2)
+        assert written == [path.stat().st_mtime_ns for path in shared.rglob("north/newest")]  # it said so once
+        for job in jobs:
+            job.cancel()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
+import socket
+import stat
 from pathlib import Path
 
 import pytest
@@ -239,3 +243,134 @@ def test_an_instance_that_joins_later_gets_everything(tmp_path: Path, hosts: lis
     talk(hosts)
     assert hosts[2].lines() == ["# Memory", "- a"]
     assert hosts[2].lines(f"memory/{TODAY}") == ["# 2027-01-15", "- said"]
+
+
+@pytest.mark.parametrize("key", ["the same key", "a new key"])
+def test_a_folder_that_was_put_back_to_an_older_day_catches_up(
+    hosts: list[Host], monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """The others believe that it has what it had before; nothing in it says that it is old. With a new key it was
+    removed, and enrolled again under its name."""
+    for text in ("- one", "- two"):
+        hosts[0].save(*hosts[0].lines(), text)
+        hosts[0].save(f"- {text} of the day", name=f"memory/{TODAY}")
+        talk(hosts, rounds=10)
+    away = hosts[2]
+    kept = away.place.folder.with_name("kept")
+    for one in hosts:
+        one.start()
+        talk(hosts, rounds=10)
+    shutil.copytree(away.place.folder, kept)
+    hosts[0].save("- two", "- three")
+    hosts[1].save("- of the day", name=f"memory/{TODAY}")
+    talk(hosts, rounds=10)
+    assert away.lines() == ["- two", "- three"]
+    shutil.rmtree(away.place.folder)
+    kept.rename(away.place.folder)
+    if key == "a new key":
+        monkeypatch.setitem(SEEDS, away.name, SigningKey(b"n" * 32))
+    for one in hosts:
+        one.start()
+    for one in hosts:
+        one.now_ms += 60_000
+    talk(hosts, rounds=10)
+    assert [one.lines() for one in hosts] == [["- two", "- three"]] * 3
+    assert len({tuple(one.lines(f"memory/{TODAY}")) for one in hosts}) == 1
+
+
+def test_two_folders_that_send_as_one_instance_say_so(tmp_path: Path, hosts: list[Host]) -> None:
+    """So do the others: a standby has no journal to send a notice from. Each sends in turn, so no line is lost."""
+    hosts[0].save("# Memory")
+    talk(hosts)
+    (tmp_path / "second").mkdir(mode=0o700)
+    second = Host(tmp_path / "second", "cedar", tuple(SEEDS), hosts[0].shared)
+    every = [*hosts, second]
+    hosts[2].save("# Memory", "- of the first")
+    for minute in range(8):
+        if minute == 2:
+            second.save(*second.lines(), "- of the second")
+        for _ in range(30):
+            for one in every:
+                one.now_ms += 2_000
+            talk(every, rounds=1)
+    said = "two folders send memory updates as cedar"
+    for one in (hosts[2], second):
+        assert said in one.merging.state.peers["alder"].waits
+        assert one.merging.refused["cedar"][0].code == "update-refused"
+    for one in hosts[:2]:
+        assert said in one.merging.state.peers["cedar"].waits
+        assert one.merging.refused["cedar"][1] <= one.now_ms - 60_000  # a notice says so
+    assert hosts[0].merging.sent_bytes < 100_000
+    assert {"- of the first", "- of the second"} <= set(hosts[0].lines())
+    for one in hosts:
+        one.now_ms += 700_000
+    talk(hosts, rounds=4)
+    for one in hosts:
+        one.now_ms += 700_000
+    talk(hosts, rounds=4)
+    assert [peer.waits for one in hosts for peer in one.merging.state.peers.values()] == [""] * 6
+    assert not hosts[2].merging.is_due(now_ms=hosts[2].now_ms)
+    assert hosts[0].lines() == hosts[1].lines() == hosts[2].lines()
+
+
+@pytest.mark.parametrize("kind", ["symlink", "socket", "part"])
+def test_a_file_of_one_instance_that_cannot_be_read_does_not_stop_the_others(
+    hosts: list[Host], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts[0].save("# Memory")
+    talk(hosts)
+    if kind == "part":
+        hosts[2].save("# Memory", *(f"- line {number} of a long text" for number in range(500)))
+        hosts[2].run()
+    own = next(hosts[0].shared.glob("*/cedar"))
+    path = next(one for one in own.iterdir() if (one.name == NEWEST) != (kind == "part"))
+    path.unlink()
+    if kind == "socket":
+        monkeypatch.chdir(own)
+        with socket.socket(socket.AF_UNIX) as end:
+            end.bind(path.name)
+    else:
+        path.symlink_to("elsewhere")
+    hosts[0].save("# Memory", "- of alder")
+    for one in hosts[:2]:
+        one.now_ms += 5_000
+    talk(hosts[:2])
+    assert hosts[1].lines() == ["# Memory", "- of alder"]
+    assert f"{path} cannot be read" in hosts[0].merging.state.peers["cedar"].waits
+
+
+def test_who_may_read_the_shared_folder_may_read_what_is_in_it(hosts: list[Host]) -> None:
+    """The other host may have another user: also where files are private by default, as the how-to asks."""
+    hosts[0].shared.chmod(0o2770)
+    before = os.umask(0o077)
+    try:
+        hosts[0].run()
+    finally:
+        os.umask(before)
+    (newest,) = hosts[0].shared.glob("*/*/newest")
+    assert stat.S_IMODE(newest.stat().st_mode) == 0o660
+    assert {stat.S_IMODE(one.stat().st_mode) for one in (newest.parent, newest.parent.parent)} == {0o2770}
+
+
+def full_disk(*_: object) -> object:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_envelopes_that_could_not_be_put_there_begin_no_new_life(
+    hosts: list[Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, or a kill at any moment: the others need not look at every file again."""
+    hosts[0].save("# Memory")
+    talk(hosts)
+    life = hosts[0].merging.state.life
+    with monkeypatch.context() as patched:
+        patched.setattr(FolderChannel, "put", full_disk)
+        for text in ("- one", "- two", "- three"):
+            hosts[0].save("# Memory", text)
+            hosts[0].start()
+            with pytest.raises(OSError, match="No space left"):
+                hosts[0].run()
+    hosts[0].start()
+    talk(hosts)
+    assert hosts[0].merging.state.life == life
+    assert hosts[2].lines() == ["# Memory", "- three"]

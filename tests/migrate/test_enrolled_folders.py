@@ -8,15 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.app.instances.examine import standby_faults
 from holdfast.app.instances.standing import StandingKind, find_standing
+from holdfast.backup.backups import open_backups
 from holdfast.backup.turns import check_backs_up, take_duty
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
-from holdfast.errors import IsStandby, MoveRefused, NotEnrolled
+from holdfast.errors import BadInput, IsStandby, MoveRefused, NotEnrolled, NotNow
 from holdfast.identity.vault.vault import open_vault
-from holdfast.layout.agent_home import load_home
+from holdfast.layout.agent_home import MemoryPlace, load_home
+from holdfast.layout.moved import StandbyMark, find_standby
+from holdfast.memory.lines import Gone, removal_mark
+from holdfast.memory.sidecar import State, save_state
 from holdfast.recovery.invite import Joining
-from holdfast.recovery.move_in import HostPaths, move_in
+from holdfast.recovery.move_in import HostPaths, carry_memory, move_in
 from holdfast.recovery.move_lease import MoveMeans
 from holdfast.recovery.move_out import MoveOut
 from holdfast_proofs.instance_kills.world import CLOCK, ENTROPY, PORT, World
@@ -76,3 +81,83 @@ def test_a_hand_off_that_is_cancelled_leaves_the_primary_as_it_was(world: World)
         "north": "primary",
         "south": "standby",
     }
+
+
+def test_a_standby_that_takes_over_keeps_what_only_it_has_seen(tmp_path: Path) -> None:
+    """Also in HEARTBEAT.md, without its block of tasks; a line that was removed on the other host stays removed."""
+    old, new = MemoryPlace(folder=tmp_path / "old"), MemoryPlace(folder=tmp_path / "new")
+    for place in (old, new):
+        place.private.mkdir(parents=True, mode=0o700)
+    old.memory_file.write_text("- of both\n- of the standby\n- removed there\n")
+    new.memory_file.write_text("- of both\n")
+    gone = (Gone(write=2, at_ms=1, entry=removal_mark("- removed there")),)
+    save_state(new.sidecar(new.memory_file), State(base="- of both\n", write=2, gone=gone))
+    block = "<!-- holdfast:tasks begin: {0} -->\n- [ ] {0}\n<!-- holdfast:tasks end -->\n"
+    old.heartbeat_file.write_text(f"# Heartbeat\n{block.format('old')}- a person's\n")
+    new.heartbeat_file.write_text(f"# Heartbeat\n{block.format('new')}")
+    for _ in range(2):  # safe to repeat
+        carry_memory(old.folder, new.folder)
+        assert new.memory_file.read_text() == "- of both\n- of the standby\n"
+        assert new.heartbeat_file.read_text() == f"# Heartbeat\n{block.format('new')}- a person's\n"
+
+
+def test_a_standby_refuses_a_package_that_is_for_another_instance(world: World) -> None:
+    """It would take the lease, and wait as a standby; the instance that the package is for could not take it then."""
+    package = world.root / "ada.move"
+    with open_vault(world.root / "a" / "vault") as vault:
+        means = MoveMeans(vault=vault, clock=CLOCK, entropy=ENTROPY, port=PORT)
+        asyncio.run(MoveOut(load_home(world.home("a")), means, say=lambda _: None, wait_s=10.0).run(package))
+    code = main(["instance", "promote", str(package), "--home", str(world.home("b"))])
+    assert code == MoveRefused.exit_code
+    assert package.exists()
+    assert find_standing(load_home(world.home("b")), clock=CLOCK).kind is StandingKind.STANDBY
+    assert not list(world.root.glob("b/*moving*")) + list(world.root.glob("b/*before*"))
+
+
+@pytest.mark.parametrize("path", ["there.handoff", "missing/ada.handoff", "a/ada/ada.handoff"])
+def test_a_hand_off_that_cannot_begin_changes_nothing(world: World, path: str) -> None:
+    """A wrong path must not take the agent out of service."""
+    (world.root / "there.handoff").touch()
+    before = world.standing("a").view.lines()
+    for words in (["yield", "south"], ["invite", "west"]):
+        code = main(["instance", *words, str(world.root / path), "--home", str(world.home("a"))])
+        assert code == BadInput.exit_code
+    assert world.standing("a").view.lines() == before
+    assert world.acts("a") == ""
+
+
+def test_a_standby_that_was_removed_cannot_promote_itself(tmp_path: Path) -> None:
+    """It has not heard of it; the places have."""
+    world = World(tmp_path / "world")
+    world.make(backup=True)
+    world.invite()
+    world.join()
+    world.change("a", lambda change: change.remove("south"))
+    asyncio.run(back_up(world))
+    with pytest.raises(NotEnrolled, match="was removed"):
+        world.promote()
+    assert world.acts("a") == ""
+    assert find_standby(load_home(world.home("b")).instance) == StandbyMark(primary="north")
+
+
+async def back_up(world: World) -> None:
+    await (await open_backups(load_home(world.home("a")))).now(check=False)
+
+
+def test_a_promotion_that_the_witnesses_cannot_confirm_changes_nothing(tmp_path: Path) -> None:
+    """The only witness was on the lost host: keys cannot change. A folder that is restored half way helps nobody."""
+    world = World(tmp_path / "world")
+    world.make(backup=True)
+    world.invite()
+    world.join()
+    home = load_home(world.home("b"))
+    assert not standby_faults(home)
+    (world.root / "witness").rename(world.root / "lost")
+    with pytest.raises(NotNow, match="0 of the 1 witnesses") as raised:
+        world.promote()
+    assert "recovery words" in raised.value.hint
+    assert find_standby(home.instance) == StandbyMark(primary="north")
+    assert not list(world.root.glob("b/ada.before-*"))
+    (world.root / "b" / "second").rename(world.root / "b" / "lost")
+    (fault,) = standby_faults(home)
+    assert "cannot be promoted" in fault.text

@@ -8,8 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.app.instances.merge_job import open_merging
-from holdfast.app.instances.standing import StandingKind, find_standing
+from holdfast.app.instances.standing import ROSTER_TEXT, StandingKind, find_standing, share_roster
 from holdfast.core.clock import SystemClock
+from holdfast.identity.files.own_log import read_own_log
+from holdfast.identity.files.roster_file import roster_lines
+from holdfast.identity.records.ed25519 import Sodium
 from holdfast.instances.channels import NEWEST, JournalChannel
 from holdfast.instances.merging import Merging
 from holdfast.journal.bind import journal_at
@@ -123,6 +126,43 @@ def test_a_folder_whose_key_log_is_behind_the_roster_waits(
     for name in ("kel.jsonl", "receipts.jsonl"):
         (old.folder / name).unlink()  # nothing shows whose folder it is
     assert standing(old.folder) is StandingKind.COPY
+
+
+def test_a_removed_host_that_missed_a_rotation_does_not_put_its_old_roster_back(
+    agent: AgentHome, new_host: NewHost, tmp_path: Path
+) -> None:
+    """Its own roster still counts by the keys that it knows. The journal says that there is a newer one."""
+    north = host_at(agent.folder, new_host)
+    joined(agent, tmp_path, north, "south")
+    north("identity", "rotate", "--yes", "--json")
+    north("instance", "remove", "south", "--yes", "--json")
+    shared = journal_at(agent.journal).find_shared()
+    assert shared is not None
+    told = shared.read_text(ROSTER_TEXT)
+    found = find_standing(load_home(tmp_path / "south"), clock=SystemClock())
+    assert found.kind is StandingKind.COPY
+    assert "older than the roster" in found.text
+    south = host_at(tmp_path / "south", new_host)
+    refused = south("instance", "remove", "north", "--yes", "--json", code=4)
+    assert "older than the roster" in refused.err
+    share_roster(shared, roster_lines(tmp_path / "south"), read_own_log(tmp_path / "south", Sodium()), port=Sodium())
+    assert shared.read_text(ROSTER_TEXT) == told
+
+
+def test_an_agent_keeps_an_instance_that_acts(agent: AgentHome, new_host: NewHost, tmp_path: Path) -> None:
+    north = host_at(agent.folder, new_host)
+    joined(agent, tmp_path, north, "south")
+    south = host_at(tmp_path / "south", new_host)
+    refused = south("instance", "yield", "--json", code=4)  # north is enrolled, and has no worker
+    assert "no other instance would act" in refused.err
+    north.worker().wait_event("session-begun")
+    south("instance", "yield", "--json")
+    refused = south("instance", "remove", "north", "--yes", "--json", code=4)
+    assert "no other instance would act" in refused.err
+    north("instance", "remove", "south", "--yes", "--json")
+    refused = south("instance", "remove", "north", "--yes", "--json", code=4)  # by one that was removed
+    assert "is not in the roster" in refused.err
+    assert rows(north) == {"north": ("primary", "alive")}
 
 
 # --- memory through the journal ---

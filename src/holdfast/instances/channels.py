@@ -85,6 +85,8 @@ class FolderChannel:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:  # a link, a socket, a file of another user: only this instance waits
+            raise _unreadable(path, error) from error
         with open(fd, "rb") as file:
             entry = os.fstat(fd)
             if not stat.S_ISREG(entry.st_mode) or entry.st_size > ENVELOPE_BYTES_MAX:
@@ -92,19 +94,26 @@ class FolderChannel:
                     f"{path} is not a file, or has more than {ENVELOPE_BYTES_MAX:,} bytes",
                     hint="nothing was changed; remove it, and its instance writes it again",
                 )
-            return file.read(entry.st_size)
+            try:
+                return file.read(entry.st_size)
+            except OSError as error:
+                raise _unreadable(path, error) from error
 
     def put(self, name: str, data: bytes) -> object:
         """As readable for others as the shared folder itself: what is in it is sealed."""
         mode = self._check().st_mode
         for folder in (self._agent, self._own):
             with contextlib.suppress(FileExistsError):
-                folder.mkdir(mode=stat.S_IMODE(mode) | 0o700)
+                folder.mkdir(mode=0o700)
+                with contextlib.suppress(OSError):  # not every network file system has modes
+                    folder.chmod(stat.S_IMODE(mode) | 0o700)  # the umask is for files that are not shared
         temporary = self._own / f".{name}.{os.urandom(4).hex()}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(temporary, flags, stat.S_IMODE(mode) & 0o666 | 0o600)
+        fd = os.open(temporary, flags, 0o600)
         try:
             try:
+                with contextlib.suppress(OSError):
+                    os.fchmod(fd, stat.S_IMODE(mode) & 0o666 | 0o600)
                 write_all(fd, data)
                 os.fsync(fd)
             finally:
@@ -136,6 +145,13 @@ class FolderChannel:
                 f"the folder {self._folder}, which the instances of the agent share, is not there",
                 hint="mount it, or change `folder` in [instances] of holdfast.toml",
             ) from None
+
+
+def _unreadable(path: Path, error: OSError) -> BadUpdate:
+    return BadUpdate(
+        f"{path} cannot be read: {error.strerror}",
+        hint="let the user of this agent read it, or remove it: its instance writes it again",
+    )
 
 
 class _Sent(msgspec.Struct, frozen=True):

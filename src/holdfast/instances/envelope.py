@@ -73,6 +73,7 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     updates: Annotated[tuple[Update, ...], msgspec.Meta(max_length=UPDATES_MAX)] = ()
     parts: Annotated[tuple[Part, ...], msgspec.Meta(max_length=PARTS_MAX)] = ()
     roster: Annotated[tuple[bytes, ...], msgspec.Meta(max_length=ROSTER_LINES_MAX)] = ()  # as the sender knows it
+    life: Annotated[str, msgspec.Meta(max_length=NAME_CHARS_MAX)] = ""  # of the sender's folder (life.py)
 
 
 class _Wire(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

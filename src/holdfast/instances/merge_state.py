@@ -15,6 +15,8 @@ from holdfast.host.private_files import ensure_private_folder, read_private, wri
 STATE = "shared-memory.json"
 STATE_BYTES_MAX = 8 * 1024 * 1024
 
+SAID_MS = 600_000  # so long after two folders sent as one instance a person still hears of it
+
 Signature = tuple[int, ...]  # of a file and its document
 
 
@@ -25,6 +27,18 @@ class PeerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     behind_ms: int = 0  # since when it has not confirmed something of this instance; 0: it has all
     files: int = 0  # that it has not confirmed
     waits: str = ""  # what of it this instance waits for
+    life: str = ""  # of its folder, as its newest envelope said
+    life_before: str = ""
+    changed_back_ms: int = 0  # when a life came back: two folders send as this instance
+
+    def heard(self, at_ms: int, life: str, now_ms: int) -> PeerState:
+        if life == self.life:
+            return msgspec.structs.replace(self, heard_ms=at_ms)
+        back_ms = now_ms if life == self.life_before else self.changed_back_ms
+        return msgspec.structs.replace(self, heard_ms=at_ms, life=life, life_before=self.life, changed_back_ms=back_ms)
+
+    def is_two(self, now_ms: int) -> bool:
+        return bool(self.changed_back_ms) and now_ms - self.changed_back_ms < SAID_MS
 
 
 class MergeState(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +49,8 @@ class MergeState(msgspec.Struct, frozen=True, kw_only=True):
     peers: dict[str, PeerState] = {}
     files: dict[str, str] = {}  # what a file waits for
     settled: dict[str, Signature] = {}  # files that all have as they are here
+    life: str = ""  # of this folder (life.py)
+    sent: tuple[str, ...] = ()  # the hashes of the newest envelopes that it sent
     documents: frozenset[str] = frozenset()  # files that have had a document here: one that is lost is asked for
 
 

@@ -31,6 +31,7 @@ import msgspec
 from holdfast.errors import BadUpdate, HoldfastError
 from holdfast.instances.channels import NEWEST, Channel
 from holdfast.instances.envelope import Parcel, Part, Peers, digest_of, open_parcel, seal_parcel
+from holdfast.instances.life import Rival, after_sending, begun, documents, forget, sending, two_folders
 from holdfast.instances.line_document import Version, covers
 from holdfast.instances.merge_state import PeerState, Signature, load_state, save_state
 from holdfast.instances.shared import Update
@@ -100,6 +101,8 @@ class Merging:
         self._sent: list[_Sent] = []
         self._newest: tuple[object, object, bytes] | None = None  # what it says; how the place shows it; its hash
         self._checked_ms = 0
+        self._began_ms = 0  # when this process sent its first envelope
+        self._rival = Rival(channel, peers, key)
         self._seen: dict[str, Signature] = {}  # of files, at their last pass
         self._dirty: set[str] = set()
         self._waits: dict[str, str] = {}
@@ -115,6 +118,7 @@ class Merging:
         return (
             self._newest is None
             or bool(self._dirty)
+            or self._rival.is_over(now_ms)
             or any(marks.get(name) != one.mark or 0 < one.again_ms <= now_ms for name, one in self._heard.items())
             or any(self._signature(name) != self._seen.get(name) for name in self._names())
             or not self._is_sent_whole(now_ms)
@@ -145,14 +149,30 @@ class Merging:
         if not self.state.since:
             self.state = msgspec.structs.replace(self.state, since=day_of(now_ms))
         try:
+            if not self._began_ms:
+                self.state = begun(self.state, self._channel, self._peers.me)
             troubles = self._receive(now_ms)
             told = self._merge(now_ms)
-            self._send(now_ms)
+            mark = None if self._newest is None else self._newest[1]
+            self._rival.look(mark, life=self.state.life, since_ms=self._began_ms, now_ms=now_ms)
+            if not self._rival.is_sending(now_ms):
+                self._send(now_ms)
         except (OSError, HoldfastError) as error:
             self._note(dict.fromkeys(self._peers.others, str(error)), now_ms)
             raise
+        self.refused.pop(self._peers.me, None)
+        two = two_folders(self._peers.me)
+        troubles = {name: why for name, why in troubles.items() if why != two.message}
+        if self._rival.seen_ms:
+            self.refused[self._peers.me] = two, self._rival.since_ms
+            troubles = dict.fromkeys(self._peers.others, two.message)
         self._note(troubles, now_ms)
         return told
+
+    def announce(self, *, now_ms: int) -> None:
+        """Send the roster, and nothing of any file."""
+        self.state = begun(self.state, self._channel, self._peers.me)
+        self._send(now_ms)
 
     # --- what arrived -------------------------------------------------------------------------
 
@@ -186,6 +206,9 @@ class Merging:
         parcel = open_parcel(raw, self._peers, self._key, sender=name)
         if parcel.roster != self._roster:
             self._hear_roster(parcel.roster)
+        if parcel.life != self.state.peers[name].life:  # what it has now may be less than it had
+            heard.parts = {}
+            self._forget(name)
         heard.parts = {one.digest: heard.parts[one.digest] for one in parcel.parts if one.digest in heard.parts}
         heard.missing = 0
         heard.asks = frozenset(one.file for one in parcel.updates if one.data or one.wants_whole)
@@ -193,8 +216,10 @@ class Merging:
         # Changes that build on a part which is missing wait for it; what the instance confirms does not.
         updates = parcel.updates if not heard.missing else [_without_data(one) for one in parcel.updates]
         troubles.append(self._take(updates, now_ms))
-        peers = {**self.state.peers, name: msgspec.structs.replace(self.state.peers[name], heard_ms=parcel.at_ms)}
+        peers = {**self.state.peers, name: self.state.peers[name].heard(parcel.at_ms, parcel.life, now_ms)}
         self.state = msgspec.structs.replace(self.state, peers=peers)
+        if peers[name].is_two(now_ms):
+            raise two_folders(name)
         missing = f"{heard.missing} of {len(parcel.parts)} parts of what {name} sent have not arrived yet"
         return missing if heard.missing else next(filter(None, troubles), "")
 
@@ -240,6 +265,11 @@ class Merging:
             if file in heard.needs:
                 heard.parts = {digest: files for digest, files in heard.parts.items() if file not in files}
                 heard.mark = None
+
+    def _forget(self, name: str) -> None:
+        for file in documents(self._place):
+            with locked(self._place):
+                forget(self._file(file), name)
 
     # --- the files ----------------------------------------------------------------------------
 
@@ -326,9 +356,13 @@ class Merging:
             self._put_parts([one for one in updates if one.data], now_ms)
             updates = [one for one in updates if not one.data]
         parts = tuple(one.part for one in self._sent)
-        parcel = Parcel(at_ms=now_ms, updates=tuple(updates), parts=parts, roster=self._roster)
+        parcel = Parcel(now_ms, tuple(updates), parts, self._roster, self.state.life)
         raw = seal_parcel(parcel, self._peers, self._key)
+        self.state = sending(self.state, raw)
+        save_state(self._place.instance, self.state)
+        self._began_ms = self._began_ms or now_ms
         self._newest = self._said(lacking), self._put(NEWEST, raw), digest_of(raw)
+        self.state = after_sending(self.state, raw)
         for name in self._channel.own().keys() - {one.part.name for one in self._sent} - {NEWEST}:
             self._channel.remove(name)
 
@@ -409,7 +443,7 @@ class Merging:
             files = sum(one.document.document is not None and one.document.lacks(name) for one in self._files.values())
             behind_ms = (known.behind_ms or now_ms) if files else 0
             waits = troubles.get(name, "")
-            peers[name] = PeerState(heard_ms=known.heard_ms, behind_ms=behind_ms, files=files, waits=waits)
+            peers[name] = msgspec.structs.replace(known, behind_ms=behind_ms, files=files, waits=waits)
         settled, documents = dict(self.state.settled), set(self.state.documents)
         documents |= {name for name, one in self._files.items() if one.document.document is not None}
         open_ = {MEMORY_FILE, HEARTBEAT_FILE, *(f"{day_of(now_ms, back=back)}.md" for back in (0, 1))}

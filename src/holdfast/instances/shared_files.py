@@ -59,12 +59,12 @@ class SharedFile:
         raw = read_quiet(self._path) or b""
         shared = raw if self._part is None else self._part.opened(raw)
         self.document.found(split(shared.decode(errors="surrogateescape"))[0])
-        self._store()
+        self.store()
 
     def found_day(self) -> None:
         """Make the document of a day that began after this folder began to share: the same on every instance."""
         self.document.found(heading(self._path.stem), shown=True)
-        self._store()
+        self.store()
 
     def receive(self, update: Update, *, now_ms: int) -> bool:
         """As `SharedDocument.receive`; what was taken is durable on return."""
@@ -72,7 +72,7 @@ class SharedFile:
             check_foreign(update.data)
         changed = self.document.receive(update, self._author((), now_ms))
         if changed:
-            self._store()
+            self.store()
         return changed
 
     def merge(self, *, now_ms: int) -> Written | None:
@@ -92,7 +92,7 @@ class SharedFile:
         text = sum(len(line) + 1 for line in document.lines())
         if self._kept is not None and self._kept[0] > max(COMPACT_BYTES, COMPACT_SHARE * text):
             document.compact(enrolled)
-            self._store()
+            self.store()
 
     # --- the port of the pass -----------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class SharedFile:
 
     def finish(self, lines: Sequence[str], write: int, ours: Collection[str]) -> None:
         if self.document.finish(lines, write, self._author(ours, self._now_ms)):
-            self._store()
+            self.store()
 
     # --- the file of the document -------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class SharedFile:
                 pass
         return SharedDocument(instance=self._instance, file=self._path.name)
 
-    def _store(self) -> None:
+    def store(self) -> None:
         write_atomically(self._stored_at, self.document.stored())
         self._kept = self._found()
 

@@ -86,6 +86,14 @@ class FreePart:
         return before + (block or BEGIN + b"\n" + END) + after
 
 
+def free_lines(raw: bytes) -> list[bytes]:
+    """The lines that are people's. Of a file whose marks are not a pair: all but the marks. Of any other file: all."""
+    found = _block_in(raw)
+    if isinstance(found, tuple):
+        raw = raw[: found[0].start()] + raw[found[1].end() :]
+    return [line for line in raw.split(b"\n") if not (ANY_BEGIN.search(line) or ANY_END.search(line))]
+
+
 def _block_in(raw: bytes) -> tuple[re.Match[bytes], re.Match[bytes]] | DamagedMarks | None:
     """Both marks; None where the file has none."""
     begins, ends = list(ANY_BEGIN.finditer(raw)), list(ANY_END.finditer(raw))

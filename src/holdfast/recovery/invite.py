@@ -60,7 +60,16 @@ from holdfast.layout.agent_home import load_home
 from holdfast.layout.moved import StandbyMark, check_not_moved, write_standby
 from holdfast.recovery.move_in import TAKEN, HostPaths, furnish, place_escrow
 from holdfast.recovery.move_lease import MoveMeans
-from holdfast.recovery.move_package import Cover, digest_of_file, head_of, key_of, open_package, part_of, write_package
+from holdfast.recovery.move_package import (
+    Cover,
+    check_new_package,
+    digest_of_file,
+    head_of,
+    key_of,
+    open_package,
+    part_of,
+    write_package,
+)
 
 MARK, STAGING = "invite.json", "inviting"
 MARK_BYTES_MAX = 16 * 1024
@@ -108,15 +117,13 @@ def archive_of(name: str, key: str) -> str:
 def invite(change: RosterChange, package: Path, *, name: str, role: Role, host: str) -> Invited:
     """Enrol an instance and write its package. Raises BadInput, MovedAway, IsStandby, MoveRefused."""
     home = change.home
-    check_place(package)
+    check_new_package(package, home.folder)
     check_not_moved(home.instance)
     if home.state != home.folder:
         raise MoveRefused(
             f"the agent in {home.state} was adopted: a package would not contain the agent's own files",
             hint="only an agent that was made with `holdfast init` can have several instances",
         )
-    if home.folder == package or home.folder in package.parents:
-        raise BadInput(f"{package} is in the agent's folder", hint="choose another path")
     ensure_private_folder(home.instance)
     with alone(home.instance / "backup"):
         mark = _marked(change, package, name=name, role=role, host=host)

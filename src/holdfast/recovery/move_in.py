@@ -50,6 +50,7 @@ from holdfast.errors import (
 from holdfast.host.folder_swap import remove_tree, settle, swap_in
 from holdfast.host.private_files import check_place, ensure_private_folder, write_atomically
 from holdfast.identity.files.own_log import read_own_log
+from holdfast.identity.files.roster_file import read_roster
 from holdfast.identity.journal_keys.vault_keys import point_keys
 from holdfast.identity.lease.enrolment import destroy_enrolment, find_enrolment, keep_enrolment
 from holdfast.identity.lease.instance import Instance
@@ -58,15 +59,20 @@ from holdfast.identity.records.encodings import AgentId
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.speaker.open_speaker import VaultSpeaker, home_speaker
+from holdfast.identity.statements.certificate import Role
+from holdfast.identity.statements.roster import RosterView
 from holdfast.identity.statements.statements import Head, JournalMark, find_fault_in_head
 from holdfast.identity.vault.ring import Escrow, change, with_place
 from holdfast.identity.vault.vault import Vault
 from holdfast.journal.bind import journal_at
-from holdfast.layout.agent_home import AgentHome, load_home
+from holdfast.layout.agent_home import HEARTBEAT_FILE, MEMORY_FILE, AgentHome, MemoryPlace, load_home
 from holdfast.layout.moved import MOVED, STAGING, STANDBY, find_mark, remove_mark, remove_standby
 from holdfast.layout.settings import NAME as SETTINGS
 from holdfast.layout.settings import write_identity_settings
 from holdfast.layout.witness_address import WitnessAddress
+from holdfast.memory.heartbeat import free_lines
+from holdfast.memory.lines import removal_mark
+from holdfast.memory.sidecar import load_state
 from holdfast.recovery.move_lease import MoveLease, MoveMeans
 from holdfast.recovery.move_package import archive_of, digest_of_file, head_of, key_of, open_package, part_of
 from holdfast.recovery.recover_journal import recover_journal
@@ -269,6 +275,7 @@ class _Arrival:
         if fault is not None:
             raise MoveRefused(f"the head of the package is not valid: {fault.message}")
         self._speaker(snapshot.state).answer("A" * 22)  # only the vault of this agent can say so
+        self._check_addressee(read_roster(snapshot.state, log, means.port), record.id)
         if record.archive != archive_of(snapshot.about.name, key.public):
             raise MoveRefused("the snapshot in the package was not made for this move")
         if record.journal is None or not (snapshot.state / "journal.db").is_file():
@@ -276,6 +283,22 @@ class _Arrival:
         if read_mark(snapshot.state / "journal.db").mark != record.journal:
             raise BackupDamaged("the journal in the package does not match its head: its id or its last record differs")
         return record.journal
+
+    def _check_addressee(self, view: RosterView, id: AgentId) -> None:
+        """The package of a hand-off makes one instance the primary: any other folder would take the lease, and wait.
+        Raises MoveRefused."""
+        key = find_enrolment(self.target / INSTANCE, id=id, clock=self.means.clock)
+        if key is None:
+            return
+        with key:
+            own = view.find(key.public)
+        if own is not None and own.role is Role.STANDBY:
+            named = ", ".join(one.name for one in view.enrolled if one.role is Role.PRIMARY) or "no instance"
+            raise MoveRefused(
+                f"the package is for {named}, and the folder {self.target} is {own.name}",
+                hint=f"use it there; or `holdfast migrate cancel` where it was made, then `holdfast instance yield "
+                f"{own.name} FILE`",
+            )
 
     def _check_newer(self, ready: ReadyImport) -> None:
         """What is at the target was moved away, and knows nothing newer. Raises MoveRefused."""
@@ -339,14 +362,16 @@ class _Arrival:
 
 
 def carry_memory(old: Path, new: Path) -> None:
-    """Lines of a standby's memory files that those which came do not have are added at the end: no line is lost. A line
-    that was removed on the other host meanwhile may come back. Safe to repeat."""
-    files = [old / "MEMORY.md", *sorted((old / "memory").glob("*.md"))]
+    """Lines of a standby's memory files that those which came do not have are added at the end: no line is lost. Not
+    those that were removed there in the last day; one that was removed earlier may come back. Safe to repeat."""
+    place = MemoryPlace(folder=new)
+    files = [old / MEMORY_FILE, old / HEARTBEAT_FILE, *sorted(MemoryPlace(folder=old).days.glob("*.md"))]
     for path in (one for one in files if one.is_file() and not one.is_symlink()):
         target = new / path.relative_to(old)
         have = target.read_bytes() if target.is_file() else b""
-        known = set(have.split(b"\n"))
-        missing = [line for line in path.read_bytes().split(b"\n") if line.strip() and line not in known]
+        known, gone = set(have.split(b"\n")), {one.entry for one in load_state(place.sidecar(target)).gone}
+        missing = [line for line in free_lines(path.read_bytes()) if line.strip() and line not in known]
+        missing = [line for line in missing if removal_mark(line.decode(errors="surrogateescape")) not in gone]
         if missing:
             target.parent.mkdir(mode=0o700, exist_ok=True)
             write_atomically(target, have.rstrip(b"\n") + b"\n" * bool(have) + b"\n".join(missing) + b"\n")

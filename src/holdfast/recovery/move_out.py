@@ -41,7 +41,7 @@ from holdfast.core.version import find_version
 from holdfast.errors import BadInput, JournalBusy, MovedAway, MoveRefused, NotAJournal, SnapshotFailed
 from holdfast.host.folder_swap import remove_tree
 from holdfast.host.log import Log
-from holdfast.host.private_files import check_place, ensure_private_folder, sync_folder, write_atomically
+from holdfast.host.private_files import ensure_private_folder, sync_folder, write_atomically
 from holdfast.identity.records.encodings import digest_of
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.records.signed import Signed
@@ -51,7 +51,7 @@ from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.moved import MOVED, MOVING, STAGING, MovedMark, find_mark, write_mark
 from holdfast.recovery.move_lease import MoveLease, MoveMeans
-from holdfast.recovery.move_package import Cover, archive_of, digest_of_file, part_of, write_package
+from holdfast.recovery.move_package import Cover, archive_of, check_new_package, digest_of_file, part_of, write_package
 
 STOP_WAIT_S = 60.0  # for workers to see the mark and end their calls
 
@@ -84,19 +84,16 @@ class MoveOut:
         self._wait_s = wait_s
         self._speaker = home_speaker(home.folder, means.vault, means.clock, means.port)
 
-    async def run(self, package: Path) -> MovedOut:
-        """Raises JournalBusy while someone has the journal open; the move can then be taken up
-        again or cancelled. AgentElsewhere or AgentQuarantined where this copy holds no lease."""
-        home, began = self._home, time.monotonic()
-        check_place(package)
+    def check(self, package: Path) -> None:
+        """Whether the move can begin; nothing is changed. Raises BadInput, MoveRefused, NotAJournal."""
+        home = self._home
         if home.state != home.folder:
             # A package is Holdfast's own folder: the agent's own files would stay behind unseen.
             raise MoveRefused(
                 f"the agent in {home.state} was adopted: a package would not contain the agent's own files",
                 hint="stop the agent, run `holdfast backup now`, then `holdfast recover` on the other host",
             )
-        if home.folder == package or home.folder in package.parents:
-            raise BadInput(f"{package} is in the agent's folder", hint="choose another path")
+        check_new_package(package, home.folder)
         admin = journal_at(home.journal)
         if admin.hosts:
             # Other hosts would go on with it, beside the copy in the package.
@@ -111,15 +108,20 @@ class MoveOut:
                 f"{home.name} has no journal yet: it never ran, so there is nothing to move",
                 hint="run `holdfast backup now`, then `holdfast recover` on the other host",
             )
+        mark = find_mark(home.instance)
+        if os.path.lexists(package) and (mark is None or mark.state != MOVED):
+            raise BadInput(f"{package} already exists", hint="choose another name: Holdfast does not overwrite files")
+
+    async def run(self, package: Path) -> MovedOut:
+        """Raises JournalBusy while someone has the journal open; the move can then be taken up
+        again or cancelled. AgentElsewhere or AgentQuarantined where this copy holds no lease."""
+        home, began = self._home, time.monotonic()
+        self.check(package)
         ensure_private_folder(home.instance)
         with alone(home.instance / "backup"):
             mark = find_mark(home.instance)
             if mark is not None and mark.state == MOVED:
                 return self._finished(mark, package)
-            if os.path.lexists(package):
-                raise BadInput(
-                    f"{package} already exists", hint="choose another name: Holdfast does not overwrite files"
-                )
             write_mark(home.instance, MovedMark(state=MOVING, package=str(package), at=self._now()))
             done, mark = await self._leave(package)
             self._finish(mark)

@@ -29,8 +29,8 @@ import msgspec
 
 from holdfast.backup.archive.manifest import NAME as MANIFEST
 from holdfast.backup.archive.reader import HEAD_NAME, STATE
-from holdfast.errors import ArchiveRefused, BadRecord, MoveRefused, VaultDamaged, VaultLocked
-from holdfast.host.private_files import explained, open_private, sync
+from holdfast.errors import ArchiveRefused, BadInput, BadRecord, MoveRefused, VaultDamaged, VaultLocked
+from holdfast.host.private_files import check_place, explained, open_private, sync
 from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.statements import Head, parse_head
@@ -52,6 +52,15 @@ class Cover(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 def archive_of(name: str, key: str) -> str:
     return f"{name}-move-{key}"
+
+
+def check_new_package(package: Path, home: Path) -> None:
+    """Whether a package of the agent in `home` can be written there. Raises BadInput, and what `check_place` raises."""
+    check_place(package)
+    if home == package or home in package.parents:
+        raise BadInput(f"{package} is in the agent's folder", hint="choose another path")
+    if not package.parent.is_dir():
+        raise BadInput(f"there is no folder {package.parent}", hint="make the folder first, or check the path")
 
 
 def part_of(package: Path) -> Path:

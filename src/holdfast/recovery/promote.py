@@ -32,21 +32,22 @@ from holdfast.backup.engine import BackupEngine
 from holdfast.backup.places.published import Publisher
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.journal_address import INSTANCE
-from holdfast.errors import BadInput, NotEnrolled
+from holdfast.errors import BadInput, NotEnrolled, NotNow
 from holdfast.identity.acts.log_act import act_lock, open_log_session, rotate_identity
 from holdfast.identity.files.own_log import extend_own_log, read_own_log
+from holdfast.identity.files.roster_file import roster_lines
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.records import LogPosition, RotationReason
 from holdfast.identity.statements.certificate import Role
-from holdfast.identity.statements.roster import Enrolled
+from holdfast.identity.statements.roster import Enrolled, join_rosters
 from holdfast.identity.vault.keyset import KeySet
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.moved import StandbyMark, find_standby, remove_standby, write_standby
 from holdfast.layout.settings import IdentitySettings, write_identity_settings
 from holdfast.recovery.move_in import carry_memory
 from holdfast.recovery.recover_agent import RecoveredAgent, RecoveryTarget, recover_agent
-from holdfast.recovery.survey import Evidence, survey_evidence
+from holdfast.recovery.survey import Evidence, Survey, survey_evidence
 
 Tell = Callable[[str], None]
 
@@ -75,13 +76,14 @@ async def promote(home: AgentHome, means: PromoteMeans, *, places: tuple[str, ..
     evidence = Evidence(places=places, agent=home.name, vault=vault, witnesses=home.witnesses)
     survey = await survey_evidence(evidence, home.folder, engine=means.engine, port=means.port)
     if mark.promoting is None:
+        await _check_witnesses(home, means)
         log = read_own_log(home.folder, means.port)
         mark = StandbyMark(
             primary=mark.primary,
             promoting=log.position,
             since_ms=means.clock.wall_ms(),
             identity=msgspec.to_builtins(home.settings.identity),
-            name=_own_name(home, means),
+            name=_own_name(home, means, survey),
         )
         write_standby(home.instance, mark)
     target = RecoveryTarget(
@@ -103,11 +105,33 @@ async def promote(home: AgentHome, means: PromoteMeans, *, places: tuple[str, ..
     )
 
 
-def _own_name(home: AgentHome, means: PromoteMeans) -> str:
+async def _check_witnesses(home: AgentHome, means: PromoteMeans) -> None:
+    """Enough witnesses answer to confirm new keys; without them nothing is begun. Raises NotNow."""
+    session = await open_log_session(home, port=means.port, promoting=True)
+    needs = session.log.head.witnesses
+    there = sum(one in session.reached.by_key for one in needs.members)
+    if there < needs.needed:
+        silent = "; ".join(f"{place}: {why}" for place, why in session.reached.unreachable.items())
+        raise NotNow(
+            f"{there} of the {needs.needed} witnesses that must confirm new keys answer here ({silent})",
+            hint="nothing was changed. Make them reachable from this host; if they were lost with the primary, run "
+            "`holdfast recover` with the recovery words",
+        )
+
+
+def _own_name(home: AgentHome, means: PromoteMeans, survey: Survey) -> str:
+    """By the newest roster that is known here or at a place: this folder may have missed that it was removed."""
     change = RosterChange.at(home, means.keys.ops, clock=means.clock, entropy=means.entropy, port=means.port)
-    own = change.own()
-    if own is None:
+    own, key = change.own(), change.own_key()
+    if own is None or key is None:
         raise NotEnrolled(f"the folder {home.folder} is not in the roster of its agent")
+    view = join_rosters((*roster_lines(home.folder), *survey.rosters), survey.log, port=means.port)
+    if view and view.find(key) is None:
+        raise NotEnrolled(
+            f"the instance {own.name} was removed from the roster: its folder is a copy, and takes nothing over",
+            hint="invite it again where the agent runs. If no instance is left, run `holdfast recover` with the "
+            "recovery words",
+        )
     return own.name
 
 

@@ -26,6 +26,7 @@ from holdfast.errors import BadInput, HoldfastError, LogMissing, VaultLocked
 from holdfast.identity.acts.paper_acts import check_paper, choose_log, find_phrase
 from holdfast.identity.files.own_log import read_logs
 from holdfast.identity.files.public_file import find_relays
+from holdfast.identity.files.roster_file import ROSTER
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.records.ed25519 import Signatures
@@ -79,6 +80,7 @@ class Survey:
     failed: dict[str, str]  # places that could not be read
     unplaced: tuple[str, ...]  # heads of later positions than the log at hand has
     engine: BackupEngine
+    rosters: tuple[bytes, ...] = ()  # lines of the rosters that the places have, unchecked
     at: int | None = None
 
     @property
@@ -169,6 +171,7 @@ async def survey_evidence(
         places=tuple(one.place for one in own),
         chosen=_chosen(seen, at=at),
         engine=engine,
+        rosters=tuple(line for one in own for line in one.files.get(ROSTER, b"").splitlines() if line),
         at=at,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 
 from holdfast.app.doctor import Finding, damage, note, ok, warning
@@ -12,6 +13,7 @@ from holdfast.core.clock import SystemClock
 from holdfast.errors import HoldfastError, NotEnrolled
 from holdfast.identity.statements.certificate import Role
 from holdfast.layout.agent_home import AgentHome
+from holdfast.layout.moved import STANDBY
 
 CHECK = "instances"
 
@@ -23,8 +25,16 @@ async def examine_instances(home: AgentHome) -> AsyncIterator[Finding]:
     except HoldfastError as error:
         yield warning(CHECK, f"the instances cannot be listed: {error.message}", error.hint)
         return
-    for finding in findings_of(listed):
+    for finding in (*findings_of(listed), *standby_faults(home)):
         yield finding
+
+
+def standby_faults(home: AgentHome) -> list[Finding]:
+    """Why a standby with a journal of its own could not take over, as far as this host shows it."""
+    if not os.path.lexists(home.instance / STANDBY) or (home.second is not None and home.second.is_dir()):
+        return []
+    text = f"this standby cannot be promoted: the second place ({home.second or 'not set'}) is not on this host"
+    return [warning(CHECK, text, "copy it here, with what opens it, and set `second` in [identity] of holdfast.toml")]
 
 
 def findings_of(listed: InstanceList) -> list[Finding]:

@@ -66,6 +66,7 @@ async def merge_while_waiting(address: JournalAddress, log: Log) -> None:
 
 async def _keep(address: JournalAddress, log: Log, journal: Journal | None) -> None:
     said, again_s = "", AGAIN_S
+    left_alone: tuple[object, ...] = ()
     while True:
         pause_s = ALONE_S
         try:
@@ -76,6 +77,9 @@ async def _keep(address: JournalAddress, log: Log, journal: Journal | None) -> N
                 if mine and await asyncio.to_thread(is_shared, home):
                     await _merge(home, log, journal)
                     pause_s = 0.0  # the roster has changed
+                elif mine and left_alone != (known := _signature(home)):
+                    await asyncio.to_thread(announce_roster, home)
+                    left_alone = known
             again_s = AGAIN_S
         except (HoldfastError, OSError) as error:
             text = str(error)
@@ -111,6 +115,16 @@ def is_shared(home: AgentHome) -> bool:
     return found is not None
 
 
+def announce_roster(home: AgentHome) -> None:
+    """The last instance that is left sends its roster once more: those that were removed hear of it nowhere else, if
+    they have journals of their own. Blocks. Raises InstancesUnfit."""
+    found = None if home.shared_folder is None else open_merging(home, least=1)
+    if found is not None:
+        merging, key = found
+        with key:
+            merging.announce(now_ms=SystemClock().wall_ms())
+
+
 def find_way(home: AgentHome) -> str:
     """What carries the updates, for people; empty where nothing does."""
     if home.shared_folder is not None:
@@ -118,10 +132,10 @@ def find_way(home: AgentHome) -> str:
     return "the journal" if journal_at(home.journal).hosts else ""
 
 
-def open_merging(home: AgentHome) -> tuple[Merging, KeyPair] | None:
+def open_merging(home: AgentHome, *, least: int = 2) -> tuple[Merging, KeyPair] | None:
     """The merges of this folder, and the key that they sign with: wipe it at the end. None where the folder is not one
-    of several enrolled instances. Blocks. Raises InstancesUnfit."""
-    found = _enrolled(home)
+    of at least so many enrolled instances. Blocks. Raises InstancesUnfit."""
+    found = _enrolled(home, least=least)
     if found is None:
         return None
     log, view, me, key = found
@@ -151,8 +165,8 @@ def open_merging(home: AgentHome) -> tuple[Merging, KeyPair] | None:
     return merging, key
 
 
-def _enrolled(home: AgentHome) -> tuple[KeyLog, RosterView, str, KeyPair] | None:
-    """The name and the key of this folder, where it is one of several enrolled instances; wipe the key."""
+def _enrolled(home: AgentHome, *, least: int = 2) -> tuple[KeyLog, RosterView, str, KeyPair] | None:
+    """The name and the key of this folder, where it is one of `least` enrolled instances or more; wipe the key."""
     if not (os.path.lexists(home.roster_file) and os.path.lexists(home.instance / ENROLMENT)):
         return None
     if journal_at(home.journal).hosts and find_standing(home, clock=SystemClock()).kind is StandingKind.COPY:
@@ -163,7 +177,7 @@ def _enrolled(home: AgentHome) -> tuple[KeyLog, RosterView, str, KeyPair] | None
         return None
     view = read_roster(home.folder, log, Sodium())
     me = view.find(key.public)
-    if me is None or len(view.enrolled) < 2:
+    if me is None or len(view.enrolled) < least:
         key.wipe()
         return None
     return log, view, me.name, key

@@ -15,9 +15,18 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from holdfast.app.instances.standing import ROSTER_TEXT, forget_seen, lines_of, note_host, text_of_lines
+from holdfast.app.instances.standing import (
+    FETCH_HINT,
+    ROSTER_TEXT,
+    behind_text,
+    forget_seen,
+    is_behind,
+    lines_of,
+    note_host,
+    text_of_lines,
+)
 from holdfast.core.clock import Clock, Entropy
-from holdfast.errors import BadInput, NotEnrolled
+from holdfast.errors import BadInput, KeysReplaced, NotEnrolled
 from holdfast.identity.files.own_log import home_lock
 from holdfast.identity.files.roster_file import join_roster, roster_lines
 from holdfast.identity.lease.enrolment import destroy_enrolment, find_enrolment, keep_enrolment
@@ -82,10 +91,13 @@ class RosterChange:
         return found
 
     def apply(self, edit: Edit) -> RosterView:
-        """The next version: what `edit` makes of the list. Nothing is signed where that changes nothing."""
+        """The next version: what `edit` makes of the list. Nothing is signed where that changes nothing.
+        Raises KeysReplaced where the newest version was signed by keys that are not known here."""
         log = self.log
 
         def signed(told: tuple[bytes, ...]) -> tuple[bytes, ...]:
+            if is_behind(told, log):
+                raise KeysReplaced(behind_text(self.home), hint=FETCH_HINT)
             view = join_rosters((*roster_lines(self.home.folder), *told), log, port=self.port)
             wanted = edit(view.enrolled)
             if view and not view.forked and wanted == view.enrolled and view.rank[:2] == log.position:

@@ -49,6 +49,7 @@ UNKNOWN_MAX = 16
 LOOK_S = 2.0  # how often a folder that waits looks again
 WATCH_S = 5.0  # how often an instance that serves looks whether it is still enrolled
 ALONE_WATCH_S = 30.0  # the same while there is no roster
+FETCH_HINT = "copy the vault of the host that rotated the keys here, then run `holdfast identity show --fetch`"
 
 
 class StandingKind(StrEnum):
@@ -104,21 +105,29 @@ def find_standing(home: AgentHome, *, clock: Clock, port: Signatures | None = No
     if log is None:  # its disk was deleted beside it, or the files were taken apart: nothing shows who it is
         text = f"the folder {home.folder} has no key log, and the agent of its journal has a roster"
         return Standing(kind=StandingKind.COPY, text=text)
+    if is_behind(told, log):
+        return Standing(kind=StandingKind.COPY, text=f"{behind_text(home)}: {FETCH_HINT}")
     view = join_roster(home.folder, told, log, port)
     if shared is not None and view and view.lines() != told:
         share_roster(shared, view.lines(), log, port=port)
     if not view:
-        if not any(_is_ahead(line, log) for line in told):
-            return Standing(kind=StandingKind.ALONE)
-        text = f"the key log in {home.folder} is older than the roster in the agent's journal"
-        return Standing(kind=StandingKind.COPY, text=text)
+        return Standing(kind=StandingKind.ALONE)
     key = find_enrolment(home.instance, id=log.id, clock=clock)
     with key if key is not None else _Nothing():
         return _standing(home, view, None if key is None else key.public, shared, clock)
 
 
+def is_behind(told: Iterable[bytes], log: KeyLog) -> bool:
+    """Whether the shared journal may have a roster of this agent by keys that the log here does not know yet. The log
+    cannot judge it, and an older roster that it can judge counts no more."""
+    return any(_is_ahead(line, log) for line in told)
+
+
+def behind_text(home: AgentHome) -> str:
+    return f"the key log in {home.folder} is older than the roster in the agent's journal"
+
+
 def _is_ahead(line: bytes, log: KeyLog) -> bool:
-    """Whether it may be a roster of this agent, by keys that the log here does not know yet."""
     try:
         roster = parse_roster(line).record
     except BadRecord:
@@ -146,11 +155,12 @@ def _standing(
 
 
 def share_roster(shared: SharedState, lines: Iterable[bytes], log: KeyLog, *, port: Signatures) -> tuple[bytes, ...]:
-    """Join these lines with the roster in the shared journal, in one act; what is there now."""
+    """Join these lines with the roster in the shared journal, in one act; what is there now. What the log cannot judge
+    stays as it is."""
 
     def change(text: str) -> str:
         joined = join_rosters((*lines_of(text), *lines), log, port=port)
-        return text_of_lines(joined.lines()) if joined else text
+        return text_of_lines(joined.lines()) if joined and not is_behind(lines_of(text), log) else text
 
     return lines_of(shared.change_text(ROSTER_TEXT, change))
 

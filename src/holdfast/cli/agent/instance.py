@@ -75,7 +75,7 @@ def add_parser(commands: Commands) -> None:
           name      its name in the roster; `*`: this folder
           role      primary: it acts; standby: it waits
           host      as the roster names it
-          presence  alive: it has a live worker; away: it has none; unseen: it never ran; -: not known
+          presence  alive: it has a worker that acts; away: it has none, or waits; unseen: it never ran; -: not known
           lag       remarks of the shared journal that are not in its memory files yet; -: not known
           files     memory files whose changes on this host it has not confirmed yet; -: not known
         examples:
@@ -129,9 +129,10 @@ def add_parser(commands: Commands) -> None:
     add_options(parser, "--home", "--passphrase-fd", "--json")
     parser = new_verb(verbs, "remove", run_remove).help("""take an instance out of the roster
 
-        Remove an instance. Its folder is a copy from then on: it sends nothing and writes nothing. A worker
-        on it stops within seconds if it reaches the shared journal. Its vault still has the agent's keys: if
-        you do not trust that host any more, run `holdfast identity rotate --why stolen` too.
+        Remove an instance. Its folder is a copy from then on: it runs no task, sends nothing and backs up
+        nothing. A worker on it stops within seconds if it reaches the shared journal or folder. Its vault
+        still has the agent's keys: if you do not trust that host any more, run `holdfast identity rotate
+        --why stolen` too.
         examples:
           holdfast instance remove south
         """)
@@ -170,9 +171,11 @@ def run_invite(args: argparse.Namespace) -> int:
 
 def run_join(args: argparse.Namespace) -> int:
     import asyncio
+    from pathlib import Path
 
+    from holdfast.app.instances.examine import standby_faults
     from holdfast.cli.input.agent_places import path_of, witnesses_of
-    from holdfast.layout.agent_home import home_folder
+    from holdfast.layout.agent_home import home_folder, load_home
     from holdfast.recovery.invite import Joining
     from holdfast.recovery.move_in import HostPaths
 
@@ -192,6 +195,8 @@ def run_join(args: argparse.Namespace) -> int:
     if not args.json:
         acts = "it takes tasks at once" if done.shared and done.role == "primary" else "it waits"
         talk(f"next: `holdfast worker APP --home {done.home}`; {acts}")
+        for fault in standby_faults(load_home(Path(done.home))):
+            talk(f"risk: {fault.text}: {fault.mend}")
     return 0
 
 
@@ -396,19 +401,16 @@ def run_yield(args: argparse.Namespace) -> int:
                     "the instances share a journal: nothing needs to travel", hint="give no NAME and no FILE"
                 )
             name = _own_name(change)
-            if not any(one.role is Role.PRIMARY and one.name != name for one in change.view().enrolled):
-                raise IsStandby(
-                    "no other instance would act",
-                    hint="promote another one first: `holdfast instance promote --instance NAME`",
-                )
+            _check_another_acts(home, name, alive=True)
             view = change.give_role(name, Role.STANDBY)
             _print(args, {"name": name, "role": Role.STANDBY.value, "version": view.rank[2]})
             return 0
         if not args.name or not args.package:
             raise BadInput("each instance has a journal of its own: give NAME and FILE")
+        move, package = MoveOut(home, move_means(change.vault), say=talk, wait_s=args.wait), path_of(args.package)
+        move.check(package)  # before the roster says that this instance waits
         handed_over(change, args.name)
-        move = MoveOut(home, move_means(change.vault), say=talk, wait_s=args.wait)
-        done = asyncio.run(move.run(path_of(args.package)))
+        done = asyncio.run(move.run(package))
     _say(args, done)
     if not args.json:
         talk(f"next, on the host of {args.name}: `holdfast instance promote {done.package}`")
@@ -423,7 +425,10 @@ def run_remove(args: argparse.Namespace) -> int:
     home = acting_home(args)
     with _changing(args, home) as change:
         gone = change.get_named(args.name)
-        if not change.hosts and gone.role is Role.PRIMARY:
+        _own_name(change)  # one that was removed removes no other
+        if gone.role is Role.PRIMARY and change.hosts:
+            _check_another_acts(home, args.name, alive=False)
+        elif gone.role is Role.PRIMARY:
             raise BadInput(
                 f"{args.name} is the instance that acts",
                 hint="hand over first: `holdfast instance yield` on it, or `holdfast instance promote` on another",
@@ -434,6 +439,22 @@ def run_remove(args: argparse.Namespace) -> int:
         view = change.remove(args.name)
     _print(args, {"name": args.name, "version": view.rank[2], "left": [one.name for one in view.enrolled]})
     return 0
+
+
+def _check_another_acts(home: AgentHome, name: str, *, alive: bool) -> None:
+    """Hosts that share a journal: another instance than this one acts; `alive`: it has a worker now."""
+    from holdfast.app.instances.presence import ALIVE, list_instances
+    from holdfast.core.clock import SystemClock
+
+    rows = [one for one in list_instances(home, clock=SystemClock()).instances if one.name != name]
+    acting = [one for one in rows if one.role == "primary"]
+    if not acting:
+        raise IsStandby(
+            "no other instance would act", hint="promote another one first: `holdfast instance promote --instance NAME`"
+        )
+    if alive and not any(one.presence == ALIVE for one in acting):
+        names = ", ".join(one.name for one in acting)
+        raise IsStandby(f"no other instance would act: {names} has no live worker", hint="start a worker there first")
 
 
 def _own_name(change: RosterChange) -> str:
