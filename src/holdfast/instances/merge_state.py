@@ -14,6 +14,7 @@ from holdfast.host.private_files import ensure_private_folder, read_private, wri
 
 STATE = "shared-memory.json"
 STATE_BYTES_MAX = 8 * 1024 * 1024
+HISTORY_MS = 30 * 86_400_000  # so long the history of documents is kept for an instance that is silent
 
 Signature = tuple[int, ...]  # of a file and its document
 
@@ -25,6 +26,12 @@ class PeerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     behind_ms: int = 0  # since when it has not confirmed something of this instance; 0: it has all
     files: int = 0  # that it has not confirmed
     waits: str = ""  # what of it this instance waits for
+
+    @property
+    def kept_until_ms(self) -> int:
+        """Until when no history is dropped that it may need; 0: it needs none. An instance that comes back later takes
+        the whole document, and merges its own lines into it at the last version that it knew."""
+        return max(self.behind_ms, self.heard_ms) + HISTORY_MS if self.behind_ms else 0
 
 
 class MergeState(msgspec.Struct, frozen=True, kw_only=True):
