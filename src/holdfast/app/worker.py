@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 from holdfast.app.binder import LOG, acting, memory_beside, open_as, open_secrets, scratch_root, watched_files, watching
 from holdfast.app.declared import build_of, check_tools, check_windows
 from holdfast.app.handoff import kept_handoff
+from holdfast.app.instances.shared_roster import WATCH_S, stopped_by_roster
 from holdfast.app.loading import App, load_app
 from holdfast.app.mail.agent_post import built_in_tasks, posting
 from holdfast.app.notify import make_notices
@@ -356,6 +357,10 @@ async def serve_agent(agent: Agent, opened: Opened, *, ready: Callable[[], None]
             from holdfast.app.instances.standing import kept_enrolled
 
             await stack.enter_async_context(kept_enrolled(address, journal, engine.stop, log=log, clock=agent.clock))
+        elif journal_at(address).hosts:
+            await stack.enter_async_context(
+                stopped_by_roster(address, engine.stop, log=log, look_s=agent.pacing.look_s(WATCH_S))
+            )
         context = JobContext(
             address=address, journal=journal, keys=opened.keys, notices=agent.notices, log=log, post=opened.post
         )

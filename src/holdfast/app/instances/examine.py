@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 from holdfast.app.doctor import Finding, damage, note, ok, warning
 from holdfast.app.instances.presence import ALIVE, AWAY, UNSEEN, InstanceList, list_instances
-from holdfast.app.instances.standing import StandingKind
+from holdfast.app.instances.standing import StandingKind, standing_at
 from holdfast.core.clock import SystemClock
+from holdfast.core.journal_address import JournalAddress
 from holdfast.errors import HoldfastError, NotEnrolled
 from holdfast.identity.statements.certificate import Role
 from holdfast.layout.agent_home import AgentHome
@@ -25,6 +27,14 @@ async def examine_instances(home: AgentHome) -> AsyncIterator[Finding]:
         return
     for finding in findings_of(listed):
         yield finding
+
+
+async def examine_without_identity(address: JournalAddress) -> AsyncIterator[Finding]:
+    """Of a folder that has the keys of a shared journal, and no agent in it."""
+    with contextlib.suppress(HoldfastError):  # what is wrong with the journal is another finding
+        standing = await asyncio.to_thread(standing_at, address, clock=SystemClock())
+        if standing.kind is StandingKind.COPY:
+            yield damage(CHECK, standing.text, standing.hint)
 
 
 def findings_of(listed: InstanceList) -> list[Finding]:
