@@ -208,6 +208,27 @@ async def test_a_folder_with_the_keys_alone_stops_when_instances_are_enrolled(
 NOW = 1_800_000_000_000
 
 
+@holdfast.task(name="noting")
+async def noting(run: holdfast.Run) -> None:
+    await run.note("the tenant pays on Fridays", to="MEMORY")
+
+
+async def test_a_line_that_holdfast_wrote_is_not_lost_with_the_disk(
+    agent: AgentHome, new_host: NewHost, tmp_path: Path, url: str
+) -> None:
+    """It is in the journal before it is in a file; nothing was merged between the two hosts yet."""
+    north = host_at(agent.folder, new_host)
+    await asyncio.to_thread(joined, agent, tmp_path, north, "south")
+    async with holdfast.open(url, home=agent.folder, tasks=[noting]) as hf:
+        await (await hf.submit("noting")).result(20)
+    await asyncio.to_thread(north, "memory", "add", "the roof is new", "--to", "MEMORY", "--json")
+    shutil.rmtree(agent.folder)
+    async with holdfast.open(url, home=tmp_path / "south", tasks=[noting]):
+        pass
+    text = (tmp_path / "south/MEMORY.md").read_text()
+    assert text.count("the tenant pays on Fridays") == text.count("the roof is new") == 1
+
+
 def opened(folder: Path) -> Merging:
     found = open_merging(load_home(folder))
     assert found is not None
