@@ -21,7 +21,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -57,6 +57,8 @@ from holdfast.runtime.session.deadman import DeadMan, DeadManShare, SharedDeadMa
 JOBS_AFTER_S = 20.0
 MAIL_JOB, MAIL_AFTER_S = "holdfast.app.mail.mail_job:keep_mail", 0.5
 MERGE_JOB, MERGE_AFTER_S = "holdfast.app.instances.merge_job:keep_merged", 2.0
+# What an instance that waits needs: loaded before the fork, its pages are shared with the process that supervises.
+OF_INSTANCES = ("holdfast.app.instances.standing", "holdfast.app.instances.merge_job", "holdfast.instances.merging")
 CLOSE_S = 10.0  # beyond the calls' grace: for writing what they returned and closing the journal
 
 
@@ -109,6 +111,9 @@ def run_worker(order: Order) -> int:
             del sys.path[0]  # as with -P: nothing is imported from where we were started
         return main(text)
 
+    # The worker is forked. Its collector would write to every object that is loaded by now, and so copy their pages.
+    gc.collect()
+    gc.freeze()
     return supervise(
         [sys.executable, "-P", "-m", "holdfast.app.worker", text],
         warm=Warm(work),
@@ -129,6 +134,10 @@ def _prepared(order: Order) -> float:
         parse_every(order.backup_every)
         load_home(address.folder)
     journal_at(address)  # loads its code: with a driver that takes as long as all the rest of a worker's start
+    if os.path.lexists(address.folder / ROSTER):
+        for name in OF_INSTANCES:
+            with suppress(ModuleNotFoundError):  # the worker says what is missing
+                importlib.import_module(name)
     return settings.grace_s
 
 
