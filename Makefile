@@ -204,6 +204,9 @@ build/peers-relay/ready: requirements/peers-relay.lock | setup
 bench-merge: setup ## merge 1 MB of memory with 10,000 edits of two instances: time, bytes on the wire, size beside the file
 	$(BIN)/python bench/merge.py $(ARGS)
 
+bench-standby: setup ## processor time and memory of an idle standby at a shared journal (ARGS="--seconds 60 --json build/standby.json")
+	$(BIN)/python bench/standby.py $(ARGS)
+
 docs: setup ## run the examples and check the links of the documents
 	$(BIN)/python -m pytest tests/docs
 

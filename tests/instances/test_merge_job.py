@@ -85,7 +85,10 @@ def test_doctor_and_notices_say_who_is_behind(homes: list[AgentHome]) -> None:
     assert {finding.level for finding in examine_merges(homes[0])} == {Level.OK}
     homes[0].memory_file.write_text(homes[0].memory_file.read_text() + "- more\n")
     one.run(now_ms=NOW)
-    assert "has not confirmed changes of 1 memory files" in next(examine_merges(homes[0])).text
+    behind = next(examine_merges(homes[0]))
+    assert "has not confirmed changes of 1 memory files" in behind.text
+    assert f"is kept for it until {iso(NOW + 30 * 24 * HOUR)}" in behind.text
+    assert "`holdfast instance remove south`" in behind.mend
     assert list(merge_job._notices(one, (), NOW + HOUR - 1)) == []
     (notice,) = merge_job._notices(one, (), NOW + HOUR)
     assert notice.kind == "memory-lag"

@@ -156,6 +156,95 @@ def test_a_file_from_before_waits_until_all_have_said_what_they_have(hosts: list
     assert hosts[0].merging.state.files == {}
 
 
+def passes(hosts: list[Host], *, after_ms: int) -> None:
+    """Time goes by, and the workers of these hosts look again."""
+    for one in hosts:
+        one.now_ms += after_ms
+    talk(hosts)
+
+
+@pytest.mark.parametrize("absent", ["alder", "cedar"])
+def test_an_instance_that_never_started_keeps_nobody_from_merging(hosts: list[Host], absent: str) -> None:
+    """Whether it would be the one that makes the first document or not."""
+    living = [one for one in hosts if one.name != absent]
+    (late,) = (one for one in hosts if one.name == absent)
+    living[0].save("# Memory", "", "- of the first")
+    living[1].save("# Memory", "", "- of the second")
+    late.save("# Memory", "", "- from the invitation")  # its folder is there, and no worker runs
+    talk(living)
+    passes(living, after_ms=600_000)
+    assert living[0].lines() == living[1].lines()
+    assert sorted(living[0].lines()) == ["", "# Memory", "- of the first", "- of the second"]
+    living[1].save(*living[1].lines(), "- and one more")
+    talk(living)
+    assert living[0].lines()[-1] == "- and one more"
+    talk(hosts)  # it starts after all
+    assert hosts[0].lines() == hosts[1].lines() == hosts[2].lines()
+    assert len(late.lines()) == 6
+    assert "- from the invitation" in living[0].lines()
+
+
+def test_an_instance_that_was_lost_before_its_turn_keeps_nobody_from_merging(hosts: list[Host]) -> None:
+    lost, living = hosts[0], hosts[1:]
+    lost.run()  # it says that it has no document, and would make the first one
+    living[0].save("# Memory", "", "- of the first")
+    talk(living)
+    assert living[1].lines() == []
+    passes(living, after_ms=600_000)
+    assert living[0].lines() == living[1].lines() == ["# Memory", "", "- of the first"]
+
+
+def test_a_lost_document_is_not_made_from_the_file_while_the_one_that_has_it_is_away(hosts: list[Host]) -> None:
+    hosts[0].save("# Memory", "- a", "- b")
+    talk(hosts)
+    hosts[2].save("# Memory", "- b")
+    hosts[2].run()  # removed, and not heard of by the others
+    for one in hosts[:2]:
+        one.place.document(one.place.memory_file).unlink()
+        one.start()
+    (newest,) = hosts[0].shared.glob(f"*/cedar/{NEWEST}")
+    kept = newest.read_bytes()
+    newest.write_bytes(b"")
+    for _ in range(5):
+        passes(hosts[:2], after_ms=3_600_000)
+    assert [one.place.document(one.place.memory_file).exists() for one in hosts] == [False, False, True]
+    newest.write_bytes(kept)
+    passes(hosts, after_ms=600_000)
+    assert all(sorted(one.lines()) == sorted(hosts[0].lines()) for one in hosts)
+    assert all(one.place.document(one.place.memory_file).exists() for one in hosts)
+
+
+def test_history_is_kept_for_an_absent_instance_for_a_month_and_not_for_ever(hosts: list[Host]) -> None:
+    def stored(one: Host) -> int:
+        return one.place.document(one.place.memory_file).stat().st_size
+
+    hosts[0].save("# Memory", "- from before")
+    talk(hosts)
+    living, away = hosts[:2], hosts[2]
+    away.save(*away.lines(), "- only here")  # and its worker does not run any more
+
+    def edit(begin: int) -> None:
+        for number in range(begin, begin + 40):
+            text = f"- {number} {os.urandom(8_000).hex()}"
+            living[0].save("# Memory", "- from before", text)
+            talk(living, rounds=2)
+
+    edit(0)
+    assert stored(living[0]) > 400_000  # nothing was dropped
+    passes(living, after_ms=29 * DAY)
+    edit(100)
+    assert stored(living[0]) > 800_000
+    passes(living, after_ms=2 * DAY)
+    edit(200)
+    assert stored(living[0]) < 400_000
+    assert living[0].lines() == living[1].lines()
+    away.now_ms = living[0].now_ms
+    passes(hosts, after_ms=600_000)
+    assert hosts[0].lines() == hosts[1].lines() == hosts[2].lines()
+    assert len(away.lines()) == 4
+    assert "- only here" in living[0].lines()
+
+
 def test_the_free_part_of_the_heartbeat_is_shared_and_the_block_is_not(hosts: list[Host]) -> None:
     for one in hosts:
         write_heartbeat(one.place.heartbeat_file, f"- [ ] of {one.name}\n".encode(), asides=one.place.asides)

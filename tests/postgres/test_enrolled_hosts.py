@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+import holdfast
 from holdfast.app.instances.merge_job import open_merging
+from holdfast.app.instances.shared_roster import stopped_by_roster
 from holdfast.app.instances.standing import ROSTER_TEXT, StandingKind, find_standing, share_roster
 from holdfast.core.clock import SystemClock
+from holdfast.core.journal_address import JournalAddress
+from holdfast.errors import AgentElsewhere, NotEnrolled
+from holdfast.host.log import Log
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.files.roster_file import roster_lines
 from holdfast.identity.records.ed25519 import Sodium
@@ -165,9 +173,100 @@ def test_an_agent_keeps_an_instance_that_acts(agent: AgentHome, new_host: NewHos
     assert rows(north) == {"north": ("primary", "alive")}
 
 
+# --- a folder that has the journal's keys alone ---
+
+
+def keys_alone(agent: AgentHome, new_host: NewHost) -> Host:
+    """As a further host of an agent without an identity has them."""
+    host = new_host("bare")
+    shutil.copy(agent.keys_file, host.folder)
+    return host
+
+
+def test_a_folder_with_the_keys_alone_is_a_copy_once_there_is_a_roster(
+    agent: AgentHome, new_host: NewHost, second_host: Callable[..., AgentHome], tmp_path: Path
+) -> None:
+    bare = keys_alone(agent, new_host)
+    first = bare.worker()
+    first.wait_event("session-begun")  # no roster: as any further host
+    assert json.loads(bare.submit('{"cents": 5}', "order-1"))["cents"] == 5
+    first.close()
+
+    north = host_at(agent.folder, new_host)
+    joined(agent, tmp_path, north, "south", "--yes")
+    waiting = bare.worker()
+    said = waits(waiting)
+    assert said["state"] == "copy"
+    assert str(bare.folder) in said["text"]
+    assert "roster" in said["text"]
+    refused = bare("submit", bare.app, '{"cents": 6}', "--task", "pay", "--request-id", "order-2", "--json", code=4)
+    assert refused.error["code"] == "not-enrolled"
+    assert "holdfast instance join FILE --home" in refused.error["hint"]
+    findings = bare("doctor", "--json", code=6).json["findings"]
+    assert any("it is a copy" in one["text"] and "instance invite" in one["mend"] for one in findings)
+    shown = bare("journal", "show", "--json").json  # it may read
+    assert shown["workers"] == 0
+    assert shown["tasks"] == {"succeeded": 1}
+    assert any(str(bare.folder) in one for one in north("instance", "list", "--json").json["unknown"])
+    copy = host_at(second_host(tmp_path / "copy").folder, new_host)
+    for words in (("memory", "add", "a line"), ("submit", copy.app, '{"cents": 7}', "--task", "pay", "--no-follow")):
+        assert copy(*words, "--json", code=4).error["code"] == "not-enrolled"
+    north.worker().wait_event("session-begun")
+    assert json.loads(north.submit('{"cents": 6}', "order-2"))["cents"] == 6
+
+
+async def test_a_folder_with_the_keys_alone_stops_when_instances_are_enrolled(
+    agent: AgentHome, new_host: NewHost, tmp_path: Path, url: str
+) -> None:
+    bare = keys_alone(agent, new_host)
+    address = JournalAddress(folder=bare.folder, url=url)
+    stopped = asyncio.Event()
+
+    async def serve() -> None:
+        async with stopped_by_roster(address, stopped.set, log=Log(), look_s=0.05):
+            await stopped.wait()
+
+    serving = asyncio.create_task(serve())
+    await asyncio.sleep(0.3)
+    assert not stopped.is_set()
+    await asyncio.to_thread(joined, agent, tmp_path, host_at(agent.folder, new_host), "south")
+    with pytest.raises(AgentElsewhere, match="roster"):
+        await asyncio.wait_for(serving, 10)
+    with pytest.raises(NotEnrolled):
+        async with holdfast.open(url, home=bare.folder):
+            pass
+    async with holdfast.open(url, home=bare.folder, serve=False) as hf:
+        assert await hf.journal.count_tasks() == {}
+        with pytest.raises(NotEnrolled):
+            await hf.submit("pay", cents=1)
+    async with holdfast.open(url, home=tmp_path / "south", serve=False) as hf:
+        await hf.submit("pay", cents=1)
+
+
 # --- memory through the journal ---
 
 NOW = 1_800_000_000_000
+
+
+@holdfast.task(name="noting")
+async def noting(run: holdfast.Run) -> None:
+    await run.note("the tenant pays on Fridays", to="MEMORY")
+
+
+async def test_a_line_that_holdfast_wrote_is_not_lost_with_the_disk(
+    agent: AgentHome, new_host: NewHost, tmp_path: Path, url: str
+) -> None:
+    """It is in the journal before it is in a file; nothing was merged between the two hosts yet."""
+    north = host_at(agent.folder, new_host)
+    await asyncio.to_thread(joined, agent, tmp_path, north, "south")
+    async with holdfast.open(url, home=agent.folder, tasks=[noting]) as hf:
+        await (await hf.submit("noting")).result(20)
+    await asyncio.to_thread(north, "memory", "add", "the roof is new", "--to", "MEMORY", "--json")
+    shutil.rmtree(agent.folder)
+    async with holdfast.open(url, home=tmp_path / "south", tasks=[noting]):
+        pass
+    text = (tmp_path / "south/MEMORY.md").read_text()
+    assert text.count("the tenant pays on Fridays") == text.count("the roof is new") == 1
 
 
 def opened(folder: Path) -> Merging:

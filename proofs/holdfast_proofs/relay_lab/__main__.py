@@ -29,9 +29,8 @@ from pathlib import Path
 
 import holdfast
 from holdfast.app.holdfast import Holdfast
-from holdfast_proofs.relay_lab.app import SEND
 from holdfast_proofs.relay_lab.checker import Verdict
-from holdfast_proofs.relay_lab.events import PLANT
+from holdfast_proofs.relay_lab.events import PLANT, SEND
 from holdfast_proofs.relay_lab.live import Live
 from holdfast_proofs.relay_lab.proxy import Faults
 from holdfast_proofs.relay_lab.site import Site, now_ns, site

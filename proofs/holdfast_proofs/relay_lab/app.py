@@ -19,14 +19,13 @@ from holdfast.app.mail import mail_job
 from holdfast.app.mail.intake import Intake
 from holdfast.app.mail.resend import Resender
 from holdfast.core.mail import Delivery, DeliveryNote, Letter
-from holdfast_proofs.relay_lab.events import AGENT, FILE, PLANT, RESEND, SERVICE, EventFile
+from holdfast_proofs.relay_lab.events import AGENT, FILE, PLANT, RESEND, SEND, SERVICE, EventFile
 from holdfast_proofs.relay_lab.planted import plant
 from holdfast_proofs.support.counted_tools import KEYED, TIMEOUT_S
 
 EVENTS = EventFile(Path(os.environ.get(FILE, os.devnull)))
 ME = os.environ.get(AGENT, "")
 SERVICE_URL = os.environ.get(SERVICE, "")
-SEND = "lab-send"
 
 
 @holdfast.task(name=SEND)

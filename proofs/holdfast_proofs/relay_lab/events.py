@@ -27,6 +27,7 @@ from typing import Any
 
 import msgspec
 
+SEND = "lab-send"  # the task that sends
 FILE = "RELAY_LAB_EVENTS"  # names the file, in the environment of each process
 AGENT = "RELAY_LAB_AGENT"
 PLANT = "RELAY_LAB_PLANT"  # a fault of the agents: planted.py

@@ -41,9 +41,8 @@ from holdfast.relay.client.address_book import AddressBook
 from holdfast.relay.client.channel import RelayChannel
 from holdfast.relay.protocol.envelope import Inner, seal_envelope
 from holdfast.runtime.task.mail_task import MAIL_NAME
-from holdfast_proofs.relay_lab.app import SEND
 from holdfast_proofs.relay_lab.checker import Verdict
-from holdfast_proofs.relay_lab.events import PLANT, RESEND, SERVICE, read_events
+from holdfast_proofs.relay_lab.events import PLANT, RESEND, SEND, SERVICE, read_events
 from holdfast_proofs.relay_lab.live import Live
 from holdfast_proofs.relay_lab.site import LabAgent, Site, now_ns, site
 from holdfast_proofs.runner import Proof, Result, at_least_one

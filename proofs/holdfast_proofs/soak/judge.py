@@ -56,12 +56,12 @@ class Verdict:
             self.findings.append(text)
 
 
-async def judge(plan: Plan, ran: Ran, site: Site) -> Verdict:
-    """Read everything that the run has left behind."""
+async def judge(plan: Plan, ran: Ran, site: Site, *, name: str | None = None) -> Verdict:
+    """Read everything that the run has left behind; `name`: of the tasks that are judged, where there are others."""
     verdict = Verdict()
     if ran.trouble:
         verdict.say(ran.trouble)
-    books = Books(site.journal.folder, FAR_ENDS)
+    books = Books(site.books or site.journal.folder, FAR_ENDS)
     books.read()
     _judge_counts(verdict, books)
     rows = site.count_rows()
@@ -75,7 +75,7 @@ async def judge(plan: Plan, ran: Ran, site: Site) -> Verdict:
             for one in await hf.journal.pending_notices(limit=NOTICES_MAX)
             if one.kind == "parked"
         }
-        tasks = await hf.journal.list_tasks(Filter(limit=plan.tasks + 1, newest_first=False))
+        tasks = await hf.journal.list_tasks(Filter(name=name, limit=plan.tasks + 1, newest_first=False))
         if len(tasks) != plan.tasks:
             verdict.lost += 1
             verdict.say(f"{len(tasks)} tasks are in the journal, not {plan.tasks}")

@@ -45,6 +45,7 @@ class Site:
     journal: JournalAddress  # as this process reaches it
     hosts: Sequence[Host]
     services: str = LOOPBACK  # where the far ends are
+    books: Path | None = None  # the folder of what they have counted; None: that of the journal
 
     def make_table(self) -> None:
         """Of the Transactional steps. In PostgreSQL two that make a table at the same moment disturb each other, also

@@ -28,6 +28,7 @@ class RelayProcess:
     folder: Path
     options: tuple[str, ...] = ("--registration", "open")
     program: tuple[str, ...] = ("-m", "holdfast", "relay", "serve")
+    host: str = "127.0.0.1"
     address: str = ""
     process: subprocess.Popen[bytes] | None = None
 
@@ -41,7 +42,7 @@ class RelayProcess:
                 "registrations_an_hour = 1000\nmails_per_s = 10000\nmails_of_agent_per_s = 10000\n"
                 "connections_of_address = 4000\n"
             )
-        listen = f"127.0.0.1:{self.port}" if self.address else "127.0.0.1:0"
+        listen = f"{self.host}:{self.port if self.address else 0}"
         words = [*self.program, "--folder", str(self.folder), "--listen", listen, "--json", *self.options]
         with (self.folder.parent / f"{self.folder.name}.log").open("ab") as log:
             self.process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=log)

@@ -1,4 +1,4 @@
-"""A far end that speaks TLS, for tests: a certificate of an hour, and a client that trusts it."""
+"""A far end that speaks TLS, for tests: a certificate of a day, and a client that trusts it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 
-def make_tls(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """A server context with a fresh certificate for 127.0.0.1, and a client that trusts it."""
+def make_tls(folder: Path, address: str = "127.0.0.1") -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """A server context with a fresh certificate for this address, and a client that trusts it. `server.pem` in the
+    folder has key and certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
     now = datetime.now(UTC)
@@ -24,9 +25,9 @@ def make_tls(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
         .public_key(key.public_key())
         .serial_number(1)
         .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=1))
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(address))]), critical=False)
         .sign(key, hashes.SHA256())
     )
     pem = folder / "server.pem"

@@ -7,6 +7,7 @@ Beyond what the soak's judge finds:
 * needless: a parked step that was not under way in a session that was lost;
 * stranger: a task that the standby or the copy has claimed;
 * silent: an instance came back and its log does not say why it stopped;
+* mail: a message that its sender's relays have signed for, and that the agent has not handled exactly once;
 * memory: a line that is missing or doubled in the files of an instance, or files that differ.
 
 `first_step_s` is the time from the loss to the first step of another instance in a task that the lost one held.
@@ -26,7 +27,7 @@ from holdfast.host.machine import host_id
 from holdfast.journal.contract import Filter
 from holdfast.journal.records import TaskView
 from holdfast_proofs.soak.judge import judge as judge_counts
-from holdfast_proofs.takeovers.app import MEMORY_EVERY, note_of
+from holdfast_proofs.takeovers.app import MEMORY_EVERY, TASK, note_of
 from holdfast_proofs.takeovers.lab import Instance, Lab
 from holdfast_proofs.takeovers.rounds import Fault, History
 
@@ -54,6 +55,10 @@ class Takeovers:
     written_after: int = 0
     strangers: int = 0
     memory_lines: int = 0  # that every instance has, once
+    mail: int = 0  # messages that were sent, and handled once
+    mail_lost: int = 0
+    mail_twice: int = 0
+    mail_noted: int = 0  # whose sender has a delivery note
     first_step_s: list[float] = field(default_factory=list[float])
     late: int = 0  # first steps after lease + 1 s
     reasons: dict[str, str] = field(default_factory=dict[str, str])  # by kind: what the log of one instance said
@@ -68,7 +73,7 @@ async def judge(lab: Lab, history: History) -> Takeovers:
     """Reads what the run has left; the workers still run, so that memory can be merged."""
     found = Takeovers(rounds=dict(Counter(one.kind for one in {f.number: f for f in history.faults}.values())))
     found.findings += history.findings
-    verdict = await judge_counts(history.plan, history.ran, lab.site)
+    verdict = await judge_counts(history.plan, history.ran, lab.site, name=TASK)
     for name in ("effects", "duplicates", "lost", "silent", "breaches", "parked", "needless_parks"):
         setattr(found, name, getattr(verdict, name))
     found.findings += verdict.findings
@@ -80,6 +85,10 @@ async def judge(lab: Lab, history: History) -> Takeovers:
         if one.kind in STOPS and not one.reasons:
             found.silent += 1
             found.say(f"round {one.number}, {one.kind}: the log of {one.name} does not say why it stopped")
+    mail = history.mail
+    found.mail, found.mail_lost, found.mail_twice, found.mail_noted = mail.once, mail.lost, mail.twice, mail.noted
+    for text in mail.findings:
+        found.say(text)
     await _judge_memory(found, lab, history)
     return found
 
@@ -89,7 +98,9 @@ async def _judge_tasks(found: Takeovers, lab: Lab, history: History) -> None:
     first: dict[int, int] = {}
     strangers = {host_id(one.folder / INSTANCE): one.name for one in lab.others}
     async with holdfast.open(lab.desk, serve=False) as hf:
-        for row in await hf.journal.list_tasks(Filter(limit=history.plan.tasks + 1, newest_first=False)):
+        for row in await hf.journal.list_tasks(
+            Filter(limit=2 * (history.plan.tasks + history.mail.sent), newest_first=False)
+        ):
             view = await hf.journal.read_task(row.task_id)
             _judge_strangers(found, view, strangers)
             _judge_claims(found, view, lost, first)

@@ -1,8 +1,8 @@
 """Where the rounds happen: a server, an agent that is enrolled on several hosts, and what can be done to one of them.
 
 A host is a network namespace and a folder: the agent's home, with an instance key and a vault of its own. The server
-and the services are in the middle, which all hosts reach. The desk is the folder of the people who submit and decide:
-it has the journal's keys, and never serves.
+and the services are in the middle, which all hosts reach, and so are the relays. The desk is the folder of the people
+who submit and decide: the one of the standby, because a folder that is not enrolled may not write.
 """
 
 from __future__ import annotations
@@ -22,18 +22,22 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.app.binder import KEYS
+from holdfast.app.mail.profile_job import renew_profile
 from holdfast.core.journal_address import JournalAddress
 from holdfast.demo.machine import Machine, give_identity
 from holdfast.host.hardening import die_with_parent
+from holdfast.layout.agent_home import load_home
+from holdfast.layout.witness_address import WitnessRelay
 from holdfast.recovery.copy_journal import copy_journal
 from holdfast_proofs.failovers.network import Network, Region, network
+from holdfast_proofs.relay_lab.site import find_id
 from holdfast_proofs.runner import ProofFailed
 from holdfast_proofs.soak.site import Site
 from holdfast_proofs.support.command_line import environment
 from holdfast_proofs.support.postgres import NEWEST, USER, started
 from holdfast_proofs.support.warm_start import begin_again, run_command
 from holdfast_proofs.takeovers.app import APP, PLANT
+from holdfast_proofs.takeovers.mail import Sender, relays_at
 
 NAMES = ("north", "south", "west")
 STANDBY, COPY = "spare", "copy"
@@ -116,9 +120,12 @@ class Lab:
     url: str
     lease_s: float | None  # None: as by default
     plant: str = ""
+    relays: tuple[WitnessRelay, ...] = ()
     instances: dict[str, Instance] = field(default_factory=dict[str, Instance])
     others: list[Instance] = field(default_factory=list[Instance])  # that may not act: the standby, the copy
+    given: dict[str, str] = field(default_factory=dict[str, str])  # to the environment of all workers
     made: int = 0  # packages
+    agent: str = ""  # its id
 
     @property
     def machine(self) -> Path:
@@ -126,23 +133,32 @@ class Lab:
 
     @property
     def desk(self) -> JournalAddress:
-        return JournalAddress(folder=self.folder / "desk", url=self.url)
+        return JournalAddress(folder=self.folder / STANDBY, url=self.url)
+
+    @property
+    def books(self) -> Path:
+        return self.folder / "books"
 
     @property
     def site(self) -> Site:
-        return Site(journal=self.desk, hosts=(), services=self.net.world)
+        return Site(journal=self.desk, hosts=(), services=self.net.world, books=self.books)
+
+    @property
+    def sender(self) -> Sender:
+        return Sender(self.folder, self.relays, self.agent)
 
     def make_agent(self, names: tuple[str, ...], *, bare: bool) -> None:
-        """The first instance, the desk, then the others as their owner enrols them."""
+        """The first instance, then the others as their owner enrols them. `bare`: the standby does not run, as one
+        that was invited and never started."""
         first = self._add(names[0], self.net.regions[0])
         asyncio.run(self._make_first(first.folder))
-        self.desk.folder.mkdir(mode=0o700)
-        shutil.copy(first.folder / KEYS, self.desk.folder / KEYS)
+        self.books.mkdir(mode=0o700)
+        self.agent = find_id(load_home(first.folder))
         for name, host in zip(names[1:], self.net.regions[1:], strict=False):
             self.join(name, host, by=first)
+        spare = self.join(STANDBY, self.net.regions[-1], "--standby", by=first, acts=False)
         if bare:
             return
-        spare = self.join(STANDBY, self.net.regions[-1], "--standby", by=first, acts=False)
         copy = self._new(COPY, self.net.regions[-1])
         shutil.copytree(first.folder, copy.folder, ignore=shutil.ignore_patterns("instance", "scratch"))
         self.others = [spare, copy]
@@ -151,8 +167,11 @@ class Lab:
         folder.mkdir(mode=0o700)
         async with holdfast.open(folder / "journal.db", serve=False):
             pass
-        home, _ = await give_identity(folder, Machine(self.machine))
+        home, _ = await give_identity(folder, Machine(self.machine), witnesses=self.relays)
         await copy_journal(home.journal, JournalAddress(folder=folder, url=self.url))
+        done = await asyncio.to_thread(renew_profile, load_home(folder))
+        if failed := [why for why in done.said.values() if why]:
+            raise ProofFailed(f"a relay did not take the profile: {failed[0]}")
 
     def _new(self, name: str, host: Region) -> Instance:
         lease = () if self.lease_s is None else ("--lease-ttl", str(self.lease_s))
@@ -162,7 +181,7 @@ class Lab:
             folder=self.folder / name,
             log=self.folder / f"{name}.log",
             options=(*lease, "--concurrency", str(CONCURRENCY)),
-            given={PLANT: self.plant} if self.plant else {},
+            given=self.given,
         )
 
     def _add(self, name: str, host: Region) -> Instance:
@@ -214,7 +233,9 @@ def laboratory(
             rules.write("host all all samenet trust\n")
         server.stop()
         server.start()
-        lab = Lab(folder, net, f"postgresql://{USER}@{net.middle.address}/postgres?schema=agent", lease_s, plant)
+        relays = stack.enter_context(relays_at(folder, net.world))
+        url = f"postgresql://{USER}@{net.middle.address}/postgres?schema=agent"
+        lab = Lab(folder, net, url, lease_s, plant, relays, given={PLANT: plant} if plant else {})
         stack.callback(lab.close)
         lab.make_agent(names, bare=bare)
         yield lab

@@ -17,24 +17,29 @@ from dataclasses import dataclass, field
 import holdfast
 from holdfast.app.holdfast import Holdfast
 from holdfast.core.waiting import running_beside
-from holdfast.downstream.ledger import Seen
+from holdfast.downstream.ledger import Page, Seen
+from holdfast.downstream.process import FarEnd
+from holdfast.downstream.process import start as start_service
 from holdfast.errors import HoldfastError
-from holdfast.journal.contract import SessionRow
-from holdfast.journal.records import ENDED
+from holdfast.journal.contract import Filter, SessionRow
+from holdfast.journal.records import ENDED, TaskState
 from holdfast_proofs.runner import ProofFailed
 from holdfast_proofs.soak.app import FAR_ENDS
 from holdfast_proofs.soak.books import Books
 from holdfast_proofs.soak.load import Plan, Ran, far_ends
 from holdfast_proofs.soak.person import Person
-from holdfast_proofs.takeovers.app import TASK
+from holdfast_proofs.takeovers.app import MAIL_SERVICE, TASK
 from holdfast_proofs.takeovers.faults import REMOVED, Breaker
 from holdfast_proofs.takeovers.lab import Instance, Lab
+from holdfast_proofs.takeovers.mail import Mail, Sender, handled, judge_mail
 
 DEFAULT_LEASE_S = 10.0
 STEPS = 5
 WAIT_S_MAX = 120.0  # for what takes seconds; a machine that is used by others too is no finding
 LOOK_S = 0.1
 SETTLE_S = 1.0
+MAIL_FIRST_S = 0.8  # so long before the loss the first message of a round is sent
+_OPEN = frozenset(TaskState) - frozenset(ENDED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +67,7 @@ class History:
     faults: list[Fault] = field(default_factory=list[Fault])
     requests: list[Seen] = field(default_factory=list[Seen])
     edits: list[str] = field(default_factory=list[str])  # lines that a person wrote
+    mail: Mail = field(default_factory=Mail)
     findings: list[str] = field(default_factory=list[str])
 
 
@@ -70,26 +76,33 @@ class Rounds:
         self._lab, self._chance, self._backlog = lab, chance, backlog
         self._breaker = Breaker(lab, chance)
         self._submitted = 0
-        self._feeding = True
+        self._feeding, self._turn = True, asyncio.Lock()
+        self._sender: Sender = lab.sender
         self.history = History(Plan(tasks=0, steps=STEPS, workers=0, concurrency=0, backlog=backlog), Ran())
 
     async def run(self, kinds: Sequence[str]) -> History:
         lab, history = self._lab, self.history
-        async with far_ends(history.plan, lab.desk.folder, host=lab.net.world) as ends:
+        async with (
+            far_ends(history.plan, lab.books, host=lab.net.world) as ends,
+            start_service("keyed", host=lab.net.world, log=lab.books / "letters.jsonl") as letters,
+            self._writing(),
+        ):
             urls = {end.kind: end.url for end in ends}
+            lab.given[MAIL_SERVICE] = letters.url
             async with holdfast.open(lab.desk, serve=False) as hf:
                 lab.site.make_table()
                 for one in (*lab.instances.values(), *lab.others):
                     one.start()
                 await self._until(self._all_serve(hf), "every instance serves")
-                person = Person(hf, Books(lab.desk.folder, FAR_ENDS))
+                person = Person(hf, Books(lab.books, FAR_ENDS))
                 async with self._fed(hf, urls, person):
                     for number, kind in enumerate(kinds, 1):
                         await self._round(hf, number, kind)
                         if history.findings:
                             break
-                await self._finish(hf, person)
-            for end in ends:
+                await self._finish(hf, person, letters)
+            history.mail = judge_mail(self._sender, await letters.ledger())
+            for end in (*ends, letters):
                 await end.wait_idle()
                 history.requests += (await end.ledger()).requests
         return history
@@ -101,31 +114,50 @@ class Rounds:
         async def feed() -> None:
             while True:
                 with suppress(HoldfastError):
-                    counts = await hf.journal.count_tasks()
-                    unfinished = sum(count for state, count in counts.items() if state not in ENDED)
-                    for _ in range(self._backlog - unfinished if self._feeding else 0):
-                        await hf.submit(
-                            TASK, request_id=str(self._submitted), urls=urls, number=self._submitted, steps=STEPS
-                        )
-                        self._submitted += 1
+                    async with self._turn:
+                        await submit()
                     await person.look()
                 await asyncio.sleep(LOOK_S)
 
+        async def submit() -> None:
+            counts = await hf.journal.count_tasks()
+            unfinished = sum(count for state, count in counts.items() if state not in ENDED)
+            for _ in range(self._backlog - unfinished if self._feeding else 0):
+                await hf.submit(TASK, request_id=str(self._submitted), urls=urls, number=self._submitted, steps=STEPS)
+                self._submitted += 1
+
         async with running_beside(feed()):
             yield
+            async with self._turn:  # a task that is being submitted is counted
+                self._feeding = False
 
-    async def _finish(self, hf: Holdfast, person: Person) -> None:
-        """Every task ends; a person settles what is parked."""
+    @asynccontextmanager
+    async def _writing(self) -> AsyncGenerator[None]:
+        await self._sender.start()
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(self._sender.stop)
+
+    async def _is_over(self, hf: Holdfast, letters: FarEnd) -> bool:
+        """Whether every task has ended, and the service knows every message."""
+        if await hf.journal.list_tasks(Filter(states=_OPEN, limit=1)):
+            return False
+        page: Page = await letters.ledger()
+        return handled(page).keys() >= set(self._sender.sent)
+
+    async def _finish(self, hf: Holdfast, person: Person, letters: FarEnd) -> None:
+        """Every task ends, every letter is handled; a person settles what is parked."""
         ran, history = self.history.ran, self.history
         began = moved = time.monotonic()
-        while ran.finished < self._submitted:
+        while not await self._is_over(hf, letters):
             with suppress(HoldfastError):
                 await person.look()
             before, ran.ended = ran.finished, await hf.journal.count_tasks()
             if ran.finished > before:
                 moved = time.monotonic()
             if time.monotonic() - moved > WAIT_S_MAX:
-                ran.trouble = f"no task has ended for {WAIT_S_MAX:g} s: {ran.ended}"
+                ran.trouble = f"no task has ended for {WAIT_S_MAX:g} s, and not all letters are handled: {ran.ended}"
                 break
             await asyncio.sleep(LOOK_S)
         ran.settled, ran.retried, ran.asked = person.settled, person.retried, person.asked
@@ -141,6 +173,8 @@ class Rounds:
         victims = self._breaker.victims(kind, victim)
         if kind in ("disk", REMOVED):  # what has not left a disk is lost with it
             await self._until(self._knows(helper), f"round {number}: {helper.name} knows what people wrote before")
+        await self._sender.send(number)
+        await asyncio.sleep(MAIL_FIRST_S)
         await self._until(self._holds(hf, victim), f"round {number}: {victim.name} holds tasks")
         await asyncio.sleep(self._chance.uniform(0, 0.5))
         sessions = {one.name: await self._sessions(hf, one) for one in victims}

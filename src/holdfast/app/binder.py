@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from holdfast.app.instances.shared_roster import has_roster
 from holdfast.app.serving_keys import check_may_begin, serve_journal
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.core.journal_address import JournalAddress
@@ -187,7 +188,7 @@ async def acting(
     """The agent's lease, held, while the block runs; None if the folder has no arbiter, or the journal is the arbiter.
     Raises AgentElsewhere or AgentQuarantined after two lease times without it, unless it is patient; BadSettings where
     the journal cannot be the arbiter; RescuedCopy; IsStandby, NotEnrolled."""
-    if os.path.lexists(address.folder / LOG):
+    if os.path.lexists(address.folder / LOG) or await asyncio.to_thread(has_roster, address):
         from holdfast.app.instances.standing import wait_enrolled  # the rooms of keys: only where they are used
 
         await wait_enrolled(address, clock=clock, notices=notices, log=log, patient=patient)

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import structs
 
 from holdfast.app.binder import open_journal, open_secrets
+from holdfast.app.instances.shared_roster import check_no_copy
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.notices import memory_not_written_notice
 from holdfast.core.ports import Recalled, Recollection, Unread
@@ -208,6 +209,7 @@ async def add_line(home: AgentHome, *, text: str, to: str, origin: str) -> Added
     if not journal_at(home.journal).exists():
         await asyncio.to_thread(write_straight, place, remark, now_ms=now_ms)
         return added
+    await asyncio.to_thread(check_no_copy, home.journal, clock=SystemClock())
     journal, keys = await open_journal(home.journal, create=False)
     try:
         secrets = open_secrets(home.journal, keys=keys, clock=SystemClock(), entropy=SystemEntropy())
@@ -300,6 +302,8 @@ class Folders(msgspec.Struct, frozen=True, kw_only=True):
 
 async def list_folders(home: AgentHome, *, forget: str = "") -> Folders:
     """The folders that the journal knows; with `forget`, without the one whose id begins so. Raises BadInput."""
+    if forget:
+        await asyncio.to_thread(check_no_copy, home.journal, clock=SystemClock())
     journal, _ = await open_journal(home.journal, create=False)
     try:
         forgotten = await _forget_folder(journal, forget) if forget else ""

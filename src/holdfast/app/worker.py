@@ -21,13 +21,14 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from holdfast.app.binder import LOG, acting, memory_beside, open_as, open_secrets, scratch_root, watched_files, watching
 from holdfast.app.declared import build_of, check_tools, check_windows
 from holdfast.app.handoff import kept_handoff
+from holdfast.app.instances.shared_roster import WATCH_S, stopped_by_roster
 from holdfast.app.loading import App, load_app
 from holdfast.app.mail.agent_post import built_in_tasks, posting
 from holdfast.app.notify import make_notices
@@ -56,6 +57,8 @@ from holdfast.runtime.session.deadman import DeadMan, DeadManShare, SharedDeadMa
 JOBS_AFTER_S = 20.0
 MAIL_JOB, MAIL_AFTER_S = "holdfast.app.mail.mail_job:keep_mail", 0.5
 MERGE_JOB, MERGE_AFTER_S = "holdfast.app.instances.merge_job:keep_merged", 2.0
+# What an instance that waits needs: loaded before the fork, its pages are shared with the process that supervises.
+OF_INSTANCES = ("holdfast.app.instances.standing", "holdfast.app.instances.merge_job", "holdfast.instances.merging")
 CLOSE_S = 10.0  # beyond the calls' grace: for writing what they returned and closing the journal
 
 
@@ -108,6 +111,9 @@ def run_worker(order: Order) -> int:
             del sys.path[0]  # as with -P: nothing is imported from where we were started
         return main(text)
 
+    # The worker is forked. Its collector would write to every object that is loaded by now, and so copy their pages.
+    gc.collect()
+    gc.freeze()
     return supervise(
         [sys.executable, "-P", "-m", "holdfast.app.worker", text],
         warm=Warm(work),
@@ -128,6 +134,10 @@ def _prepared(order: Order) -> float:
         parse_every(order.backup_every)
         load_home(address.folder)
     journal_at(address)  # loads its code: with a driver that takes as long as all the rest of a worker's start
+    if os.path.lexists(address.folder / ROSTER):
+        for name in OF_INSTANCES:
+            with suppress(ModuleNotFoundError):  # the worker says what is missing
+                importlib.import_module(name)
     return settings.grace_s
 
 
@@ -356,6 +366,10 @@ async def serve_agent(agent: Agent, opened: Opened, *, ready: Callable[[], None]
             from holdfast.app.instances.standing import kept_enrolled
 
             await stack.enter_async_context(kept_enrolled(address, journal, engine.stop, log=log, clock=agent.clock))
+        elif journal_at(address).hosts:
+            await stack.enter_async_context(
+                stopped_by_roster(address, engine.stop, log=log, look_s=agent.pacing.look_s(WATCH_S))
+            )
         context = JobContext(
             address=address, journal=journal, keys=opened.keys, notices=agent.notices, log=log, post=opened.post
         )

@@ -77,7 +77,7 @@ async def every_finding(address: JournalAddress, *, settings: Settings, deep: bo
     from dataclasses import replace
 
     from holdfast.app.doctor import Level, examine, examine_identity
-    from holdfast.app.instances.examine import examine_instances
+    from holdfast.app.instances.examine import examine_instances, examine_without_identity
     from holdfast.app.instances.examine_merges import examine_merges
     from holdfast.app.mail.examine_relays import examine_relays
     from holdfast.layout.agent_home import load_home
@@ -90,6 +90,9 @@ async def every_finding(address: JournalAddress, *, settings: Settings, deep: bo
                 async for one in look(load_home(address.folder)):
                     yield one
             for one in examine_merges(load_home(address.folder)):
+                yield one
+        elif address.url:
+            async for one in examine_without_identity(address):
                 yield one
 
     evicted = False

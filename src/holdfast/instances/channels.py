@@ -40,6 +40,8 @@ YOUNG_S = 4.0  # the coarsest clock of a file system in use has ticks of two sec
 class Channel(Protocol):
     """All of it blocks. Raises OSError or HoldfastError where the place cannot be used now."""
 
+    late_ms: int  # after so long an instance of which nothing is there has sent nothing
+
     def marks(self, instances: Collection[str]) -> Mapping[str, object]:
         """Of each instance that has sent anything: what changes when it sends again. Cheap."""
         ...
@@ -62,6 +64,8 @@ class Channel(Protocol):
 
 class FolderChannel:
     """A folder that hosts share, or that a program copies between them."""
+
+    late_ms = 600_000
 
     def __init__(self, folder: Path, *, agent: str, instance: str) -> None:
         self._folder = folder
@@ -163,6 +167,8 @@ class _Sent(msgspec.Struct, frozen=True):
 
 class JournalChannel:
     """The journal that the hosts of the agent share, as texts beside its tasks."""
+
+    late_ms = 10_000  # what was sent is there; this is for instances that start at the same moment
 
     def __init__(self, shared: SharedState, *, instance: str) -> None:
         self._shared = shared

@@ -14,6 +14,7 @@ from holdfast.host.private_files import ensure_private_folder, read_private, wri
 
 STATE = "shared-memory.json"
 STATE_BYTES_MAX = 8 * 1024 * 1024
+HISTORY_MS = 30 * 86_400_000  # so long the history of documents is kept for an instance that is silent
 
 SAID_MS = 600_000  # so long after two folders sent as one instance a person still hears of it
 
@@ -39,6 +40,12 @@ class PeerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def is_two(self, now_ms: int) -> bool:
         return bool(self.changed_back_ms) and now_ms - self.changed_back_ms < SAID_MS
+
+    @property
+    def kept_until_ms(self) -> int:
+        """Until when no history is dropped that it may need; 0: it needs none. An instance that comes back later takes
+        the whole document, and merges its own lines into it at the last version that it knew."""
+        return max(self.behind_ms, self.heard_ms) + HISTORY_MS if self.behind_ms else 0
 
 
 class MergeState(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,10 @@ names any more are removed. A kill between any two leaves files that are whole a
 with; an instance stores what it knows before it sends it to others. A new process begins with no parts of its own, and
 sends what is not confirmed again.
 
+Nobody waits for an instance that was enrolled and never started, or that is lost. The first document of a file is made
+without those that have sent nothing (`_asked`); what they lack is kept for them, and history that they may need for
+`HISTORY_MS`. One that comes back after that takes a whole document.
+
 Of most files nothing is opened in a pass: a file that did not change, and that all have confirmed, is only looked at.
 Which ones that are is in `instance/shared-memory.json`, with what `holdfast instance list` shows.
 """
@@ -32,7 +36,7 @@ from holdfast.errors import BadUpdate, HoldfastError
 from holdfast.instances.channels import NEWEST, Channel
 from holdfast.instances.envelope import Parcel, Part, Peers, digest_of, open_parcel, seal_parcel
 from holdfast.instances.life import Rival, after_sending, begun, documents, forget, sending, two_folders
-from holdfast.instances.line_document import Version, covers
+from holdfast.instances.line_document import NOTHING, Version, covers
 from holdfast.instances.merge_state import PeerState, Signature, load_state, save_state
 from holdfast.instances.shared import Update
 from holdfast.instances.shared_files import SharedFile
@@ -44,7 +48,10 @@ NEWEST_DATA_BYTES = 4 * 1024  # in the newest envelope; what is more goes into a
 PART_DATA_BYTES = 8 * 1024 * 1024
 PARTS_MAX = 200  # of one instance; more are put together again
 AGAIN_MS, AGAIN_MS_MAX = 5_000, 600_000  # until what is missing or refused is read again; then ever longer
+LOOK_AGAIN_MS = 60_000  # at files that have no document yet
 CHECK_MS = 600_000  # between two looks whether what an instance does not confirm is damaged
+TURN_MS = 600_000  # so long the instance whose turn it is has time to make the first document; then the next one may
+SILENT_MS = 3_600_000  # after so long an instance that others have heard of has no document that nobody else knows
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,6 +113,8 @@ class Merging:
         self._seen: dict[str, Signature] = {}  # of files, at their last pass
         self._dirty: set[str] = set()
         self._waits: dict[str, str] = {}
+        self._waiting: dict[str, int] = {}  # files that have no document: since when
+        self._look_ms = 0  # when they are looked at again; 0: there are none
         self.sent_bytes = 0
         # By instance: why its newest envelope was not taken, and since when.
         self.refused: dict[str, tuple[HoldfastError, int]] = {}
@@ -119,6 +128,7 @@ class Merging:
             self._newest is None
             or bool(self._dirty)
             or self._rival.is_over(now_ms)
+            or 0 < self._look_ms <= now_ms
             or any(marks.get(name) != one.mark or 0 < one.again_ms <= now_ms for name, one in self._heard.items())
             or any(self._signature(name) != self._seen.get(name) for name in self._names())
             or not self._is_sent_whole(now_ms)
@@ -275,6 +285,8 @@ class Merging:
 
     def _merge(self, now_ms: int) -> list[Written]:
         told: list[Written] = []
+        if 0 < self._look_ms <= now_ms:
+            self._dirty |= self._waiting.keys()
         for name in self._names():
             before = self._signature(name)
             known = self._seen.get(name, self.state.settled.get(name, ()))
@@ -294,6 +306,7 @@ class Merging:
                 self._waits.pop(name, None)
                 if done.left:
                     self._dirty.add(name)
+        self._look_ms = now_ms + min(self._channel.late_ms, LOOK_AGAIN_MS) if self._waiting else 0
         return told
 
     def _merge_one(self, name: str, now_ms: int) -> Written | None:
@@ -303,16 +316,35 @@ class Merging:
             if is_day(day) and day > self.state.since and name not in self.state.documents:
                 shared.found_day()
                 self._read_again(name)
-            elif shared.document.may_found(list(self._peers.keys)):
+            elif shared.document.may_found(self._asked(name, now_ms)):
                 shared.found()
                 self._read_again(name)
             else:
                 silent = [one for one in self._peers.others if one not in shared.document.known]
                 self._waits[name] = f"waits for a document of {' or '.join(silent or self._peers.others)}"
                 return None
+        self._waiting.pop(name, None)
         done = shared.merge(now_ms=now_ms)
-        shared.compact(self._peers.others)
+        peers = self.state.peers
+        shared.compact([one for one in self._peers.others if not 0 < peers[one].kept_until_ms <= now_ms])
         return done
+
+    def _asked(self, name: str, now_ms: int) -> list[str]:
+        """The instances whose word counts for whether the file has a document yet, and who makes the first one.
+
+        One that has never sent anything has none. One that has, and is silent about this file, may have one that was
+        lost here; else, where another one has none either, it is asked for an hour. Of those that have none the first
+        makes the document; if it does not, the next one does."""
+        others, known = self._peers.others, self._file(name).document.known
+        waited_ms = now_ms - self._waiting.setdefault(name, now_ms)
+        left: set[str] = set()
+        if waited_ms >= self._channel.late_ms:
+            left |= {one for one in others if self._heard[one].mark is None and not self.state.peers[one].heard_ms}
+        none = sorted(one for one in others if known.get(one) == NOTHING)
+        if none and waited_ms >= SILENT_MS and name not in self.state.documents:
+            left |= {one for one in others if one not in known}
+        left |= set([one for one in none if one < self._peers.me][: waited_ms // TURN_MS])
+        return [self._peers.me, *(one for one in others if one not in left)]
 
     def _names(self) -> list[str]:
         """The files that are shared: those that are there, those that others have told of, and MEMORY.md: a folder that

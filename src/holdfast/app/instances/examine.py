@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator
 
 from holdfast.app.doctor import Finding, damage, note, ok, warning
 from holdfast.app.instances.presence import ALIVE, AWAY, UNSEEN, InstanceList, list_instances
-from holdfast.app.instances.standing import StandingKind
+from holdfast.app.instances.standing import StandingKind, standing_at
 from holdfast.core.clock import SystemClock
+from holdfast.core.journal_address import JournalAddress
 from holdfast.errors import HoldfastError, NotEnrolled
 from holdfast.identity.statements.certificate import Role
 from holdfast.layout.agent_home import AgentHome
@@ -35,6 +37,14 @@ def standby_faults(home: AgentHome) -> list[Finding]:
         return []
     text = f"this standby cannot be promoted: the second place ({home.second or 'not set'}) is not on this host"
     return [warning(CHECK, text, "copy it here, with what opens it, and set `second` in [identity] of holdfast.toml")]
+
+
+async def examine_without_identity(address: JournalAddress) -> AsyncIterator[Finding]:
+    """Of a folder that has the keys of a shared journal, and no agent in it."""
+    with contextlib.suppress(HoldfastError):  # what is wrong with the journal is another finding
+        standing = await asyncio.to_thread(standing_at, address, clock=SystemClock())
+        if standing.kind is StandingKind.COPY:
+            yield damage(CHECK, standing.text, standing.hint)
 
 
 def findings_of(listed: InstanceList) -> list[Finding]:

@@ -38,11 +38,16 @@ def _merges(home: AgentHome, way: str) -> Iterator[Finding]:
     if not state.peers:
         yield warning("instances", "this instance has not merged its memory yet", "start a worker in this folder")
     for name, one in sorted(state.peers.items()):
+        late = bool(one.behind_ms) and now_ms - one.behind_ms >= LAG_MS
+        kept = f"; the history of these files is kept for it until {iso(one.kept_until_ms)}" if late else ""
+        gone = f"if that instance is lost for good: `holdfast instance remove {name}`"
         if one.waits:
-            yield warning("instances", f"memory: {one.waits}", f"look at the worker of {name}, and at {way}")
-        elif one.behind_ms and now_ms - one.behind_ms >= LAG_MS:
-            text = f"{name} has not confirmed changes of {one.files} memory files since {iso(one.behind_ms)}"
-            yield warning("instances", text, f"start the worker of {name}, or see that {way} reaches its host")
+            yield warning(
+                "instances", f"memory: {one.waits}{kept}", f"look at the worker of {name}, and at {way}; {gone}"
+            )
+        elif late:
+            text = f"{name} has not confirmed changes of {one.files} memory files since {iso(one.behind_ms)}{kept}"
+            yield warning("instances", text, f"start the worker of {name}, or see that {way} reaches its host; {gone}")
         else:
             yield ok("instances", f"memory is merged with {name} through {way}")
     for file, why in sorted(state.files.items()):

@@ -23,6 +23,7 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.app.eviction import check_at_start
+from holdfast.app.instances.shared_roster import ROSTER_TEXT
 from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.journal_address import JournalAddress
 from holdfast.core.notices import Notices, instance_lost_notice, quarantined_notice, unknown_instance_notice
@@ -44,12 +45,16 @@ from holdfast.journal.contract import Journal, SessionRow
 from holdfast.layout.agent_home import AgentHome, peek_home
 from holdfast.layout.moved import find_standby
 
-ROSTER_TEXT, SEEN_TEXT = "roster", "instances"  # in the shared journal
+SEEN_TEXT = "instances"  # in the shared journal
 UNKNOWN_MAX = 16
 LOOK_S = 2.0  # how often a folder that waits looks again
 WATCH_S = 5.0  # how often an instance that serves looks whether it is still enrolled
 ALONE_WATCH_S = 30.0  # the same while there is no roster
 FETCH_HINT = "copy the vault of the host that rotated the keys here, then run `holdfast identity show --fetch`"
+JOIN_HINT = (
+    "run `holdfast instance invite NAME FILE` on an enrolled host, and here `holdfast instance join FILE --home "
+    "FOLDER`, with a new folder"
+)
 
 
 class StandingKind(StrEnum):
@@ -65,6 +70,7 @@ class Standing:
     text: str = ""
     name: str = ""  # of this instance, where it is enrolled
     view: RosterView = field(default_factory=RosterView)
+    fix: str = ""  # what helps a copy; empty: as for every copy
 
     @property
     def may_act(self) -> bool:
@@ -72,12 +78,12 @@ class Standing:
 
     @property
     def hint(self) -> str:
-        return IsStandby.default_hint if self.kind is StandingKind.STANDBY else NotEnrolled.default_hint
+        return IsStandby.default_hint if self.kind is StandingKind.STANDBY else self.fix or NotEnrolled.default_hint
 
     def check(self) -> None:
         """Raises IsStandby, NotEnrolled."""
         if not self.may_act:
-            raise (IsStandby if self.kind is StandingKind.STANDBY else NotEnrolled)(self.text)
+            raise (IsStandby if self.kind is StandingKind.STANDBY else NotEnrolled)(self.text, hint=self.hint)
 
 
 class SeenHost(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,20 +99,37 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     unknown: dict[str, SeenHost] = {}  # by host id
 
 
-def find_standing(home: AgentHome, *, clock: Clock, port: Signatures | None = None) -> Standing:
-    """What this folder is to its agent now. Blocks: a shared journal is asked, and given what it does not know yet.
-    Raises what reading the home's own files and reaching the journal raise."""
-    shared = journal_at(home.journal).find_shared()
+def standing_at(address: JournalAddress, *, clock: Clock) -> Standing:
+    """What the folder of this address is to the agent whose journal is there. A folder that is no agent's has the
+    journal's keys at most: where the journal has a roster, it is a copy. Blocks; raises as `find_standing`."""
+    home = peek_home(address.folder)
+    if home is not None:
+        return find_standing(home, clock=clock, at=address)
+    shared = journal_at(address).find_shared()
+    if shared is None or not shared.read_text(ROSTER_TEXT):
+        return Standing(kind=StandingKind.ALONE)
+    note_host(shared, address, clock, None)
+    text = f"the folder {address.folder} has no agent in it, and the agent of its journal has a roster: it is a copy"
+    return Standing(kind=StandingKind.COPY, text=text, fix=JOIN_HINT)
+
+
+def find_standing(
+    home: AgentHome, *, clock: Clock, port: Signatures | None = None, at: JournalAddress | None = None
+) -> Standing:
+    """What this folder is to its agent now. Blocks: a shared journal is asked, and given what it does not know yet;
+    `at`: where that is another one than the settings name. Raises what reading the home's own files and reaching the
+    journal raise."""
+    shared = journal_at(at if at is not None and at.url else home.journal).find_shared()
     told = () if shared is None else lines_of(shared.read_text(ROSTER_TEXT))
     if not told and not os.path.lexists(home.folder / ROSTER):
         return Standing(kind=StandingKind.ALONE)
     port = port or Sodium()
     log = find_own_log(home.folder, port)
     if log is None:  # its disk was deleted beside it, or the files were taken apart: nothing shows who it is
-        text = f"the folder {home.folder} has no key log, and the agent of its journal has a roster"
-        return Standing(kind=StandingKind.COPY, text=text)
+        text = f"the folder {home.folder} has no key log, and the agent of its journal has a roster: it is a copy"
+        return Standing(kind=StandingKind.COPY, text=text, fix=JOIN_HINT)
     if is_behind(told, log):
-        return Standing(kind=StandingKind.COPY, text=f"{behind_text(home)}: {FETCH_HINT}")
+        return Standing(kind=StandingKind.COPY, text=behind_text(home), fix=FETCH_HINT)
     view = join_roster(home.folder, told, log, port)
     if shared is not None and view and view.lines() != told:
         share_roster(shared, view.lines(), log, port=port)
@@ -181,7 +204,7 @@ def forget_seen(shared: SharedState, keys: Iterable[PublicKey]) -> None:
     shared.change_text(SEEN_TEXT, change)
 
 
-def note_host(shared: SharedState, home: AgentHome, clock: Clock, key: PublicKey | None) -> str:
+def note_host(shared: SharedState, home: AgentHome | JournalAddress, clock: Clock, key: PublicKey | None) -> str:
     """Note that this host uses the key, or that it has none; the host that had the key before, if it is another."""
     here = SeenHost(
         host=host_id(home.instance), who=f"{socket.gethostname()}:{home.folder}", at=clock.wall_ms() // 1000
@@ -231,15 +254,15 @@ async def wait_enrolled(
 ) -> None:
     """Until this folder may act, as far as the roster says; each reason why it may not is logged once. Raises
     IsStandby or NotEnrolled where it may not and nobody waits, KeysReplaced where another one was promoted."""
-    home, said = peek_home(address.folder), ""
-    loop = asyncio.get_running_loop()
+    said, loop = "", asyncio.get_running_loop()
     looked_at = loop.time()
-    while home is not None:
-        if loop.time() >= looked_at + home.settings.identity.watch_s:
+    while True:
+        home = peek_home(address.folder)
+        if home is not None and loop.time() >= looked_at + home.settings.identity.watch_s:
             await check_at_start(address, notices=notices, log=log)
             looked_at = loop.time()
         try:
-            standing = await asyncio.to_thread(find_standing, home, clock=clock)
+            standing = await asyncio.to_thread(standing_at, address, clock=clock)
         except (HoldfastError, OSError) as error:
             if not said:
                 raise
@@ -256,10 +279,9 @@ async def wait_enrolled(
             said = standing.text
             log.event("agent-waits", state=standing.kind.value, text=said)
             if standing.kind is StandingKind.COPY and notices is not None:
-                notice = quarantined_notice(str(home.folder), standing.kind.value, said, standing.hint)
+                notice = quarantined_notice(str(address.folder), standing.kind.value, said, standing.hint)
                 await _tell(notices, notice, log)
         await asyncio.sleep(LOOK_S)
-        home = peek_home(address.folder)
 
 
 async def _tell(notices: Notices, notice: object, log: Log) -> None:
@@ -286,7 +308,7 @@ async def kept_enrolled(
         while True:
             await asyncio.sleep(pause_s)
             try:
-                standing = await asyncio.to_thread(find_standing, home, clock=clock or SystemClock())
+                standing = await asyncio.to_thread(find_standing, home, clock=clock or SystemClock(), at=address)
                 if not standing.may_act:
                     break
                 pause_s = WATCH_S if standing.view else ALONE_WATCH_S

@@ -1,0 +1,109 @@
+"""Whether the agent of a shared journal has a roster, for folders that have the journal's keys and no identity.
+
+With the keys and the database's password a folder reaches the journal, but nothing in it shows that it is an instance.
+Where the journal has a roster such a folder is a copy, as every folder is that is not enrolled (standing.py). Nothing
+here loads the rooms of keys unless there is a roster: an agent without one pays one look.
+
+`AskedJournal` is for processes that serve no tasks: people who submit and decide. Whoever only reads is not asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from holdfast.core.clock import Clock
+from holdfast.core.journal_address import JournalAddress
+from holdfast.core.waiting import running_beside
+from holdfast.errors import AgentElsewhere, HoldfastError
+from holdfast.host.log import Log
+from holdfast.journal.bind import journal_at
+from holdfast.journal.contract import Journal
+
+ROSTER_TEXT = "roster"  # in the shared journal
+WATCH_S = 30.0
+WRITES = frozenset(
+    {
+        "add_notice",
+        "add_remarks",
+        "append",
+        "claim",
+        "close_notice",
+        "close_remarks",
+        "drop",
+        "forget_folder",
+        "open_session",
+        "put_blob",
+        "put_blobs",
+        "retain",
+        "submit",
+    }
+)
+
+
+def has_roster(address: JournalAddress) -> bool:
+    """Blocks. Raises what reaching the journal raises."""
+    admin = journal_at(address)
+    shared = admin.find_shared() if admin.hosts else None
+    return shared is not None and bool(shared.read_text(ROSTER_TEXT))
+
+
+def check_no_copy(address: JournalAddress, *, clock: Clock) -> None:
+    """What people do is written by enrolled folders alone, whatever their role is. Blocks. Raises NotEnrolled."""
+    if has_roster(address):
+        from holdfast.app.instances.standing import (
+            StandingKind,
+            standing_at,
+        )  # the rooms of keys: only where there is one
+
+        standing = standing_at(address, clock=clock)
+        if standing.kind is StandingKind.COPY:
+            standing.check()
+
+
+@asynccontextmanager
+async def stopped_by_roster(
+    address: JournalAddress, stop: Callable[[], None], *, log: Log, look_s: float = WATCH_S
+) -> AsyncGenerator[None]:
+    """While the block runs, a folder without an identity stops once the agent's owner has enrolled instances. Then this
+    raises AgentElsewhere: the next start waits, and says why."""
+    ended: list[str] = []
+
+    async def watch() -> None:
+        while not ended:
+            await asyncio.sleep(look_s)
+            try:
+                if await asyncio.to_thread(has_roster, address):
+                    ended.append(f"the agent of {address} has a roster now, and this folder is not enrolled")
+            except (HoldfastError, OSError):
+                continue  # a journal that is away ends the session by itself
+        log.event("stopping", reason=ended[0])
+        stop()
+
+    async with running_beside(watch()):
+        yield
+    if ended:
+        raise AgentElsewhere(ended[0])
+
+
+class AskedJournal:
+    """A shared journal: before the first write it is asked whether this folder is a copy. Any: what the port takes is
+    passed on as it is."""
+
+    def __init__(self, journal: Journal, address: JournalAddress, *, clock: Clock) -> None:
+        self._journal, self._address, self._clock = journal, address, clock
+        self._asked = False
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._journal, name)
+        if self._asked or name not in WRITES:
+            return found
+
+        async def write(*given: Any, **named: Any) -> Any:
+            await asyncio.to_thread(check_no_copy, self._address, clock=self._clock)
+            self._asked = True
+            return await found(*given, **named)
+
+        return write
