@@ -24,20 +24,20 @@ from functools import lru_cache
 
 import msgspec
 
-from holdfast.errors import BadInput, BadRecord, HoldfastError, LogDamaged, RelayRefused
+from holdfast.errors import BadInput, BadRecord, HoldfastError, LogDamaged
 from holdfast.host.private_files import read_private, write_atomically
 from holdfast.identity.files.public_file import change_identity
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, digest_of
-from holdfast.identity.records.signed import Family, Reason, Refusal, Signed
+from holdfast.identity.records.signed import Family, Refusal, Signed
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.statements.certificate import find_not_signed_by
 from holdfast.identity.statements.statements import EncryptionKey, Profile, Relay, parse_profile, profile_stands
 from holdfast.identity.vault.mail_keys import are_stale, published
-from holdfast.identity.witness.relay_link import RelayLink, open_link
-from holdfast.identity.witness.witness_relay import join_lines, split_copy
+from holdfast.identity.witness.relay_link import open_link
+from holdfast.identity.witness.witness_relay import bring_log, join_lines
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.witness_address import WitnessRelay, parse_relay_address, relays_of
 from holdfast.relay.protocol.calls import HANDLE_FORM
@@ -243,21 +243,6 @@ async def find_forks(relays: Sequence[WitnessRelay], id: AgentId, *, port: Signa
 
     found = await asyncio.gather(*map(lines_at, relays))
     return {one.url: digest_of(join_lines(lines)) for one, lines in zip(relays, found, strict=True) if lines}
-
-
-async def bring_log(link: RelayLink, log: KeyLog) -> None:
-    """The relay holds all records and receipts of the log afterwards; it registers the agent with the first one.
-    Raises RelayNotAdmitted, RelayRefused and the errors of a relay that cannot be reached."""
-    raw = await link.find_log(log.id)
-    copy = split_copy(raw or b"")
-    there = {*copy.records, *copy.receipts}
-    for entry in log.entries():
-        line, receipts = entry.signed.line(), [one.line() for one in entry.receipts]
-        if line in there and there.issuperset(receipts):
-            continue
-        answer = await link.submit_record(log.id, join_lines((line, *receipts)))
-        if isinstance(answer, Refusal) and answer.reason in (Reason.NOT_ADMITTED, Reason.FULL, Reason.MALFORMED):
-            raise RelayRefused(f"{link.address.url}: {answer.message}")
 
 
 async def _held_at(relays: Sequence[WitnessRelay], log: KeyLog, port: Signatures) -> dict[str, Signed[Profile]]:

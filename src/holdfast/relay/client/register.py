@@ -9,12 +9,12 @@ from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.statements.statements import Relay
 from holdfast.identity.witness.relay_link import open_link
+from holdfast.identity.witness.witness_relay import bring_log
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.client.profile import (
     ProfileContent,
     PublishedProfile,
-    bring_log,
     check_handle,
     operator_of,
     publish_profile,
