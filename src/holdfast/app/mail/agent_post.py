@@ -18,6 +18,7 @@ from holdfast.core.ids import EffectKey
 from holdfast.core.mail import AFTER_MAX, Mailbox, Post, SentMail
 from holdfast.core.values import Json
 from holdfast.errors import HoldfastError, MailUnsent
+from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome, find_home
 from holdfast.runtime.task.mail_task import DEAD_TASK, SEND_TASK
 from holdfast.runtime.task.task import TaskType
@@ -126,12 +127,16 @@ class AgentPost:
     async def _mail(self) -> AgentMail:
         async with self._turn:
             if self._opened is None:
-                from holdfast.app.mail.mail_link import (
-                    open_agent_mail,  # the rooms of keys and relays: where they are used
-                )
-
                 try:
                     self._opened = await asyncio.to_thread(open_agent_mail, self._home)
                 except (HoldfastError, OSError) as error:
                     raise MailUnsent(f"this agent cannot sign mail now: {error}") from error
             return self._opened
+
+
+def open_agent_mail(home: AgentHome) -> AgentMail:
+    """Its post and mailbox. Blocks. Raises what a locked vault or a signer that is away raises."""
+    from holdfast.app.mail.shared_keys import mail_speaker  # the rooms of keys and relays: where they are used
+    from holdfast.relay.client.open_mail import open_mail
+
+    return open_mail(home, mail_speaker(home), incarnation=journal_at(home.journal).incarnation)

@@ -26,7 +26,6 @@ from holdfast.app.binder import open_secrets
 from holdfast.app.mail.agent_post import AgentPost
 from holdfast.app.mail.held_mail import Received, secured_up_to
 from holdfast.app.mail.intake import Intake
-from holdfast.app.mail.mail_link import has_relays
 from holdfast.app.mail.mail_room import keep_fill
 from holdfast.app.mail.profile_job import is_profile_due, renew_profile
 from holdfast.app.mail.resend import Resender
@@ -43,6 +42,7 @@ from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal
 from holdfast.journal.durability import Kept
 from holdfast.layout.agent_home import AgentHome, find_home
+from holdfast.relay.client.profile import find_own_profile
 
 if TYPE_CHECKING:
     from holdfast.app.worker import JobContext
@@ -68,7 +68,8 @@ async def keep_mail(context: JobContext) -> None:
             home = find_home(context.address.folder)
             if home is None or not isinstance(context.post, AgentPost):
                 return
-            if await asyncio.to_thread(has_relays, home):
+            held = await asyncio.to_thread(find_own_profile, home)
+            if held is not None and held.record.relays:
                 await _publish_when_due(home, context)
                 async with _my_turn(home) as mine:
                     if mine:

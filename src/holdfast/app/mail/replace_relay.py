@@ -15,13 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.app.mail.shared_keys import with_shared_keys
-from holdfast.core.clock import SystemClock
+from holdfast.app.mail.shared_keys import mail_speaker
 from holdfast.errors import BadInput, HoldfastError, RelayUnreachable, RelayUntrusted
 from holdfast.host.private_files import ensure_private_folder, read_private, write_atomically
 from holdfast.identity.acts.log_act import act_lock
 from holdfast.identity.records.ed25519 import Signatures, Sodium
-from holdfast.identity.speaker.open_speaker import open_speaker
 from holdfast.identity.statements.statements import Relay
 from holdfast.identity.witness.relay_link import open_link
 from holdfast.layout.agent_home import AgentHome
@@ -77,7 +75,7 @@ async def _answers(relay: WitnessRelay, port: Signatures) -> bool:
 def _replace(home: AgentHome, gone: Relay, port: Signatures) -> Replaced:
     trouble = "no spare relay is left"
     with act_lock(home.folder):
-        speaker = with_shared_keys(home, open_speaker(home, SystemClock()))
+        speaker = mail_speaker(home)
         for spare in _spares(home):
             try:
                 asyncio.run(register(home, speaker, [spare], now=int(time.time()), port=port, instead_of=gone))

@@ -10,17 +10,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from holdfast.app.mail.shared_keys import with_shared_keys
+from holdfast.app.mail.shared_keys import mail_speaker
 from holdfast.cli.command import acting_home, home_of
 from holdfast.cli.doctor import EXIT_CLEAN, EXIT_PROBLEMS, print_finding
 from holdfast.cli.input.agent_places import witnesses_of
 from holdfast.cli.screen.screen import finish, print_fields, print_json, print_table, talk
-from holdfast.core.clock import SystemClock, iso
+from holdfast.core.clock import iso
 from holdfast.errors import EXIT_JOURNAL, BadInput, NotAnAgent, RelayRefused
 from holdfast.identity.acts.log_act import act_lock
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.speaker.open_speaker import open_speaker
 from holdfast.identity.statements.statements import Profile, Relay
 from holdfast.layout.agent_home import AgentHome, home_folder, load_home
 from holdfast.layout.moved import check_not_moved
@@ -74,7 +73,7 @@ def registered(
 ) -> PublishedProfile:
     """The agent is registered at these relays, and its profile names them."""
     with act_lock(home.folder):
-        speaker = with_shared_keys(home, open_speaker(home, SystemClock()))
+        speaker = mail_speaker(home)
         found = register(
             home,
             speaker,
@@ -119,7 +118,7 @@ def _listed(home: AgentHome, name: str) -> Relay:
 async def _changed(home: AgentHome, change: Change, *more: WitnessRelay) -> PublishedProfile:
     def act() -> PublishedProfile:
         with act_lock(home.folder):
-            speaker = with_shared_keys(home, open_speaker(home, SystemClock()))
+            speaker = mail_speaker(home)
             return asyncio.run(
                 publish_profile(home, speaker, now=int(time.time()), port=Sodium(), change=change, more=more)
             )
