@@ -24,8 +24,7 @@ from holdfast.identity.statements.statements import Relay
 from holdfast.identity.witness.relay_link import open_link
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.witness_address import WitnessRelay, parse_relay_address
-from holdfast.relay.client.profile import address_of, find_own_profile
-from holdfast.relay.client.register import register
+from holdfast.relay.client.profile import address_of, find_own_profile, register
 
 FILE = "relays.json"
 ASK_EVERY_S = 300.0

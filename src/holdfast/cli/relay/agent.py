@@ -32,9 +32,9 @@ from holdfast.relay.client.profile import (
     find_own_profile,
     own_relays,
     publish_profile,
+    register,
     without_relay,
 )
-from holdfast.relay.client.register import register
 from holdfast.relay.client.status import RelayStatus, look_at_relays
 
 NO_RELAYS = "the agent has no relays: `holdfast relay add ADDRESS` adds one"

@@ -24,7 +24,7 @@ from functools import lru_cache
 
 import msgspec
 
-from holdfast.errors import BadInput, BadRecord, HoldfastError, LogDamaged
+from holdfast.errors import BadInput, BadRecord, HoldfastError, LogDamaged, RelayRefused
 from holdfast.host.private_files import read_private, write_atomically
 from holdfast.identity.files.public_file import change_identity
 from holdfast.identity.log.log_state import KeyLog
@@ -230,6 +230,46 @@ async def publish_profile(
     said = await _sent(signed, log, _to_tell(content, more), port)
     forks = await find_forks(tuple(map(address_of, content.relays)), log.id, port=port)
     return PublishedProfile(signed=signed, said=said, foreign=foreign, forks=forks)
+
+
+async def register(
+    home: AgentHome,
+    speaker: Speaker,
+    relays: Sequence[WitnessRelay],
+    *,
+    now: int,
+    port: Signatures,
+    handle: str = "",
+    operator: str = "",
+    instead_of: Relay | None = None,
+) -> PublishedProfile:
+    """Register at all of them, and publish. An invite that does not count, a relay that is full or does not answer, and
+    a handle that is taken are refused before anything is signed. The relay that they replace is left: it forwards.
+    Raises BadInput, RelayNotAdmitted, RelayRefused, RelayUnreachable, RelayUntrusted, RelayBusy."""
+    if handle:
+        check_handle(handle)
+    log = speaker.log()
+    entries: list[tuple[Relay, str]] = []
+    for one in relays:
+        link = open_link(one, port=port)
+        about = await link.describe()
+        await bring_log(link, log)
+        name = f"{handle}@{about.name}" if handle else ""
+        taken = await link.find_handle(handle) if handle else None
+        if taken is not None and f'"id":"{log.id}"'.encode() not in taken:
+            raise RelayRefused(f"{one.url}: another agent has the handle {name}", hint="choose another --handle")
+        prio = 0 if instead_of is None else instead_of.prio
+        entry = Relay(url=one.url, wit=link.key, prio=prio, domain=operator or operator_of(one.host))
+        entries.append((entry, name))
+
+    def change(content: ProfileContent) -> ProfileContent:
+        if instead_of is not None:
+            content = without_relay(content, instead_of)
+        for entry, name in entries:
+            content = with_relay(content, entry, name)
+        return content
+
+    return await publish_profile(home, speaker, now=now, port=port, change=change, more=relays)
 
 
 async def find_forks(relays: Sequence[WitnessRelay], id: AgentId, *, port: Signatures) -> dict[str, str]:
