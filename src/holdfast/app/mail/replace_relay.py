@@ -21,7 +21,7 @@ from holdfast.host.private_files import ensure_private_folder, read_private, wri
 from holdfast.identity.acts.log_act import act_lock
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.statements.statements import Relay
-from holdfast.identity.witness.relay_link import open_link
+from holdfast.identity.witness.relay_link import RelayLink, ask_all
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.witness_address import WitnessRelay, parse_relay_address
 from holdfast.relay.client.profile import address_of, find_own_profile, register
@@ -51,24 +51,14 @@ async def find_gone(home: AgentHome, *, now: int, port: Signatures) -> list[Rela
     """The relays of the profile that have given no answer for `replace_after_s`; remembers what it sees."""
     held = find_own_profile(home)
     relays = () if held is None else held.record.relays
-    answers = await asyncio.gather(*(_answers(address_of(one), port) for one in relays))
+    answers = await ask_all(map(address_of, relays), RelayLink.describe, port=port)
+    silent = (RelayUnreachable, RelayUntrusted, OSError)  # a refusal is an answer; one under another key is none
     known = _read(home.instance / FILE)
-    since = {one.wit: known.get(one.wit, now) for one, there in zip(relays, answers, strict=True) if not there}
+    since = {one.wit: known.get(one.wit, now) for one in relays if isinstance(answers[address_of(one)], silent)}
     if since != known:
         ensure_private_folder(home.instance)
         write_atomically(home.instance / FILE, msgspec.json.encode(since))
     return [one for one in relays if now - since.get(one.wit, now) >= home.settings.mail.replace_after_s]
-
-
-async def _answers(relay: WitnessRelay, port: Signatures) -> bool:
-    """A refusal is an answer; one under another key is none."""
-    try:
-        await open_link(relay, port=port).describe()
-    except (RelayUnreachable, RelayUntrusted, OSError):
-        return False
-    except HoldfastError:
-        pass
-    return True
 
 
 def _replace(home: AgentHome, gone: Relay, port: Signatures) -> Replaced:

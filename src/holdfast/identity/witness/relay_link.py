@@ -16,16 +16,25 @@ import base64
 import contextlib
 import secrets
 import ssl
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import h11
 import msgspec
 
 from holdfast.core.version import find_version
-from holdfast.errors import BadRecord, RelayBusy, RelayNotAdmitted, RelayRefused, RelayUnreachable, RelayUntrusted
+from holdfast.errors import (
+    BadRecord,
+    HoldfastError,
+    RelayBusy,
+    RelayNotAdmitted,
+    RelayRefused,
+    RelayUnreachable,
+    RelayUntrusted,
+)
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, parse_agent_id, parse_key
 from holdfast.identity.records.signed import Reason, Refusal
@@ -41,6 +50,8 @@ _PROXY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GAT
 _WAITS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.INSUFFICIENT_STORAGE)
 
 _REASONS = frozenset(map(str, Reason))
+
+T = TypeVar("T")
 
 
 class RefusalContent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -230,3 +241,18 @@ def open_link(address: WitnessRelay, *, port: Signatures | None = None) -> Relay
     """Nothing is sent yet. Raises BadRecord where the key of the address is none."""
     parse_key(address.key)
     return RelayLink(address, port or Sodium())
+
+
+async def ask_all(
+    addresses: Iterable[WitnessRelay], call: Callable[[RelayLink], Awaitable[T]], *, port: Signatures
+) -> dict[WitnessRelay, T | HoldfastError | OSError]:
+    """What each of these relays answers, asked at the same time; or why one does not."""
+
+    async def ask(address: WitnessRelay) -> T | HoldfastError | OSError:
+        try:
+            return await call(open_link(address, port=port))
+        except (HoldfastError, OSError) as error:
+            return error
+
+    asked = tuple(addresses)
+    return dict(zip(asked, await asyncio.gather(*map(ask, asked)), strict=True))
