@@ -41,10 +41,6 @@ class KeyLogs:
         self._cached: OrderedDict[AgentId, tuple[int, KeyLog]] = OrderedDict()
         self._caching = threading.Lock()
 
-    def admitting(self, admit: Admit) -> AdmittingLogs:
-        """The same logs for one request, whose sender may register an agent by this rule."""
-        return AdmittingLogs(self, admit)
-
     def find(self, id: AgentId) -> KeyLog | None:
         return self.store.read(lambda db: self.load(db, id, keep=True))
 
@@ -87,7 +83,7 @@ class KeyLogs:
 
 @dataclass(frozen=True, slots=True)
 class AdmittingLogs:
-    """witness_folder.LogStore over the relay's logs."""
+    """witness_folder.LogStore over the relay's logs, for a request whose sender may register an agent by this rule."""
 
     logs: KeyLogs
     admit: Admit
