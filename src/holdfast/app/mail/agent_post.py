@@ -20,6 +20,7 @@ from holdfast.core.values import Json
 from holdfast.errors import HoldfastError, MailUnsent
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome, find_home
+from holdfast.relay.bounded import keep_newest
 from holdfast.runtime.task.mail_task import DEAD_TASK, SEND_TASK
 from holdfast.runtime.task.task import TaskType
 
@@ -84,14 +85,9 @@ class AgentPost:
         sent = await post.send(
             to=to, body=body, key=key, thread=thread, number=number, after=named[:AFTER_MAX], first_byte=first_byte
         )
-        self._sent[key] = sent.to
-        if len(self._sent) > SENT_MAX:
-            self._sent.popitem(last=False)
+        keep_newest(self._sent, key, sent.to, most=SENT_MAX)
         if thread:
-            self._newest[to, thread] = key
-            self._newest.move_to_end((to, thread))
-            if len(self._newest) > THREADS_MAX:
-                self._newest.popitem(last=False)
+            keep_newest(self._newest, (to, thread), key, most=THREADS_MAX)
         return sent
 
     def sent_to(self, key: EffectKey) -> str:

@@ -36,6 +36,7 @@ from holdfast.identity.witness.observe import merge_copies
 from holdfast.identity.witness.relay_link import open_link
 from holdfast.identity.witness.witness_relay import RelayWitness
 from holdfast.layout.witness_address import WitnessRelay
+from holdfast.relay.bounded import keep_newest
 from holdfast.relay.client.address_book import AddressBook
 from holdfast.relay.client.chain_check import ChainCheck, statement_in, statement_of
 from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel, ReplacedHere, SessionOver
@@ -396,9 +397,7 @@ class RelayMailbox:
             return msgspec.structs.replace(known, at=at, repeated=known.letter is not None)
         found = await self._opened(arrival)
         if found is not None and not found.fault and len(arrival.raw) <= COPY_BYTES_MAX:
-            self._copies[name] = found
-            while len(self._copies) > COPIES_MAX:
-                self._copies.popitem(last=False)
+            keep_newest(self._copies, name, found, most=COPIES_MAX)
         return found
 
     async def _opened(self, arrival: _Arrival) -> Delivery | None:
@@ -433,9 +432,7 @@ class RelayMailbox:
         await self._cross_check(inner.seen)
         name = (letter.sender, letter.key)
         repeated = name in self._given
-        self._given[name] = None
-        while len(self._given) > GIVEN_MAX:
-            self._given.popitem(last=False)
+        keep_newest(self._given, name, None, most=GIVEN_MAX)
         return Delivery(id=id_, at=at, letter=letter, repeated=repeated)
 
     def _check_sender(self, envelope: Envelope, log: KeyLog) -> None:
@@ -445,9 +442,7 @@ class RelayMailbox:
             entry = log.find(crt.record.position) if log.id == crt.record.id else None
             if entry is None or find_not_signed_by(crt, Family.CERT, entry, self.port) is not None:
                 raise BadRecord("the sender's keys did not sign the certificate of the message")
-            self._judged[envelope.outer.crt] = log
-            if len(self._judged) > JUDGED_MAX:
-                self._judged.popitem(last=False)
+            keep_newest(self._judged, envelope.outer.crt, log, most=JUDGED_MAX)
         if not only_planned(crt.record.position, log) or find_inactive(log) is not None:
             raise BadRecord("the sender's keys were replaced since, because they were stolen or lost")
         if not envelope.is_signed(self.port):

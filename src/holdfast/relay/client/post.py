@@ -17,7 +17,7 @@ import random
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -37,6 +37,7 @@ from holdfast.errors import (
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.witness.witness import copy_of
 from holdfast.layout.witness_address import WitnessRelay
+from holdfast.relay.bounded import keep_newest
 from holdfast.relay.client.address_book import AddressBook, Peer
 from holdfast.relay.client.channel import Answered, RelayChannel
 from holdfast.relay.client.health import HealthBook, backoff_s
@@ -263,10 +264,7 @@ class RelayPost:
         found = list(sending.stored.values())
         raws = tuple(answered.raw for _, answered in found)
         at, _ = self._shown.get(sending.peer.id, (0.0, ()))
-        self._shown[sending.peer.id] = (at, raws)
-        self._shown.move_to_end(sending.peer.id)
-        while len(self._shown) > SHOWN_MAX:
-            self._shown.popitem(last=False)
+        keep_newest(self._shown, sending.peer.id, (at, raws), most=SHOWN_MAX)
         return SentMail(
             to=sending.peer.id,
             key=key,
@@ -282,7 +280,7 @@ class RelayPost:
         return raws
 
     def _hints(self) -> tuple[str, ...]:
-        return tuple(str(replace(one, invite="")) for one in self.own_relays())[:HINTS_MAX]
+        return tuple(map(str, self.own_relays()))[:HINTS_MAX]
 
     def _channel(self, relay: WitnessRelay) -> RelayChannel:
         found = self._channels.get(relay.key)
