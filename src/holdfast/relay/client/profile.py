@@ -32,7 +32,7 @@ from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, digest_of
 from holdfast.identity.records.signed import Family, Refusal, Signed
 from holdfast.identity.speaker.speaker import Speaker
-from holdfast.identity.statements.certificate import find_not_signed_by
+from holdfast.identity.statements.certificate import find_fault_by_log
 from holdfast.identity.statements.statements import EncryptionKey, Profile, Relay, parse_profile, profile_stands
 from holdfast.identity.vault.mail_keys import are_stale, published
 from holdfast.identity.witness.relay_link import RelayLink, ask_all, open_link
@@ -96,8 +96,7 @@ def is_due(held: Signed[Profile], log: KeyLog, *, now: int) -> bool:
 
 def is_signed_by(signed: Signed[Profile], log: KeyLog, port: Signatures) -> bool:
     """Whether the keys that the log names at the profile's position signed it."""
-    entry = log.find(signed.record.position) if signed.record.id == log.id else None
-    return entry is not None and find_not_signed_by(signed, Family.PROF, entry, port) is None
+    return find_fault_by_log(signed, Family.PROF, log, port) is None
 
 
 def newest_of(found: Iterable[Signed[Profile]]) -> Signed[Profile] | None:
