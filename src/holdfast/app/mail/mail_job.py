@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -32,11 +31,11 @@ from holdfast.app.mail.resend import Resender
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.places.backup_places import states_of
 from holdfast.backup.places.places import read_places
+from holdfast.backup.turns import turn_of_hosts
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.notices import second_mailbox_notice
 from holdfast.core.waiting import running_beside
 from holdfast.errors import HoldfastError
-from holdfast.host.machine import host_id
 from holdfast.host.private_files import ensure_private_folder, locked_now, read_private, write_atomically
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal
@@ -205,23 +204,5 @@ async def _my_turn(home: AgentHome) -> AsyncGenerator[bool]:
         if shared is None:
             yield mine
             return
-        who = f"{socket.gethostname()}:{home.folder}"
-
-        def take() -> str:
-            return shared.take_turn(TURN, holder=host_id(home.instance), who=who, for_s=TURN_S)
-
-        async def extend() -> None:
-            while True:
-                await asyncio.sleep(EXTEND_S)
-                with contextlib.suppress(HoldfastError):  # the server is away for a moment
-                    await asyncio.to_thread(take)
-
-        if await asyncio.to_thread(take):
-            yield False
-            return
-        try:
-            async with running_beside(extend()):
-                yield True
-        finally:
-            with contextlib.suppress(HoldfastError):  # it ends by itself
-                await asyncio.to_thread(shared.give_turn, TURN, holder=host_id(home.instance))
+        async with turn_of_hosts(home, shared, TURN, for_s=TURN_S, extend_s=EXTEND_S) as other:
+            yield not other
