@@ -52,7 +52,6 @@ class FoundAgent:
     log: KeyLog
     seen: Observation
     operators: tuple[str, ...]  # whose relays showed the log
-    asked: tuple[str, ...]
     silent: dict[str, str]
     forks: tuple[bytes, ...]  # two profiles of one rank: the agent runs twice, or its keys were stolen
     moved: bool  # a relay that was asked is no longer one of the agent's
@@ -118,7 +117,6 @@ async def find_agent(
         log=seen.log,
         seen=seen,
         operators=tuple(dict.fromkeys(one.operator for one in answers if one.source not in seen.unreadable)),
-        asked=tuple(one.url for one in sources.values()),
         silent=silent,
         forks=_forks(valid, known),
         moved=any(one.url not in {relay.url for relay in best.record.relays} for one in relays if one.url in found),

@@ -178,7 +178,7 @@ class RelayPost:
     async def _round(self, sending: _Sending, envelope: bytes) -> None:
         """As many relays as are missing at once; one more when the hedge's time is over or one has failed."""
         waiting = self.health.ranked(sending.open_relays(), time.monotonic())
-        running: set[asyncio.Task[bool]] = set()
+        running: set[asyncio.Task[None]] = set()
         hedge_s = max((self.health.of(one).hedge_s for one in waiting[: sending.missing]), default=0.0)
         try:
             while waiting or running:
@@ -196,7 +196,7 @@ class RelayPost:
                 one.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def _submit(self, relay: WitnessRelay, sending: _Sending, envelope: bytes) -> bool:
+    async def _submit(self, relay: WitnessRelay, sending: _Sending, envelope: bytes) -> None:
         began = time.monotonic()
         channel = self._channel(relay)
         health = self.health.of(relay)
@@ -209,18 +209,18 @@ class RelayPost:
         except HoldfastError as error:
             health.failed(time.monotonic())
             sending.trouble[relay.url] = error.message
-            return False
+            return
         health.succeeded(time.monotonic() - began)
         if answer.rank is not None and answer.rank > sending.peer.profile.record.rank:
             self.book.forget(sending.peer)
-        return self._judged(relay, sending, answer.items[0], answered, answer.profile)
+        self._judge(relay, sending, answer.items[0], answered, answer.profile)
 
-    def _judged(
+    def _judge(
         self, relay: WitnessRelay, sending: _Sending, item: StoredItem, answered: Answered, profile: str
-    ) -> bool:
+    ) -> None:
         if not item.code and item.seq > 0:
             sending.stored[relay.key] = (relay, answered)
-            return True
+            return
         sending.trouble[relay.url] = item.message or item.code or "its answer says nothing"
         if item.code in calls.FOR_GOOD:
             sending.refused[relay.key] = f"{relay.url}: {item.message}"
@@ -232,8 +232,8 @@ class RelayPost:
             new = self.book.moved(sending.peer, profile)
             if new is not None:
                 sending.peer, sending.moved = new, True
-                sending.stored = {one: held for one, held in sending.stored.items() if one in _keys(new)}
-        return False
+                keys = {one.key for one in new.relays}
+                sending.stored = {one: held for one, held in sending.stored.items() if one in keys}
 
     async def _look_again(self, sending: _Sending) -> None:
         try:
@@ -287,10 +287,6 @@ class RelayPost:
         if found is None or found.address.url != relay.url:
             found = self._channels[relay.key] = RelayChannel(relay, self.port)
         return found
-
-
-def _keys(peer: Peer) -> set[str]:
-    return {one.key for one in peer.relays}
 
 
 def _encoded(body: Json) -> bytes:
