@@ -16,7 +16,7 @@ import base64
 import contextlib
 import secrets
 import ssl
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import NoReturn, TypeVar
@@ -76,9 +76,8 @@ class RelayDescription(msgspec.Struct, frozen=True, kw_only=True):
     region: str = ""  # where it runs, as its operator says
 
 
-@dataclass(frozen=True, slots=True)
-class RelayLink:
-    """The calls of one relay. All raise RelayUnreachable, RelayUntrusted, RelayBusy, RelayRefused."""
+class RelayAsker:
+    """What every way to ask a relay shares."""
 
     address: WitnessRelay
     port: Signatures
@@ -86,6 +85,49 @@ class RelayLink:
     @property
     def key(self) -> PublicKey:
         return PublicKey(self.address.key)
+
+    def _headers(self, nonce: str, body: bytes) -> list[tuple[str, str]]:
+        return [
+            ("host", urlsplit(self.address.url).netloc),
+            (NONCE_HEADER, nonce),
+            ("content-length", str(len(body))),
+            ("user-agent", f"holdfast/{find_version()}"),
+        ]
+
+    async def _connected(self, within_s: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        parts = urlsplit(self.address.url)
+        secure = parts.scheme == "https"
+        host, port = parts.hostname or "", parts.port or (443 if secure else 80)
+        async with asyncio.timeout(within_s):
+            return await asyncio.open_connection(host, port, ssl=ssl.create_default_context() if secure else None)
+
+    def _signed(
+        self, ask: tuple[str, str, str], body: bytes, status: int, raw: bytes, *, proxy: Container[int]
+    ) -> bytes:
+        """The content, if the relay's key signed it for this method, target and nonce; `proxy`: an answer with such a
+        status that it did not sign says nothing about the relay."""
+        read = (body,) if status == HTTPStatus.OK else (body, b"")  # a refusal may come before the body was read
+        asks = {digest_of_request(*ask, one) for one in read}
+        try:
+            return read_answer(raw, asks=asks, status=status, key=self.key, port=self.port)
+        except BadRecord as error:
+            if status in proxy:
+                raise RelayUnreachable(f"{self.address.url} answers {status}, and the relay did not sign it") from error
+            raise RelayUntrusted(f"{self.address.url} (HTTP {status}): {error.message}") from error
+
+    def _refusal(self, content: bytes) -> RefusalContent:
+        try:
+            return msgspec.json.decode(content, type=RefusalContent)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise RelayUntrusted(f"{self.address.url}: its refusal cannot be read: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class RelayLink(RelayAsker):
+    """The calls of one relay. All raise RelayUnreachable, RelayUntrusted, RelayBusy, RelayRefused."""
+
+    address: WitnessRelay
+    port: Signatures
 
     async def describe(self) -> RelayDescription:
         content = await self._taken("GET", "/v1/relay")
@@ -160,12 +202,6 @@ class RelayLink:
             raise RelayBusy(f"{text}; wait {said.wait_s} s" if said.wait_s else text)
         raise (RelayNotAdmitted if status == HTTPStatus.FORBIDDEN else RelayRefused)(text)
 
-    def _refusal(self, content: bytes) -> RefusalContent:
-        try:
-            return msgspec.json.decode(content, type=RefusalContent)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise RelayUntrusted(f"{self.address.url}: its refusal cannot be read: {error}") from None
-
     async def _exchange(self, method: str, target: str, body: bytes) -> tuple[int, bytes]:
         """Status and content, both signed by the relay."""
         nonce = base64.urlsafe_b64encode(secrets.token_bytes(18)).decode()
@@ -176,26 +212,12 @@ class RelayLink:
             raise RelayUnreachable(f"{self.address.url} gave no whole answer within {ANSWER_S:g} s") from None
         except (OSError, h11.ProtocolError, asyncio.IncompleteReadError) as error:  # ssl.SSLError is an OSError
             raise RelayUnreachable(f"{self.address.url}: {error or type(error).__name__}") from error
-        read = (body,) if status == HTTPStatus.OK else (body, b"")  # a refusal may come before the body was read
-        asks = {digest_of_request(method, target, nonce, one) for one in read}
-        try:
-            return status, read_answer(raw, asks=asks, status=status, key=self.key, port=self.port)
-        except BadRecord as error:
-            if status in _PROXY:
-                raise RelayUnreachable(f"{self.address.url} answers {status}, and the relay did not sign it") from error
-            raise RelayUntrusted(f"{self.address.url} (HTTP {status}): {error.message}") from error
+        return status, self._signed((method, target, nonce), body, status, raw, proxy=_PROXY)
 
     async def _sent(self, method: str, target: str, nonce: str, body: bytes) -> tuple[int, bytes]:
-        parts = urlsplit(self.address.url)
-        secure = parts.scheme == "https"
-        host, port = parts.hostname or "", parts.port or (443 if secure else 80)
-        async with asyncio.timeout(CONNECT_S):
-            reader, writer = await asyncio.open_connection(
-                host, port, ssl=ssl.create_default_context() if secure else None
-            )
+        reader, writer = await self._connected(CONNECT_S)
         try:
-            headers = [("host", parts.netloc), (NONCE_HEADER, nonce), ("content-length", str(len(body)))]
-            headers += [("connection", "close"), ("user-agent", f"holdfast/{find_version()}")]
+            headers = [*self._headers(nonce, body), ("connection", "close")]
             if self.address.invite:
                 headers.append((INVITE_HEADER, self.address.invite))
             connection = h11.Connection(h11.CLIENT)
