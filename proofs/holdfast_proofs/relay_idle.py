@@ -25,14 +25,13 @@ from pathlib import Path
 import msgspec
 
 from holdfast.errors import HoldfastError, RelayBusy
-from holdfast.identity.witness.witness_folder import WitnessService
+from holdfast.identity.witness.witness_folder import WitnessService, witness_signer
 from holdfast.relay.client.channel import RelayChannel, SessionOver
 from holdfast.relay.client.health import backoff_s
 from holdfast.relay.client.mailbox import POLL_S
 from holdfast.relay.protocol.envelope import parse_envelope
 from holdfast.relay.server import mail
-from holdfast.relay.server.logs import KeyLogs
-from holdfast.relay.server.serve import relay_key
+from holdfast.relay.server.logs import AdmittingLogs, KeyLogs
 from holdfast.relay.server.store import Store
 from holdfast.testing.lab import wait_until
 from holdfast_proofs.runner import Proof, Result, at_least_one
@@ -124,12 +123,12 @@ def register(folder: Path, agents: Sequence[RelayAgent]) -> None:
 
     async def all_of_them() -> None:
         for one in agents:
-            logs = KeyLogs(store, port=PORT).admitting(lambda _db, _id: "")
+            logs = AdmittingLogs(KeyLogs(store, port=PORT), lambda _db, _id: "")
             await WitnessService(logs, signer, port=PORT, clock=lambda: int(time.time())).submit(
                 one.records[0].line(), ()
             )
 
-    signer = relay_key(folder)
+    signer = witness_signer(folder)
     store = Store(folder)
     try:
         asyncio.run(all_of_them())

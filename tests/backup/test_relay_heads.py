@@ -1,19 +1,25 @@
-"""The newest backup head at a relay: places and folder that were all put back to one day are found."""
+"""The newest backup head at relays: left there by the command that makes it; and places and folder that were all put
+back to one day are found."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from collections.abc import Generator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.backup.backups import open_backups
 from holdfast.backup.chain.sources import Overview
+from holdfast.backup.places.backup_places import states_of
+from holdfast.backup.snapshot.place_snapshots import PlaceSnapshots
 from holdfast.cli.main import main
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.records.ed25519 import Sodium
-from holdfast.identity.records.signed import Reason, Refusal
+from holdfast.identity.records.signed import Reason, Refusal, Signed
 from holdfast.identity.statements.statements import Head, parse_head
 from holdfast.layout.agent_home import load_home
 from holdfast.recovery.survey import Evidence, Survey, survey_evidence
@@ -21,8 +27,9 @@ from holdfast_proofs.backup_lab.world import World
 from holdfast_proofs.support.relays import RelayProcess, relays
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def running(tmp_path_factory: pytest.TempPathFactory) -> Generator[RelayProcess]:
+    """A new one for each test: the agent begins again with its first keys, and a relay never goes back."""
     with relays(tmp_path_factory.mktemp("relays"), "r") as (one,):
         yield one
 
@@ -33,8 +40,8 @@ def head_at(relay: RelayProcess, world: World) -> Head:
     return parse_head(raw).record
 
 
-async def back_up(world: World) -> None:
-    report = await (await open_backups(load_home(world.home.folder))).now()
+async def back_up(world: World, *places: str) -> None:
+    report = await (await open_backups(load_home(world.home.folder))).now(places)
     assert report.good, report
 
 
@@ -80,3 +87,88 @@ def test_places_and_folder_put_back_to_one_day_are_found(world: World, running: 
     assert isinstance(answer, Refusal)
     assert answer.reason is Reason.OLD_VERSION
     assert head_at(running, world).seq == 4
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict[str, Any], str]:  # Any: JSON
+    """What a command that succeeds prints, and what it says beside it."""
+    capsys.readouterr()
+    assert main([*words, "--json"]) == 0
+    out, err = capsys.readouterr()
+    return json.loads(out), err
+
+
+@pytest.fixture
+def at_relay(world: World, running: RelayProcess) -> World:
+    assert main(["relay", "add", running.address, "--home", str(world.home.folder)]) == 0
+    return world
+
+
+def test_a_backup_says_which_relays_have_its_head(
+    at_relay: World, running: RelayProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = str(at_relay.home.folder)
+    report, _ = run_json(capsys, "backup", "now", "--no-verify", "--home", home)
+    assert report["relays"] == [{"relay": running.at.url, "held": True, "message": ""}]
+    assert head_at(running, at_relay).seq == report["snapshot"]["seq"]
+
+
+def test_keys_that_a_relay_has_not_heard_of_do_not_keep_the_head_from_it(
+    at_relay: World, running: RelayProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The relay is no witness, so a rotation does not tell it; no worker runs that would."""
+    home = str(at_relay.home.folder)
+    assert main(["identity", "rotate", "--yes", "--home", home]) == 0
+    report, _ = run_json(capsys, "backup", "now", "--no-verify", "--home", home)
+    assert report["relays"] == [{"relay": running.at.url, "held": True, "message": ""}]
+    found = head_at(running, at_relay)
+    assert (found.seq, found.position) == (report["snapshot"]["seq"], (0, 1))
+
+
+def test_the_head_is_at_the_relay_before_a_place_is_checked(
+    at_relay: World, running: RelayProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test restore takes long, and may be killed."""
+    seen: list[int] = []
+
+    async def look_instead(self: PlaceSnapshots, place: object, head: Signed[Head], result: object) -> None:
+        raw = await running.link.find_head(head.record.id)
+        seen.append(head.record.seq - (0 if raw is None else parse_head(raw).record.seq))
+
+    monkeypatch.setattr(PlaceSnapshots, "check", look_instead)
+    asyncio.run(back_up(at_relay, "place-1"))
+    assert seen == [0]
+
+
+def test_without_any_relay_a_backup_succeeds_and_says_so(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = str(world.home.folder)
+    with relays(tmp_path, "gone") as (gone,):
+        assert main(["relay", "add", gone.address, "--home", home]) == 0
+    said = "no relay has the newest backup head: they get it with the next backup"
+    report, err = run_json(capsys, "backup", "now", "--no-verify", "--home", home)
+    assert [(one["relay"], one["held"]) for one in report["relays"]] == [(gone.at.url, False)]
+    assert gone.at.url in report["relays"][0]["message"]
+    assert err.count(said) == 1
+    states_of(world.home).forget("place-2")  # so that it is due
+    report, err = run_json(capsys, "backup", "due", "--every", "1h", "--home", home)
+    assert report["due"] == ["place-2"]
+    assert [(one["relay"], one["held"]) for one in report["relays"]] == [(gone.at.url, False)]
+    assert err.count(said) == 1
+
+
+def test_an_agent_without_relays_hears_nothing_of_them(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    report, err = run_json(capsys, "backup", "now", "--no-verify", "--home", str(world.home.folder))
+    assert report["relays"] == []
+    assert "relay" not in err
+
+
+def test_a_move_leaves_its_head_at_the_relay(
+    at_relay: World, running: RelayProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("migrate", "export", str(tmp_path / "ada.move"), "--home", str(at_relay.home.folder))
+    held = [{"relay": running.at.url, "held": True, "message": ""}]
+    done, _ = run_json(capsys, *words)
+    assert (done["relays"], head_at(running, at_relay).seq) == (held, done["snapshot"])
+    again, _ = run_json(capsys, *words)
+    assert (again["relays"], again["snapshot"]) == (held, done["snapshot"])

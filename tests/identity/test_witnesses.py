@@ -22,7 +22,7 @@ from holdfast.identity.records.signed import Reason, Refusal
 from holdfast.identity.witness.observe import merge_copies
 from holdfast.identity.witness.witness import LogCopy, Witness
 from holdfast.identity.witness.witness_folder import FolderLogStore, LogStore, WitnessService, witness_signer
-from holdfast.relay.server.logs import KeyLogs
+from holdfast.relay.server.logs import AdmittingLogs, KeyLogs
 from holdfast.relay.server.store import Store
 
 OWNER = Owner()
@@ -40,7 +40,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[LogStore]
         yield FolderLogStore(tmp_path / "w", port=SODIUM)
     else:
         made = Store(tmp_path / "r")
-        yield KeyLogs(made, port=SODIUM).admitting(lambda db, agent: "")
+        yield AdmittingLogs(KeyLogs(made, port=SODIUM), lambda db, agent: "")
         made.close()
 
 

@@ -18,6 +18,7 @@ from correspondents import PORT, Correspondent, key, make_correspondent, take
 from holdfast.app.mail import replace_relay
 from holdfast.app.mail.replace_relay import find_gone, replace_gone_relays
 from holdfast.cli.main import main
+from holdfast.errors import EXIT_CONFLICT
 from holdfast.layout.witness_address import parse_relay_address
 from holdfast.relay.client.profile import find_own_profile
 from holdfast.relay.client.status import RelayStatus, shared_fates
@@ -111,6 +112,60 @@ def test_init_registers_at_relays_and_one_command_replaces_one(
         (row,) = json.loads(capsys.readouterr().out)["relays"]
         assert row["address"] == r2.address
         assert main(["relay", "add", r1.address, "--instead-of", "other.example", "--home", "ada"]) == 2
+
+
+@pytest.mark.parametrize("command", ["init", "adopt"])
+def test_an_agent_whose_invite_was_refused_is_finished_by_the_same_command(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ada").mkdir(mode=0o700)
+    (tmp_path / "ada" / "MEMORY.md").write_text("the flight is on Tuesday\n")
+    words, home = tmp_path / "words", "ada" if command == "init" else "ada/.holdfast"
+    line = ["init", "ada"] if command == "init" else ["adopt", "ada", "--name", "ada", "--yes"]
+    line += ["--second", "second", "--vault", "vault", "--arbiter", "arbiter", "--witness", "witness"]
+    line += ["--unlock-file", "unlock", "--second-unlock-file", "unlock2", "--invite", "invite", "--json"]
+
+    def run(*relay: str) -> int:
+        capsys.readouterr()
+        fd = os.open(words, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            return main([*line, "--words-fd", str(fd), *relay])
+        finally:
+            os.close(fd)
+
+    def new_invite() -> str:
+        capsys.readouterr()
+        assert main(["relay", "invite", "--folder", str(r1.folder)]) == 0
+        return capsys.readouterr().out
+
+    with relays(tmp_path, "r1", options=()) as (r1,):
+        other, used = make_correspondent(tmp_path / "other"), new_invite()
+        (tmp_path / "invite").write_text(used)
+        assert main(["relay", "add", r1.address, "--invite", "invite", "--home", str(other.folder)]) == 0
+        shown = list[bytes]()
+        for text, why in ((used, "another agent has used this invite"), ("wrong\n", "does not know this invite")):
+            (tmp_path / "invite").write_text(text)
+            assert run("--relay", r1.address) == EXIT_CONFLICT
+            said = capsys.readouterr().err
+            assert why in said
+            assert "the agent is made, and its recovery words are valid" in said
+            assert "run the same command again" in said
+            shown.append(words.read_bytes())
+        (tmp_path / "invite").write_text(new_invite())
+        if command == "init":  # another command than the first one: nothing is changed
+            assert run("--relay", r1.address, "--vault", "other") == EXIT_CONFLICT
+            assert "already has a vault in" in capsys.readouterr().err
+        assert run("--relay", r1.address) == 0
+        done = json.loads(capsys.readouterr().out)
+        assert (done if command == "init" else done["identity"])["relays"] == [r1.address]
+        assert {words.read_bytes(), *shown} == {shown[0]}  # shown once: those words are the agent's
+        assert main(["relay", "list", "--home", home, "--json"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)["relays"]
+        assert (row["newest"], row["listed"]) == (True, True)
+        if command == "init":  # it is whole now
+            assert run("--relay", r1.address) == EXIT_CONFLICT
+            assert "there is already an agent in" in capsys.readouterr().err
 
 
 def test_doctor_names_the_command_for_an_agent_without_relays(

@@ -24,9 +24,10 @@ from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast.host.log import Log
+from holdfast.identity.witness.witness_folder import witness_signer
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.server.app import Relay
-from holdfast.relay.server.serve import RunningRelay, _serve, relay_key
+from holdfast.relay.server.serve import RunningRelay, _serve
 from holdfast.relay.server.settings import RelaySettings
 from holdfast.relay.server.store import Store
 from holdfast_proofs.identity_kills.trials import chosen
@@ -59,7 +60,7 @@ class StoreTrials:
         self.settings = RelaySettings(
             listen=f"127.0.0.1:{port}", url=url, name="127.0.0.1", registration="open", free_mib_min=1
         )
-        key = relay_key(self.folder).public
+        key = witness_signer(self.folder).public
         self.talk = Talk(WitnessRelay(url, key), key)
         self.trace = Trace.shared(CALLS_MAX)
         self.figures = Figures()
@@ -189,7 +190,7 @@ class StoreTrials:
         armed()
         store = Store(self.folder)
         log = Log()
-        relay = Relay(store, relay_key(self.folder), self.settings, PORT, log, clock=lambda: time.time() + ahead_s)
+        relay = Relay(store, witness_signer(self.folder), self.settings, PORT, log, clock=lambda: time.time() + ahead_s)
 
         def started(_: RunningRelay) -> None:
             os.write(began, b"!")

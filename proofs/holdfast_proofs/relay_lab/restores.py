@@ -28,7 +28,7 @@ from pathlib import Path
 import msgspec
 
 import holdfast
-from holdfast.app.mail.mail_link import open_agent_mail
+from holdfast.app.mail.agent_post import open_agent_mail
 from holdfast.core.ids import effect_key_from_bytes
 from holdfast.core.mail import MailKind
 from holdfast.downstream.process import start

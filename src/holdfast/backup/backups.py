@@ -26,7 +26,16 @@ from holdfast.backup.archive.manifest import ENTRIES_MAX
 from holdfast.backup.archive.reader import HEAD_NAME
 from holdfast.backup.chain.chain import Chain, joined, valid_heads
 from holdfast.backup.chain.heads import HEADS, HeadFile, Held, parse_copy
-from holdfast.backup.chain.sources import FORK_HINT, Overview, fork_text, leave_head, look_around, read_near, survey
+from holdfast.backup.chain.sources import (
+    FORK_HINT,
+    LeftHead,
+    Overview,
+    fork_text,
+    leave_head,
+    look_around,
+    read_near,
+    survey,
+)
 from holdfast.backup.engine import SILENT, Amount, Progress
 from holdfast.backup.places.backup_places import BackupPlaces, open_places
 from holdfast.backup.places.cloud_copy import bring
@@ -48,7 +57,6 @@ from holdfast.errors import BackupBusy, BackupInterrupted, HoldfastError, PlaceN
 from holdfast.host.folder_swap import remove_tree
 from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
 from holdfast.identity.files.own_log import find_pending
-from holdfast.identity.files.public_file import find_relays
 from holdfast.identity.journal_keys.keyfile import KeyFile
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.signed import Signed
@@ -115,11 +123,12 @@ class Backups:
         staged, head = await self._snapshot(chain, older)
         staged_s = time.monotonic() - began
         named = [one.record.archive for one in (*chain.heads, head)]
-        results = await self._to_places(chosen, staged, head, named, check=check)
+        results, left = await self._to_places(chosen, staged, head, named, check=check)
         return NowReport(
             snapshot=MadeSnapshot(**head_fields(head.record), notes=staged.notes),
             staging_s=round(staged_s, 3),
             places=tuple(results),
+            relays=left.relays,
             seconds=round(time.monotonic() - began, 3),
             warnings=(*(() if older is None else (older,)), *_forks(chain)),
         )
@@ -255,33 +264,37 @@ class Backups:
 
     async def _to_places(
         self, chosen: Sequence[Place], staged: Staged, head: Signed[Head], named: Sequence[str], *, check: bool
-    ) -> list[PlaceResult]:
+    ) -> tuple[list[PlaceResult], LeftHead]:
         done: dict[str, PlaceResult] = {}
+        left: list[LeftHead] = []
+        first = asyncio.Lock()
 
         async def job(place: Place) -> None:
             result = PlaceResult(place=place.name, archive=head.record.archive)
             done[place.name] = result
             await self._at.make(place, staged, head, named, result)
+            async with first:
+                if not left:
+                    left.append(await self._leave(head))
             if check:
                 await self._at.check(place, head, result)
 
         errors = await run_jobs(chosen, job, states=self.places.states, now_ms=self._clock.wall_ms)
-        await self._spread(head, done)
+        if left:
+            await self.places.refresh_companions()  # the head to the places that do not hold its snapshot
         for name, error in errors.items():
             result = done.setdefault(name, PlaceResult(place=name))
             wrong = error or find_missing(name, self.places.states.of(name))
             if wrong is not None:
                 result_of(result, wrong)
-        return [done[name] for name in errors]
+        return [done[name] for name in errors], left[0] if left else LeftHead()
 
-    async def _spread(self, head: Signed[Head], done: dict[str, PlaceResult]) -> None:
-        """The head to the places that do not hold its snapshot, to witnesses and relays.
-        Only once some place holds it. What cannot be reached gets it with the next one."""
-        if not any(one.made for one in done.values()):
-            return
-        await self.places.refresh_companions()
-        for source, why in (await leave_head((*self.home.witnesses, *find_relays(self.home)), head)).items():
-            self._progress.say(f"{source}: {why}")
+    async def _leave(self, head: Signed[Head]) -> LeftHead:
+        """The head to witnesses and relays: once the first place holds its snapshot, and before the long test."""
+        left = await leave_head(self.home, head, self._speaker.log())
+        for text in left.troubles:
+            self._progress.say(text)
+        return left
 
     async def _near_chain(self, beside: Mapping[str, dict[str, bytes]]) -> Chain:
         """What the folder, the companion files and the witnesses know; nothing is listed.

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.backup.archive.manifest import SnapshotNote
 from holdfast.backup.chain.chain import Lag
-from holdfast.backup.chain.sources import Overview, Standing
+from holdfast.backup.chain.sources import Overview, RelayHead, Standing
 from holdfast.backup.places.place_state import PlaceState, shown
 from holdfast.backup.record import Warned
 from holdfast.core.clock import iso
@@ -47,6 +47,7 @@ class MadeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 class NowReport(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: MadeSnapshot
     places: tuple[PlaceResult, ...]
+    relays: tuple[RelayHead, ...] = ()  # empty too where no place has the snapshot
     staging_s: float
     seconds: float
     warnings: tuple[Warned, ...] = ()  # about the agent's folder

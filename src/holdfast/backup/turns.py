@@ -42,16 +42,28 @@ async def taking_snapshot(home: AgentHome) -> AsyncGenerator[None]:
     if shared is None:
         yield
         return
-    take = partial(_take, shared, home, SNAPSHOT, SNAPSHOT_S)
+    async with turn_of_hosts(home, shared, SNAPSHOT, for_s=SNAPSHOT_S, extend_s=EXTEND_S) as other:
+        if other:
+            raise BackupBusy(f"another host is making or restoring a snapshot of this agent: {other}")
+        yield
+
+
+@asynccontextmanager
+async def turn_of_hosts(
+    home: AgentHome, shared: SharedState, name: str, *, for_s: float, extend_s: float
+) -> AsyncGenerator[str]:
+    """Empty where this host has the turn, which it keeps while the block runs; else who has it."""
+    take = partial(_take, shared, home, name, for_s)
     other = await asyncio.to_thread(take)
     if other:
-        raise BackupBusy(f"another host is making or restoring a snapshot of this agent: {other}")
+        yield other
+        return
     try:
-        async with running_beside(_extended(take)):
-            yield
+        async with running_beside(_extended(take, extend_s)):
+            yield ""
     finally:
         with contextlib.suppress(HoldfastError):  # it ends by itself
-            await asyncio.to_thread(shared.give_turn, SNAPSHOT, holder=_holder(home))
+            await asyncio.to_thread(shared.give_turn, name, holder=_holder(home))
 
 
 def check_backs_up(home: AgentHome) -> None:
@@ -88,7 +100,7 @@ def give_duty(home: AgentHome) -> None:
 @asynccontextmanager
 async def keeping_duty(home: AgentHome) -> AsyncGenerator[None]:
     """While the block runs, the duty that was taken stays this host's."""
-    async with running_beside(_extended(partial(take_duty, home))):
+    async with running_beside(_extended(partial(take_duty, home), EXTEND_S)):
         yield
 
 
@@ -101,9 +113,9 @@ def next_number(home: AgentHome, *, above: int) -> int:
     return int(shared.change_text(HEAD, lambda text: str(max(int(text or 0), above) + 1)))
 
 
-async def _extended(take: partial[str]) -> None:
+async def _extended(take: partial[str], every_s: float) -> None:
     while True:
-        await asyncio.sleep(EXTEND_S)
+        await asyncio.sleep(every_s)
         with contextlib.suppress(HoldfastError):  # the server is away for a moment
             await asyncio.to_thread(take)
 

@@ -80,9 +80,13 @@ def parse_relay_url(text: str) -> str:
         raise BadInput(f"{text!r} is not the address of a relay", hint=FORM_HINT)
     if parts.scheme == "http" and not is_loopback(host):
         raise BadInput(f"{text!r} would send everything unencrypted to another machine", hint=FORM_HINT)
-    shown = f"[{host}]" if ":" in host else host
     usual = 443 if parts.scheme == "https" else 80
-    return f"{parts.scheme}://{shown}" + ("" if port in (None, usual) else f":{port}")
+    return f"{parts.scheme}://" + host_text(host, None if port == usual else port)
+
+
+def host_text(host: str, port: int | None) -> str:
+    """As a url has it: an IPv6 address is in brackets."""
+    return (f"[{host}]" if ":" in host else host) + ("" if port is None else f":{port}")
 
 
 def is_loopback(host: str) -> bool:

@@ -11,6 +11,7 @@ In this order, and what a kill between two lines leaves:
     moved.json: moved      THE MOMENT: from here on this copy does not run
     the lease is yielded   to the key in the package, as often as needed
     PACKAGE                by a rename
+    the head is left       at witnesses and relays that can be reached; a run that is repeated does so again
 
 Before the moment a run starts over, and `migrate cancel` makes everything as it was. After it a
 run goes on: the same package, the same key.
@@ -35,7 +36,7 @@ from holdfast.backup.archive.reader import HEAD_NAME
 from holdfast.backup.backups import alone
 from holdfast.backup.chain.chain import joined, valid_heads
 from holdfast.backup.chain.heads import HeadFile
-from holdfast.backup.chain.sources import read_near
+from holdfast.backup.chain.sources import RelayHead, leave_head, read_near
 from holdfast.backup.snapshot.staging import Subject, seal_staged, stage
 from holdfast.core.version import find_version
 from holdfast.errors import BadInput, JournalBusy, MovedAway, MoveRefused, NotAJournal, SnapshotFailed
@@ -72,6 +73,7 @@ class MovedOut(msgspec.Struct, frozen=True, kw_only=True):
     files: int = 0
     bytes: int = 0
     seconds: float = 0.0
+    relays: tuple[RelayHead, ...] = ()  # which of them have the head of the package
 
 
 class MoveOut:
@@ -121,11 +123,22 @@ class MoveOut:
         with alone(home.instance / "backup"):
             mark = find_mark(home.instance)
             if mark is not None and mark.state == MOVED:
-                return self._finished(mark, package)
+                return await self._left(mark, self._finished(mark, package))
             write_mark(home.instance, MovedMark(state=MOVING, package=str(package), at=self._now()))
             done, mark = await self._leave(package)
             self._finish(mark)
+            done = await self._left(mark, done)
         return msgspec.structs.replace(done, yielded=bool(mark.yielded), seconds=round(time.monotonic() - began, 3))
+
+    async def _left(self, mark: MovedMark, done: MovedOut) -> MovedOut:
+        """The head of the package is the newest one: witnesses and relays hear of it, as of a backup's."""
+        head = self._find_head(mark)
+        if head is None:
+            return done
+        left = await leave_head(self._home, head, self._speaker.log())
+        for text in left.troubles:
+            self._say(text)
+        return msgspec.structs.replace(done, relays=left.relays)
 
     async def _leave(self, package: Path) -> tuple[MovedOut, MovedMark]:
         home = self._home
@@ -208,9 +221,13 @@ class MoveOut:
         if here == part:
             os.rename(part, package)
             sync_folder(package.parent)
+        head = self._find_head(mark)
+        return self._moved_out(mark, 0 if head is None else head.record.seq)
+
+    def _find_head(self, mark: MovedMark) -> Signed[Head] | None:
         archive = archive_of(self._home.name, mark.to)
         heads = HeadFile(self._home.heads_file).read().heads
-        return self._moved_out(mark, next((one.record.seq for one in heads if one.record.archive == archive), 0))
+        return next((one for one in heads if one.record.archive == archive), None)
 
     def _moved_out(self, mark: MovedMark, snapshot: int) -> MovedOut:
         return MovedOut(

@@ -202,7 +202,8 @@ def relay_content(raw: bytes) -> None:
     for kind in (calls.StoredAnswer, calls.LoginAnswer, calls.AckAnswer):
         with contextlib.suppress(RelayUntrusted):
             channel._read(Answered(raw, signed, "/", ""), kind)
-    channel._refusal(409, raw)
+    with contextlib.suppress(RelayUntrusted):
+        channel._error(409, channel._refusal(raw))
     said = statement_of(signed, to=LOG.id, key=RELAY.public, port=PORT)
     check = ChainCheck(LOG.id, RELAY.public, _URL, _folder() / "proofs", PORT)
     for content in CONTENTS[:2]:

@@ -18,7 +18,9 @@ from holdfast.core.ids import EffectKey
 from holdfast.core.mail import AFTER_MAX, Mailbox, Post, SentMail
 from holdfast.core.values import Json
 from holdfast.errors import HoldfastError, MailUnsent
+from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome, find_home
+from holdfast.relay.bounded import keep_newest
 from holdfast.runtime.task.mail_task import DEAD_TASK, SEND_TASK
 from holdfast.runtime.task.task import TaskType
 
@@ -83,14 +85,9 @@ class AgentPost:
         sent = await post.send(
             to=to, body=body, key=key, thread=thread, number=number, after=named[:AFTER_MAX], first_byte=first_byte
         )
-        self._sent[key] = sent.to
-        if len(self._sent) > SENT_MAX:
-            self._sent.popitem(last=False)
+        keep_newest(self._sent, key, sent.to, most=SENT_MAX)
         if thread:
-            self._newest[to, thread] = key
-            self._newest.move_to_end((to, thread))
-            if len(self._newest) > THREADS_MAX:
-                self._newest.popitem(last=False)
+            keep_newest(self._newest, (to, thread), key, most=THREADS_MAX)
         return sent
 
     def sent_to(self, key: EffectKey) -> str:
@@ -126,12 +123,16 @@ class AgentPost:
     async def _mail(self) -> AgentMail:
         async with self._turn:
             if self._opened is None:
-                from holdfast.app.mail.mail_link import (
-                    open_agent_mail,  # the rooms of keys and relays: where they are used
-                )
-
                 try:
                     self._opened = await asyncio.to_thread(open_agent_mail, self._home)
                 except (HoldfastError, OSError) as error:
                     raise MailUnsent(f"this agent cannot sign mail now: {error}") from error
             return self._opened
+
+
+def open_agent_mail(home: AgentHome) -> AgentMail:
+    """Its post and mailbox. Blocks. Raises what a locked vault or a signer that is away raises."""
+    from holdfast.app.mail.shared_keys import mail_speaker  # the rooms of keys and relays: where they are used
+    from holdfast.relay.client.open_mail import open_mail
+
+    return open_mail(home, mail_speaker(home), incarnation=journal_at(home.journal).incarnation)

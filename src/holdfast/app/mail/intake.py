@@ -44,6 +44,7 @@ from holdfast.host.log import Log
 from holdfast.journal.bodies import EvidenceGiven
 from holdfast.journal.contract import InboxItem, InboxKind, Journal
 from holdfast.journal.records import Body, StepView, TaskView
+from holdfast.relay.bounded import keep_newest
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
 from holdfast.runtime.task.mail_task import NOTE_SOURCE, dead_submission, mail_submission, mail_task_id, note_of
 from holdfast.runtime.tool.mail_tool import NAME as SEND_MAIL
@@ -249,12 +250,10 @@ class Intake:
             # note of its recipient is the first that comes here.
             known = self.sent_to(key) == note.sender and key not in self._kept
             check = None if known else partial(_check_note, ordinal, note.sender, self.known_id)
-            if known:
-                self._kept[key] = None  # before the commit: a second copy of the note may be on its way
+            if known:  # before the commit: a second copy of the note may be on its way
+                keep_newest(self._kept, key, None, most=NOTED_MAX)
             with contextlib.suppress(TaskNotFound, _NotTaken):  # erased meanwhile; known, or no message to that agent
                 await self.journal.drop(item, check=check)
-            if len(self._kept) > NOTED_MAX:
-                self._kept.popitem(last=False)
 
     async def _tell_dead(self, envelope: str, sender: str, fault: str) -> None:
         self.log.event("mail-dead", envelope=envelope, sender=sender, fault=fault)
@@ -279,9 +278,7 @@ class Intake:
         name, now_s = (letter.sender, letter.key), time.monotonic()
         if now_s - self._noted.get(name, -NOTED_S) < NOTED_S:
             return
-        self._noted[name] = now_s
-        if len(self._noted) > NOTED_MAX:
-            self._noted.popitem(last=False)
+        keep_newest(self._noted, name, now_s, most=NOTED_MAX)
         if sum(map(len, self._owed.values())) < NOTES_WAITING_MAX:
             self._owed.setdefault(letter.sender, []).append(letter.key)
             self._owes.set()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -26,23 +25,23 @@ from holdfast.app.binder import open_secrets
 from holdfast.app.mail.agent_post import AgentPost
 from holdfast.app.mail.held_mail import Received, secured_up_to
 from holdfast.app.mail.intake import Intake
-from holdfast.app.mail.mail_link import has_relays
 from holdfast.app.mail.mail_room import keep_fill
 from holdfast.app.mail.profile_job import is_profile_due, renew_profile
 from holdfast.app.mail.resend import Resender
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.places.backup_places import states_of
 from holdfast.backup.places.places import read_places
+from holdfast.backup.turns import turn_of_hosts
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.notices import second_mailbox_notice
 from holdfast.core.waiting import running_beside
 from holdfast.errors import HoldfastError
-from holdfast.host.machine import host_id
 from holdfast.host.private_files import ensure_private_folder, locked_now, read_private, write_atomically
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal
 from holdfast.journal.durability import Kept
 from holdfast.layout.agent_home import AgentHome, find_home
+from holdfast.relay.client.profile import find_own_profile
 
 if TYPE_CHECKING:
     from holdfast.app.worker import JobContext
@@ -68,7 +67,8 @@ async def keep_mail(context: JobContext) -> None:
             home = find_home(context.address.folder)
             if home is None or not isinstance(context.post, AgentPost):
                 return
-            if await asyncio.to_thread(has_relays, home):
+            held = await asyncio.to_thread(find_own_profile, home)
+            if held is not None and held.record.relays:
                 await _publish_when_due(home, context)
                 async with _my_turn(home) as mine:
                     if mine:
@@ -204,23 +204,5 @@ async def _my_turn(home: AgentHome) -> AsyncGenerator[bool]:
         if shared is None:
             yield mine
             return
-        who = f"{socket.gethostname()}:{home.folder}"
-
-        def take() -> str:
-            return shared.take_turn(TURN, holder=host_id(home.instance), who=who, for_s=TURN_S)
-
-        async def extend() -> None:
-            while True:
-                await asyncio.sleep(EXTEND_S)
-                with contextlib.suppress(HoldfastError):  # the server is away for a moment
-                    await asyncio.to_thread(take)
-
-        if await asyncio.to_thread(take):
-            yield False
-            return
-        try:
-            async with running_beside(extend()):
-                yield True
-        finally:
-            with contextlib.suppress(HoldfastError):  # it ends by itself
-                await asyncio.to_thread(shared.give_turn, TURN, holder=host_id(home.instance))
+        async with turn_of_hosts(home, shared, TURN, for_s=TURN_S, extend_s=EXTEND_S) as other:
+            yield not other

@@ -17,16 +17,14 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from holdfast.app.mail.replace_relay import ASK_EVERY_S, replace_gone_relays
-from holdfast.app.mail.shared_keys import with_shared_keys
+from holdfast.app.mail.shared_keys import mail_speaker
 from holdfast.app.worker import JobContext
-from holdfast.core.clock import SystemClock
 from holdfast.core.notices import relay_contradiction_notice, two_profiles_notice
 from holdfast.errors import HoldfastError
 from holdfast.host.machine import host_id
 from holdfast.identity.acts.log_act import act_lock
 from holdfast.identity.files.own_log import find_own_log
 from holdfast.identity.records.ed25519 import Sodium
-from holdfast.identity.speaker.open_speaker import open_speaker
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal
 from holdfast.layout.agent_home import AgentHome, find_home
@@ -86,7 +84,7 @@ def is_profile_due(home: AgentHome) -> bool:
 def renew_profile(home: AgentHome) -> PublishedProfile:
     """Blocks while another host that shares the journal does it, at most for its turn."""
     with act_lock(home.folder), _turn_of_hosts(home):
-        speaker = with_shared_keys(home, open_speaker(home, SystemClock()))
+        speaker = mail_speaker(home)
         return asyncio.run(publish_profile(home, speaker, now=int(time.time()), port=Sodium()))
 
 

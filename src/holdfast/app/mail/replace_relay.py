@@ -15,19 +15,16 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.app.mail.shared_keys import with_shared_keys
-from holdfast.core.clock import SystemClock
+from holdfast.app.mail.shared_keys import mail_speaker
 from holdfast.errors import BadInput, HoldfastError, RelayUnreachable, RelayUntrusted
 from holdfast.host.private_files import ensure_private_folder, read_private, write_atomically
 from holdfast.identity.acts.log_act import act_lock
 from holdfast.identity.records.ed25519 import Signatures, Sodium
-from holdfast.identity.speaker.open_speaker import open_speaker
 from holdfast.identity.statements.statements import Relay
-from holdfast.identity.witness.relay_link import open_link
+from holdfast.identity.witness.relay_link import RelayLink, ask_all
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.witness_address import WitnessRelay, parse_relay_address
-from holdfast.relay.client.profile import address_of, find_own_profile
-from holdfast.relay.client.register import register
+from holdfast.relay.client.profile import address_of, find_own_profile, register
 
 FILE = "relays.json"
 ASK_EVERY_S = 300.0
@@ -54,30 +51,20 @@ async def find_gone(home: AgentHome, *, now: int, port: Signatures) -> list[Rela
     """The relays of the profile that have given no answer for `replace_after_s`; remembers what it sees."""
     held = find_own_profile(home)
     relays = () if held is None else held.record.relays
-    answers = await asyncio.gather(*(_answers(address_of(one), port) for one in relays))
+    answers = await ask_all(map(address_of, relays), RelayLink.describe, port=port)
+    silent = (RelayUnreachable, RelayUntrusted, OSError)  # a refusal is an answer; one under another key is none
     known = _read(home.instance / FILE)
-    since = {one.wit: known.get(one.wit, now) for one, there in zip(relays, answers, strict=True) if not there}
+    since = {one.wit: known.get(one.wit, now) for one in relays if isinstance(answers[address_of(one)], silent)}
     if since != known:
         ensure_private_folder(home.instance)
         write_atomically(home.instance / FILE, msgspec.json.encode(since))
     return [one for one in relays if now - since.get(one.wit, now) >= home.settings.mail.replace_after_s]
 
 
-async def _answers(relay: WitnessRelay, port: Signatures) -> bool:
-    """A refusal is an answer; one under another key is none."""
-    try:
-        await open_link(relay, port=port).describe()
-    except (RelayUnreachable, RelayUntrusted, OSError):
-        return False
-    except HoldfastError:
-        pass
-    return True
-
-
 def _replace(home: AgentHome, gone: Relay, port: Signatures) -> Replaced:
     trouble = "no spare relay is left"
     with act_lock(home.folder):
-        speaker = with_shared_keys(home, open_speaker(home, SystemClock()))
+        speaker = mail_speaker(home)
         for spare in _spares(home):
             try:
                 asyncio.run(register(home, speaker, [spare], now=int(time.time()), port=port, instead_of=gone))

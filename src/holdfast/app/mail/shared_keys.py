@@ -19,7 +19,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from holdfast.app.binder import keys_of
-from holdfast.core.clock import SystemEntropy
+from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.identity.speaker.open_speaker import open_speaker
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.vault.mail_keys import KEEP_S, MailKey, mail_key_json, mail_key_of
 from holdfast.journal.admin import SharedState
@@ -28,6 +29,12 @@ from holdfast.layout.agent_home import AgentHome
 
 NAME = "mail-keys"
 _NONCE_BYTES = 12
+
+
+def mail_speaker(home: AgentHome) -> Speaker:
+    """Who signs the agent's mail and profile, with the mail keys of all its hosts. Blocks. Raises what a locked vault
+    or a signer that is away raises."""
+    return with_shared_keys(home, open_speaker(home, SystemClock()))
 
 
 def with_shared_keys(home: AgentHome, speaker: Speaker) -> Speaker:

@@ -23,6 +23,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
+
 from holdfast.backup.archive.reader import HEAD_NAME
 from holdfast.backup.archive.tar_stream import Readable, TarStream, read_through
 from holdfast.backup.chain.chain import Chain, Fork, Lag, behind, is_rival_head, joined, valid_heads
@@ -36,13 +38,15 @@ from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId
-from holdfast.identity.records.signed import Refusal, Signed
+from holdfast.identity.records.signed import Reason, Refusal, Signed
 from holdfast.identity.statements.statements import Head, find_fault_in_head, parse_head
 from holdfast.identity.witness.relay_link import open_link
+from holdfast.identity.witness.witness_relay import bring_log
 from holdfast.layout.agent_home import AgentHome
-from holdfast.layout.witness_address import WitnessAddress, WitnessRelay
+from holdfast.layout.witness_address import WitnessAddress, WitnessRelay, relays_of
 
 HOME = "the agent's folder"
+NO_RELAY = "no relay has the newest backup head: they get it with the next backup"
 FORK_HINT = (
     "stop every copy of the agent but one. If you know of no other copy, a thief may have its keys: "
     "`holdfast identity evict --paper`"
@@ -196,22 +200,48 @@ async def _heads_at(address: WitnessAddress, agent_id: AgentId) -> Held:
         return Held(findings=(f"cannot be read: {error}",))
 
 
-async def leave_head(addresses: Iterable[WitnessAddress], head: Signed[Head]) -> dict[str, str]:
-    """The head to all of these witnesses and relays; by name, why one does not have it. The next head brings it up."""
-    asked = tuple(dict.fromkeys(addresses))
-    answers = await asyncio.gather(*(_left_at(one, head) for one in asked))
-    return {_source(one): why for one, why in zip(asked, answers, strict=True) if why}
+class RelayHead(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a relay of the agent has the head that was made."""
+
+    relay: str  # its url
+    held: bool
+    message: str = ""  # why not
 
 
-async def _left_at(address: WitnessAddress, head: Signed[Head]) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftHead:
+    """Where a new head is now, apart from the places."""
+
+    relays: tuple[RelayHead, ...] = ()
+    troubles: tuple[str, ...] = ()  # what a person should hear of witnesses and relays that do not have it
+
+
+async def leave_head(home: AgentHome, head: Signed[Head], log: KeyLog) -> LeftHead:
+    """The head to all witnesses and relays of the agent. One that cannot be reached gets the next one. Nothing here is
+    an error of the backup: its places have it."""
+    asked = tuple(dict.fromkeys((*home.witnesses, *find_relays(home))))
+    said = dict(zip(asked, await asyncio.gather(*(_left_at(one, head, log) for one in asked)), strict=True))
+    held = tuple(RelayHead(relay=one.url, held=not said[one], message=said[one]) for one in relays_of(asked))
+    troubles = [f"{_source(one)}: {why}" for one, why in said.items() if why]
+    if held and not any(one.held for one in held):
+        troubles.append(NO_RELAY)
+    return LeftHead(relays=held, troubles=tuple(troubles))
+
+
+async def _left_at(address: WitnessAddress, head: Signed[Head], log: KeyLog) -> str:
+    """Empty where it has the head now; else why not."""
     try:
-        if isinstance(address, WitnessRelay):
-            answer = await open_link(address).put_head(head.record.id, head.line())
-            return answer.message if isinstance(answer, Refusal) else ""
-        await asyncio.to_thread(witness_file(address.folder, head.record.id).append, head)
+        if not isinstance(address, WitnessRelay):
+            await asyncio.to_thread(witness_file(address.folder, head.record.id).append, head)
+            return ""
+        link = open_link(address)
+        answer = await link.put_head(log.id, head.line())
+        if isinstance(answer, Refusal) and answer.reason in (Reason.OLD_KEYS, Reason.NOT_BEGUN):
+            await bring_log(link, log)  # no witness, so it has not heard of the newest keys; or it lost its disk
+            answer = await link.put_head(log.id, head.line())
+        return answer.message if isinstance(answer, Refusal) else ""
     except (HoldfastError, OSError) as error:
         return str(error)
-    return ""
 
 
 READ_MAX = 64  # above what the usual rules keep in a place; each takes one run of the engine

@@ -24,6 +24,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -41,6 +42,9 @@ from holdfast.errors import BackupBusy, BadInput, HoldfastError, PruneRefused
 from holdfast.host.log import Log
 from holdfast.host.private_files import ensure_private_folder, write_atomically
 from holdfast.layout.agent_home import AgentHome
+
+if TYPE_CHECKING:
+    from holdfast.backup.report import NowReport
 
 Backup = Callable[[Sequence[str]], Awaitable[object]]
 
@@ -117,13 +121,13 @@ async def _sent(notice: Notice, notices: Notices | None) -> bool:
     return True
 
 
-def backup_of(home: AgentHome) -> Backup:
+def backup_of(home: AgentHome, on_made: Callable[[NowReport], None] = lambda _: None) -> Backup:
     """Backs up this agent; opens it for every run, so that no key stays in memory between."""
 
     async def backup(names: Sequence[str]) -> None:
         from holdfast.backup.backups import open_backups
 
-        await (await open_backups(home)).now(names)
+        on_made(await (await open_backups(home)).now(names))
 
     return backup
 

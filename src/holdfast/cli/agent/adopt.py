@@ -44,7 +44,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from holdfast.app.handoff import write_foreign
-    from holdfast.cli.agent.init import make
+    from holdfast.cli.agent.init import lacks_relays, make
     from holdfast.cli.input.agent_places import path_of, paths_of, witnesses_of
     from holdfast.identity.acts.make_agent import find_whole
     from holdfast.layout.agent_home import BY_JOURNAL
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.dry_run:
         confirm(found.name, f"Holdfast makes {found.home} and changes nothing else", yes=args.yes)
         home = prepare(found, seal_secrets=args.seal_secrets)
-        if not args.without_identity and not find_whole(found.home):
+        if not args.without_identity and (not find_whole(found.home) or lacks_relays(found.home, args.relay)):
             identity = make(args, name=found.name, home=found.home)
         write_foreign(home)
     if args.json:

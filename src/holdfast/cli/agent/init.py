@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +12,12 @@ from typing import TYPE_CHECKING
 from holdfast.cli.command import Commands, add_list, add_options, add_witnesses, new_command
 from holdfast.cli.input.input_slots import add_slot_options
 from holdfast.cli.screen.screen import print_fields, print_json, talk
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, HoldfastError
 
 if TYPE_CHECKING:
+    from holdfast.identity.acts.make_agent import AgentPlan
+    from holdfast.identity.paper.phrase import Phrase
+    from holdfast.layout.agent_home import AgentHome
     from holdfast.layout.witness_address import WitnessRelay
 
 RELAYS_ASKED = 3
@@ -26,8 +30,8 @@ def add_parser(commands: Commands) -> None:
 
         Holdfast shows the words once, before it makes anything that they could open. Anyone who has them can evict
         every running copy of the agent. Without them, a lost machine is a lost identity. An agent that already has
-        a journal keeps it; its keys move into the vault. If a run is interrupted, run the same command again to
-        finish it.
+        a journal keeps it; its keys move into the vault. If a run is interrupted, or a relay refuses the invite, run
+        the same command again to finish it: it shows no words a second time once the agent is made.
         examples:
           holdfast init ada
           holdfast init ada --second /media/stick/ada
@@ -99,17 +103,11 @@ def run(args: argparse.Namespace) -> int:
 
 def make(args: argparse.Namespace, *, name: str, home: Path) -> dict[str, str | list[str]]:
     """Make the agent as the identity options say; its fields."""
-    import asyncio
-
     from holdfast.cli.input.agent_places import default_place, default_witness, path_of, second_place, witnesses_of
-    from holdfast.cli.input.input_slots import new_slots
-    from holdfast.cli.relay.agent import registered
     from holdfast.cli.screen.output_words import words_out
-    from holdfast.core.clock import SystemEntropy
-    from holdfast.identity.acts.make_agent import AgentPlan, check_plan, make_agent
+    from holdfast.identity.acts.make_agent import AgentPlan
     from holdfast.identity.acts.paper_sheets import today
-    from holdfast.identity.records.ed25519 import Sodium
-    from holdfast.identity.witness.open_witnesses import check_new_relays
+    from holdfast.identity.files.public_file import read_identity
     from holdfast.journal.bind import journal_at
     from holdfast.layout.agent_home import BY_JOURNAL, load_home
     from holdfast.layout.journal_location import journal_in
@@ -133,6 +131,41 @@ def make(args: argparse.Namespace, *, name: str, home: Path) -> dict[str, str | 
         second_keys=(),
         today=today(),
     )
+    if not lacks_relays(home, relays) or load_home(home).settings.identity != plan.settings():
+        _make_agent(args, plan, relays, show)
+    if relays:
+        _register(load_home(home), relays)
+    return {
+        "name": name,
+        "id": read_identity(load_home(home).identity_file).id,
+        "home": str(plan.folder),
+        "vault": str(plan.vault),
+        "second": str(plan.second),
+        "witnesses": [str(one) for one in plan.witnesses],
+        "relays": [str(one) for one in relays],
+    }
+
+
+def lacks_relays(home: Path, relays: Sequence[object]) -> bool:
+    """Whether an earlier run has made the agent here, and could not register it at these relays."""
+    from holdfast.identity.acts.make_agent import find_whole
+    from holdfast.layout.agent_home import load_home
+    from holdfast.relay.client.profile import find_own_profile
+
+    return bool(relays) and find_whole(home) and find_own_profile(load_home(home)) is None
+
+
+def _make_agent(
+    args: argparse.Namespace, plan: AgentPlan, relays: Sequence[WitnessRelay], show: Callable[[Phrase], None]
+) -> None:
+    import asyncio
+
+    from holdfast.cli.input.input_slots import new_slots
+    from holdfast.core.clock import SystemEntropy
+    from holdfast.identity.acts.make_agent import check_plan, make_agent
+    from holdfast.identity.records.ed25519 import Sodium
+    from holdfast.identity.witness.open_witnesses import check_new_relays
+
     check_plan(plan)
     if relays:
         asyncio.run(check_new_relays(relays, port=Sodium()))  # before the words: nobody copies them for nothing
@@ -140,25 +173,30 @@ def make(args: argparse.Namespace, *, name: str, home: Path) -> dict[str, str | 
     keys, second_keys = new_slots(args)
     plan = replace(plan, keys=keys, second_keys=second_keys, imported=imported)
     made = asyncio.run(make_agent(plan, show=show, entropy=SystemEntropy(), port=Sodium()))
-    log = made.done.log
     if made.went_on:
         talk("an earlier run made the vault: only the words that the earlier run showed are valid")
-    if len(log.head.witnesses.members) == 1:
+    if len(made.done.log.head.witnesses.members) == 1:
         talk(
             "note: there is only one witness; if you lose it, you cannot change keys. With three witnesses "
             "(give --witness three times), you may lose one"
         )
-    if relays:
-        registered(load_home(plan.folder), relays)
-    return {
-        "name": name,
-        "id": log.id,
-        "home": str(plan.folder),
-        "vault": str(plan.vault),
-        "second": str(plan.second),
-        "witnesses": [str(one) for one in plan.witnesses],
-        "relays": [str(replace(one, invite="")) for one in relays],
-    }
+
+
+def _register(home: AgentHome, relays: Sequence[WitnessRelay]) -> None:
+    """Nothing is signed before all of them have let the agent in; so a run that fails here can be repeated."""
+    from holdfast.cli.relay.agent import registered
+
+    try:
+        done = registered(home, relays)
+    except (HoldfastError, OSError):
+        talk(
+            "the agent is made, and its recovery words are valid; it is not registered at its relays: run the same "
+            "command again, with another --invite if a relay refuses this one"
+        )
+        raise
+    for url, why in done.said.items():
+        if why:
+            talk(f"warning: {url} does not have the profile yet: {why}; a worker of the agent publishes it")
 
 
 def _relays(args: argparse.Namespace) -> tuple[WitnessRelay, ...]:

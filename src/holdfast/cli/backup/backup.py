@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.backup.archive.manifest import SnapshotNote
     from holdfast.backup.backups import Backups
     from holdfast.backup.places.backup_places import BackupPlaces
-    from holdfast.backup.report import ListReport, PlaceResult, PlaceShape
+    from holdfast.backup.report import ListReport, NowReport, PlaceResult, PlaceShape
     from holdfast.backup.upkeep.prune import Pruned
     from holdfast.backup.upkeep.scheduled import Schedule
     from holdfast.layout.agent_home import AgentHome
@@ -38,7 +38,8 @@ def add_parser(commands: Commands) -> None:
     parser = new_verb(verbs, "now", in_loop(_now)).help("""make a snapshot in every place, and test it
 
         Make a snapshot of the agent in every place at once, and restore it for a test from each. The agent may
-        continue to work. Each place has its own result; a place that fails does not stop the others.
+        continue to work. Each place has its own result; a place that fails does not stop the others. The agent's
+        relays get the signed head of the snapshot as soon as one place has it; if none can be reached, a line says so.
         columns:
           place     where
           made      whether the snapshot was stored
@@ -345,6 +346,7 @@ def run_due(args: argparse.Namespace) -> int:
 
 async def _due(args: argparse.Namespace, home: AgentHome) -> int:
     from holdfast.app.notify import make_notices
+    from holdfast.backup.chain.sources import NO_RELAY
     from holdfast.backup.places.backup_places import states_of
     from holdfast.backup.places.place_state import PlaceState
     from holdfast.backup.places.places import read_places
@@ -357,7 +359,9 @@ async def _due(args: argparse.Namespace, home: AgentHome) -> int:
     every_s = parse_every(args.every)
     notices = make_notices(find_settings(home.journal))
     began_ms = SystemClock().wall_ms()
-    names = await run_due(home, backup_of(home), every_s=every_s, clock=SystemClock(), notices=notices)
+    made: list[NowReport] = []
+    backup = backup_of(home, made.append)
+    names = await run_due(home, backup, every_s=every_s, clock=SystemClock(), notices=notices)
     try:
         await tell_once(home, notices)
     except (HoldfastError, OSError) as error:  # the backups are made
@@ -367,7 +371,10 @@ async def _due(args: argparse.Namespace, home: AgentHome) -> int:
     other = "" if names else await asyncio.to_thread(take_duty, home)
     said = f"due: {', '.join(names)}" if names else "nothing is due"
     said = f"another host makes the scheduled backups: {other}" if other else said
-    finish(args, {"due": list(names), "host": other, "places": places}, said)
+    relays = [one for report in made for one in report.relays]
+    finish(args, {"due": list(names), "host": other, "places": places, "relays": relays}, said)
+    if relays and not any(one.held for one in relays):
+        talk(NO_RELAY)
     tried = [(name, states[name]) for name in names if name in states]
     failed = [(name, state) for name, state in tried if state.failures and state.tried_ms >= began_ms]
     if not failed or len(failed) < len(names):

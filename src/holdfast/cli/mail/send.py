@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from typing import Any
 
 from holdfast.app.open import open as open_holdfast
 from holdfast.cli.command import acting_home
 from holdfast.cli.input.input_values import parse_json, read_text
+from holdfast.cli.screen.follow import follow
+from holdfast.cli.screen.progress import Progress
 from holdfast.cli.screen.screen import print_json, talk
 from holdfast.core.values import checked
 from holdfast.errors import BadInput, LogMissing, MailRefused, MailUnsent, TaskUnfinished
@@ -33,7 +36,10 @@ def run(args: argparse.Namespace) -> int:
 
 async def _checked_and_sent(home: AgentHome, body: Any, args: argparse.Namespace) -> int:  # Any: JSON
     if not args.no_follow:
-        await check_recipient(home, args.to)
+        with Progress() as news:
+            if not args.json:
+                news.waits(f"looking for {args.to} at relays")
+            await check_recipient(home, args.to)
     return await _send(home, body, args)
 
 
@@ -60,7 +66,8 @@ async def _send(home: AgentHome, body: Any, args: argparse.Namespace) -> int:  #
         sent: dict[str, Any] | None = None
         if not args.no_follow:
             try:
-                sent = await handle.result(args.timeout)
+                quiet = args.json or not sys.stderr.isatty()
+                sent = await follow(hf, handle, app="APP", quiet=quiet, timeout_s=args.timeout)
             except TaskUnfinished as error:
                 talk(f"the message is stored, and a worker of the agent sends it: {error.message}")
         fields = {"task_id": handle.id, "created": handle.created, "sent": sent}

@@ -161,4 +161,5 @@ def _say(args: argparse.Namespace, done: object) -> None:
     if args.json:
         print_json(fields)
     else:
+        fields.pop("relays", None)  # those that lack the head were named already
         print_fields([(name.replace("_", " "), str(value)) for name, value in fields.items()])

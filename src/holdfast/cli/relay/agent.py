@@ -8,34 +8,33 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
-from holdfast.app.mail.shared_keys import with_shared_keys
+from holdfast.app.mail.shared_keys import mail_speaker
 from holdfast.cli.command import acting_home, home_of
 from holdfast.cli.doctor import EXIT_CLEAN, EXIT_PROBLEMS, print_finding
 from holdfast.cli.input.agent_places import witnesses_of
 from holdfast.cli.screen.screen import finish, print_fields, print_json, print_table, talk
-from holdfast.core.clock import SystemClock, iso
+from holdfast.core.clock import iso
 from holdfast.errors import EXIT_JOURNAL, BadInput, NotAnAgent, RelayRefused
 from holdfast.identity.acts.log_act import act_lock
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.speaker.open_speaker import open_speaker
 from holdfast.identity.statements.statements import Profile, Relay
 from holdfast.layout.agent_home import AgentHome, home_folder, load_home
 from holdfast.layout.moved import check_not_moved
 from holdfast.layout.witness_address import WitnessRelay, relays_of
 from holdfast.relay.client.find import find_agent, find_peer, keep_peer
 from holdfast.relay.client.profile import (
-    Change,
     PublishedProfile,
     address_of,
     find_own_profile,
     own_relays,
     publish_profile,
+    register,
     without_relay,
 )
-from holdfast.relay.client.register import register
 from holdfast.relay.client.status import RelayStatus, look_at_relays
 
 NO_RELAYS = "the agent has no relays: `holdfast relay add ADDRESS` adds one"
@@ -53,7 +52,7 @@ def run_add(args: argparse.Namespace) -> int:
         raise RelayRefused(f"{relay.url}: {why}", hint=f"`holdfast relay remove {relay.host}` takes it out again")
     left = "" if gone is None else f"; left: {gone.url}, which answers with the new profile for 90 days"
     _say_lost_handles(before, done)
-    return _published(args, home, done, f"added: {relay.url}{left}")
+    return _published(args, done, f"added: {relay.url}{left}")
 
 
 def _say_lost_handles(before: Signed[Profile] | None, done: PublishedProfile) -> None:
@@ -74,16 +73,9 @@ def registered(
 ) -> PublishedProfile:
     """The agent is registered at these relays, and its profile names them."""
     with act_lock(home.folder):
-        speaker = with_shared_keys(home, open_speaker(home, SystemClock()))
+        speaker, now = mail_speaker(home), int(time.time())
         found = register(
-            home,
-            speaker,
-            relays,
-            now=int(time.time()),
-            port=Sodium(),
-            handle=handle,
-            operator=operator,
-            instead_of=instead_of,
+            home, speaker, relays, now=now, port=Sodium(), handle=handle, operator=operator, instead_of=instead_of
         )
         return asyncio.run(found)
 
@@ -92,11 +84,15 @@ def run_remove(args: argparse.Namespace) -> int:
     home = acting_home(args)
     check_not_moved(home.instance)
     gone, before = _listed(home, args.relay), find_own_profile(home)
-    done = asyncio.run(_changed(home, lambda content: without_relay(content, gone)))
+    with act_lock(home.folder):
+        change = partial(without_relay, relay=gone)
+        done = asyncio.run(
+            publish_profile(home, mail_speaker(home), now=int(time.time()), port=Sodium(), change=change)
+        )
     _say_lost_handles(before, done)
     if any(one.key == gone.wit for one in relays_of(home.witnesses)):
         talk("it is still a witness of the key log: `holdfast identity rotate --witness ...` names others")
-    return _published(args, home, done, f"removed: {gone.url}; it answers with the new profile for 90 days")
+    return _published(args, done, f"removed: {gone.url}; it answers with the new profile for 90 days")
 
 
 def _listed(home: AgentHome, name: str) -> Relay:
@@ -116,18 +112,7 @@ def _listed(home: AgentHome, name: str) -> Relay:
     return named[0]
 
 
-async def _changed(home: AgentHome, change: Change, *more: WitnessRelay) -> PublishedProfile:
-    def act() -> PublishedProfile:
-        with act_lock(home.folder):
-            speaker = with_shared_keys(home, open_speaker(home, SystemClock()))
-            return asyncio.run(
-                publish_profile(home, speaker, now=int(time.time()), port=Sodium(), change=change, more=more)
-            )
-
-    return await asyncio.to_thread(act)
-
-
-def _published(args: argparse.Namespace, home: AgentHome, done: PublishedProfile, text: str) -> int:
+def _published(args: argparse.Namespace, done: PublishedProfile, text: str) -> int:
     for url, why in done.said.items():
         if why:
             talk(f"warning: {url} does not have the new profile yet: {why}")

@@ -69,6 +69,14 @@ class Progress:
                 self._told[what] = now
                 talk(f"{what}: {amount_text(amount)}")
 
+    def waits(self, text: str, /) -> None:
+        """What is waited for; on a terminal alone, until something else is shown."""
+        now = self._clock()
+        with self._turn, self._unheard():
+            if self._terminal:
+                self._going[text] = (now, text)
+                self._draw(now)
+
     @staticmethod
     def _unheard() -> AbstractContextManager[None]:
         return suppress(OSError, ValueError)

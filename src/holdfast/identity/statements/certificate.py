@@ -108,6 +108,17 @@ def find_inactive(log: KeyLog) -> Refusal | None:
             return Refusal(Reason.RETIRED, "the identity is retired")
 
 
+def find_fault_by_log(signed: Signed[AtPosition], family: Family, log: KeyLog, port: Signatures) -> Refusal | None:
+    """Why it is no record of this agent, signed by the keys that the log names at its position; None where it is."""
+    said = signed.record
+    if said.id != log.id:
+        return Refusal(Reason.OTHER_ID, "it is about another agent")
+    entry = log.find(said.position)
+    if entry is None:
+        return Refusal(Reason.OLD_KEYS, f"it was signed at {said.position}, which the key log does not have")
+    return find_not_signed_by(signed, family, entry, port)
+
+
 def find_not_signed_by(signed: Signed[object], family: Family, entry: LogEntry, port: Signatures) -> Refusal | None:
     """Whether enough of the operational keys of that record signed, and no one else."""
     record = entry.record

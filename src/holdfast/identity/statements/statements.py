@@ -30,7 +30,7 @@ from holdfast.identity.records.encodings import Digest, PublicKey
 from holdfast.identity.records.fields import Fields, inner, of, record, several, text, texts, whole
 from holdfast.identity.records.records import AtPosition, Rotation, RotationReason
 from holdfast.identity.records.signed import Family, Reason, Refusal, Signed, read_line, sealed
-from holdfast.identity.statements.certificate import SKEW_S, find_not_signed_by, find_signing_entry
+from holdfast.identity.statements.certificate import SKEW_S, find_fault_by_log, find_not_signed_by, find_signing_entry
 
 CHALLENGE_FORM = r"[A-Za-z0-9_-]{16,86}"
 ASKER_FORM = r"[\x21-\x7e]{1,200}"
@@ -205,13 +205,7 @@ def sign_head(head: Head, *signers: Signer) -> Signed[Head]:
 
 def find_fault_in_head(signed: Signed[Head], log: KeyLog, *, port: Signatures) -> Refusal | None:
     """Why the head does not count for this agent; None where it does."""
-    head = signed.record
-    if head.id != log.id:
-        return Refusal(Reason.OTHER_ID, "it is about another agent")
-    entry = log.find(head.position)
-    if entry is None:
-        return Refusal(Reason.OLD_KEYS, f"it was signed at {head.position}, which the key log does not have")
-    return find_not_signed_by(signed, Family.HEAD, entry, port)
+    return find_fault_by_log(signed, Family.HEAD, log, port)
 
 
 def follows(head: Signed[Head], before: Signed[Head] | None) -> bool:

@@ -16,16 +16,25 @@ import base64
 import contextlib
 import secrets
 import ssl
+from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import h11
 import msgspec
 
 from holdfast.core.version import find_version
-from holdfast.errors import BadRecord, RelayBusy, RelayNotAdmitted, RelayRefused, RelayUnreachable, RelayUntrusted
+from holdfast.errors import (
+    BadRecord,
+    HoldfastError,
+    RelayBusy,
+    RelayNotAdmitted,
+    RelayRefused,
+    RelayUnreachable,
+    RelayUntrusted,
+)
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, parse_agent_id, parse_key
 from holdfast.identity.records.signed import Reason, Refusal
@@ -41,6 +50,8 @@ _PROXY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GAT
 _WAITS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.INSUFFICIENT_STORAGE)
 
 _REASONS = frozenset(map(str, Reason))
+
+T = TypeVar("T")
 
 
 class RefusalContent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,9 +76,8 @@ class RelayDescription(msgspec.Struct, frozen=True, kw_only=True):
     region: str = ""  # where it runs, as its operator says
 
 
-@dataclass(frozen=True, slots=True)
-class RelayLink:
-    """The calls of one relay. All raise RelayUnreachable, RelayUntrusted, RelayBusy, RelayRefused."""
+class RelayAsker:
+    """What every way to ask a relay shares."""
 
     address: WitnessRelay
     port: Signatures
@@ -75,6 +85,49 @@ class RelayLink:
     @property
     def key(self) -> PublicKey:
         return PublicKey(self.address.key)
+
+    def _headers(self, nonce: str, body: bytes) -> list[tuple[str, str]]:
+        return [
+            ("host", urlsplit(self.address.url).netloc),
+            (NONCE_HEADER, nonce),
+            ("content-length", str(len(body))),
+            ("user-agent", f"holdfast/{find_version()}"),
+        ]
+
+    async def _connected(self, within_s: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        parts = urlsplit(self.address.url)
+        secure = parts.scheme == "https"
+        host, port = parts.hostname or "", parts.port or (443 if secure else 80)
+        async with asyncio.timeout(within_s):
+            return await asyncio.open_connection(host, port, ssl=ssl.create_default_context() if secure else None)
+
+    def _signed(
+        self, ask: tuple[str, str, str], body: bytes, status: int, raw: bytes, *, proxy: Container[int]
+    ) -> bytes:
+        """The content, if the relay's key signed it for this method, target and nonce; `proxy`: an answer with such a
+        status that it did not sign says nothing about the relay."""
+        read = (body,) if status == HTTPStatus.OK else (body, b"")  # a refusal may come before the body was read
+        asks = {digest_of_request(*ask, one) for one in read}
+        try:
+            return read_answer(raw, asks=asks, status=status, key=self.key, port=self.port)
+        except BadRecord as error:
+            if status in proxy:
+                raise RelayUnreachable(f"{self.address.url} answers {status}, and the relay did not sign it") from error
+            raise RelayUntrusted(f"{self.address.url} (HTTP {status}): {error.message}") from error
+
+    def _refusal(self, content: bytes) -> RefusalContent:
+        try:
+            return msgspec.json.decode(content, type=RefusalContent)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise RelayUntrusted(f"{self.address.url}: its refusal cannot be read: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class RelayLink(RelayAsker):
+    """The calls of one relay. All raise RelayUnreachable, RelayUntrusted, RelayBusy, RelayRefused."""
+
+    address: WitnessRelay
+    port: Signatures
 
     async def describe(self) -> RelayDescription:
         content = await self._taken("GET", "/v1/relay")
@@ -149,12 +202,6 @@ class RelayLink:
             raise RelayBusy(f"{text}; wait {said.wait_s} s" if said.wait_s else text)
         raise (RelayNotAdmitted if status == HTTPStatus.FORBIDDEN else RelayRefused)(text)
 
-    def _refusal(self, content: bytes) -> RefusalContent:
-        try:
-            return msgspec.json.decode(content, type=RefusalContent)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise RelayUntrusted(f"{self.address.url}: its refusal cannot be read: {error}") from None
-
     async def _exchange(self, method: str, target: str, body: bytes) -> tuple[int, bytes]:
         """Status and content, both signed by the relay."""
         nonce = base64.urlsafe_b64encode(secrets.token_bytes(18)).decode()
@@ -165,26 +212,12 @@ class RelayLink:
             raise RelayUnreachable(f"{self.address.url} gave no whole answer within {ANSWER_S:g} s") from None
         except (OSError, h11.ProtocolError, asyncio.IncompleteReadError) as error:  # ssl.SSLError is an OSError
             raise RelayUnreachable(f"{self.address.url}: {error or type(error).__name__}") from error
-        read = (body,) if status == HTTPStatus.OK else (body, b"")  # a refusal may come before the body was read
-        asks = {digest_of_request(method, target, nonce, one) for one in read}
-        try:
-            return status, read_answer(raw, asks=asks, status=status, key=self.key, port=self.port)
-        except BadRecord as error:
-            if status in _PROXY:
-                raise RelayUnreachable(f"{self.address.url} answers {status}, and the relay did not sign it") from error
-            raise RelayUntrusted(f"{self.address.url} (HTTP {status}): {error.message}") from error
+        return status, self._signed((method, target, nonce), body, status, raw, proxy=_PROXY)
 
     async def _sent(self, method: str, target: str, nonce: str, body: bytes) -> tuple[int, bytes]:
-        parts = urlsplit(self.address.url)
-        secure = parts.scheme == "https"
-        host, port = parts.hostname or "", parts.port or (443 if secure else 80)
-        async with asyncio.timeout(CONNECT_S):
-            reader, writer = await asyncio.open_connection(
-                host, port, ssl=ssl.create_default_context() if secure else None
-            )
+        reader, writer = await self._connected(CONNECT_S)
         try:
-            headers = [("host", parts.netloc), (NONCE_HEADER, nonce), ("content-length", str(len(body)))]
-            headers += [("connection", "close"), ("user-agent", f"holdfast/{find_version()}")]
+            headers = [*self._headers(nonce, body), ("connection", "close")]
             if self.address.invite:
                 headers.append((INVITE_HEADER, self.address.invite))
             connection = h11.Connection(h11.CLIENT)
@@ -230,3 +263,18 @@ def open_link(address: WitnessRelay, *, port: Signatures | None = None) -> Relay
     """Nothing is sent yet. Raises BadRecord where the key of the address is none."""
     parse_key(address.key)
     return RelayLink(address, port or Sodium())
+
+
+async def ask_all(
+    addresses: Iterable[WitnessRelay], call: Callable[[RelayLink], Awaitable[T]], *, port: Signatures
+) -> dict[WitnessRelay, T | HoldfastError | OSError]:
+    """What each of these relays answers, asked at the same time; or why one does not."""
+
+    async def ask(address: WitnessRelay) -> T | HoldfastError | OSError:
+        try:
+            return await call(open_link(address, port=port))
+        except (HoldfastError, OSError) as error:
+            return error
+
+    asked = tuple(addresses)
+    return dict(zip(asked, await asyncio.gather(*map(ask, asked)), strict=True))

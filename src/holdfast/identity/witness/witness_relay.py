@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.errors import BadRecord, RelayUntrusted
+from holdfast.errors import BadRecord, RelayRefused, RelayUntrusted
+from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.encodings import AgentId, PublicKey
 from holdfast.identity.records.records import id_of, parse_record
 from holdfast.identity.records.signed import Reason, Refusal
@@ -38,6 +39,21 @@ class RelayWitness:
         if not copy.records:
             raise RelayUntrusted(f"{self.link.address.url}: it sent a key log without any record")
         return copy
+
+
+async def bring_log(link: RelayLink, log: KeyLog) -> None:
+    """The relay holds all records and receipts of the log afterwards; it registers the agent with the first one.
+    Raises RelayNotAdmitted, RelayRefused and the errors of a relay that cannot be reached."""
+    raw = await link.find_log(log.id)
+    copy = split_copy(raw or b"")
+    there = {*copy.records, *copy.receipts}
+    for entry in log.entries():
+        line, receipts = entry.signed.line(), [one.line() for one in entry.receipts]
+        if line in there and there.issuperset(receipts):
+            continue
+        answer = await link.submit_record(log.id, join_lines((line, *receipts)))
+        if isinstance(answer, Refusal) and answer.reason in (Reason.NOT_ADMITTED, Reason.FULL, Reason.MALFORMED):
+            raise RelayRefused(f"{link.address.url}: {answer.message}")
 
 
 def join_lines(lines: Sequence[bytes]) -> bytes:

@@ -24,6 +24,7 @@ from holdfast.identity.records.records import LogPosition
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.statements import EncryptionKey, Profile, parse_profile, profile_stands
 from holdfast.layout.witness_address import WitnessRelay, parse_relay_address
+from holdfast.relay.bounded import keep_newest
 from holdfast.relay.client.find import FoundAgent, find_agent, find_peer, keep_peer
 from holdfast.relay.client.profile import address_of, is_signed_by
 from holdfast.relay.protocol.envelope import HINTS_MAX
@@ -141,10 +142,7 @@ class AddressBook:
     def _keep(self, name: str, found: FoundAgent) -> Peer:
         peer = Peer(profile=found.profile, log=found.log)
         for one in {name, peer.id}:
-            self._known[one] = peer
-            self._known.move_to_end(one)
-        while len(self._known) > KNOWN_MAX:
-            self._known.popitem(last=False)
+            keep_newest(self._known, one, peer, most=KNOWN_MAX)
         return peer
 
 

@@ -179,8 +179,9 @@ class ChainCheck:
         """The one that names the newest number."""
         return max(self._statements, key=lambda one: max(one.heads, default=0))
 
-    def add(self, said: Statement) -> bool:
-        """Take in a statement; False where it contradicts what is known, whether or not that can be proven."""
+    def add(self, said: Statement) -> None:
+        """Take in a statement. What it says is not remembered where it contradicts what is known, whether or not that
+        can be proven."""
         fits = all(self._heads.get(seq, head) == head for seq, head in said.heads.items())
         for other in self._statements:
             why = contradict(said, other)
@@ -192,7 +193,6 @@ class ChainCheck:
             self._heads.update(said.heads)
             while len(self._heads) > HEADS_MAX:
                 self._heads.popitem(last=False)
-        return fits
 
     def fits(self, said: Statement) -> bool:
         """Whether heads that are known say the same; unknown ones must be asked for."""

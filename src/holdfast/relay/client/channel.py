@@ -9,24 +9,20 @@ from __future__ import annotations
 import asyncio
 import base64
 import secrets
-import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 import h11
 import msgspec
 
-from holdfast.core.version import find_version
 from holdfast.errors import BadRecord, HoldfastError, RelayBusy, RelayRefused, RelayUnreachable, RelayUntrusted
 from holdfast.identity.records.ed25519 import Signatures, Signer
 from holdfast.identity.records.encodings import AgentId, PublicKey, parse_key
 from holdfast.identity.records.signed import Family, Signed, sealed
 from holdfast.identity.statements.certificate import Certificate
-from holdfast.identity.statements.relay_answer import NONCE_HEADER, digest_of_request, read_answer
-from holdfast.identity.witness.relay_link import RefusalContent, receive_answer
+from holdfast.identity.witness.relay_link import RefusalContent, RelayAsker, receive_answer
 from holdfast.identity.witness.witness_relay import join_lines
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.protocol.calls import (
@@ -47,6 +43,7 @@ ANSWER_S = 2.0
 LOGIN_S = 6.0  # after a restart of the relay all of its agents log in: one that gives up and asks again makes it worse
 IDLE_MAX = 4
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
+_SERVER_ERRORS = range(HTTPStatus.INTERNAL_SERVER_ERROR, 1_000)
 _WAITS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.INSUFFICIENT_STORAGE)
 
 T = TypeVar("T")
@@ -86,7 +83,7 @@ class _Kept:
 
 
 @dataclass
-class RelayChannel:
+class RelayChannel(RelayAsker):
     """All calls raise RelayUnreachable, RelayUntrusted, RelayBusy, RelayRefused."""
 
     address: WitnessRelay
@@ -149,10 +146,7 @@ class RelayChannel:
         first_byte: Callable[[], None] = lambda: None,
     ) -> Answered:
         nonce = nonce or base64.urlsafe_b64encode(secrets.token_bytes(18)).decode()
-        headers = [(NONCE_HEADER, nonce), ("content-length", str(len(body)))]
-        headers += [("host", urlsplit(self.address.url).netloc), ("user-agent", f"holdfast/{find_version()}")]
-        if token:
-            headers.append((TOKEN_HEADER, token))
+        headers = [*self._headers(nonce, body), *([(TOKEN_HEADER, token)] if token else ())]
         request = h11.Request(method=method, target=target, headers=headers)
         try:
             async with asyncio.timeout(CONNECT_S + answer_s):
@@ -161,10 +155,10 @@ class RelayChannel:
             raise RelayUnreachable(f"{self.address.url} gave no whole answer within {answer_s:g} s") from None
         except (OSError, h11.ProtocolError) as error:
             raise RelayUnreachable(f"{self.address.url}: {error or type(error).__name__}") from error
-        content = self._checked(method, target, nonce, body, status, raw)
+        content = self._signed((method, target, nonce), body, status, raw, proxy=_SERVER_ERRORS)
         if status == HTTPStatus.OK:
             return Answered(content, raw, target, nonce)
-        raise self._refusal(status, content)
+        raise self._error(status, self._refusal(content))
 
     async def close(self) -> None:
         for one in self._idle:
@@ -172,30 +166,12 @@ class RelayChannel:
         self._idle.clear()
         await asyncio.sleep(0)  # the loop closes them
 
-    def _checked(self, method: str, target: str, nonce: str, body: bytes, status: int, raw: bytes) -> bytes:
-        read = (body,) if status == HTTPStatus.OK else (body, b"")  # a refusal may come before the body was read
-        asks = {digest_of_request(method, target, nonce, one) for one in read}
-        try:
-            return read_answer(raw, asks=asks, status=status, key=self.key, port=self.port)
-        except BadRecord as error:
-            if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-                raise RelayUnreachable(f"{self.address.url} answers {status}, and the relay did not sign it") from error
-            raise RelayUntrusted(f"{self.address.url} (HTTP {status}): {error.message}") from error
-
-    def _refusal(self, status: int, content: bytes) -> HoldfastError:
-        try:
-            said = msgspec.json.decode(content, type=RefusalContent)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            return RelayUntrusted(f"{self.address.url}: its refusal cannot be read: {error}")
+    def _error(self, status: int, said: RefusalContent) -> HoldfastError:
         text = f"{self.address.url}: {said.message}"
-        if said.code == FENCED:
-            fenced = FencedByRelay(text)
-            fenced.proof = said.proof.encode()
-            return fenced
-        if said.code == SECOND_INSTANCE:
-            replaced = ReplacedHere(text)
-            replaced.proof = said.proof.encode()
-            return replaced
+        if said.code in (FENCED, SECOND_INSTANCE):
+            proven = (FencedByRelay if said.code == FENCED else ReplacedHere)(text)
+            proven.proof = said.proof.encode()
+            return proven
         if said.code == NO_SESSION:
             return SessionOver(text)
         return RelayBusy(text) if status in _WAITS else RelayRefused(text)
@@ -212,18 +188,8 @@ class RelayChannel:
                 return await self._on(self._idle.pop(), request, body, first_byte)
             except (OSError, h11.ProtocolError):
                 continue  # closed while it was idle
-        return await self._on(await self._connected(), request, body, first_byte)
-
-    async def _connected(self) -> _Kept:
-        parts = urlsplit(self.address.url)
-        secure = parts.scheme == "https"
-        async with asyncio.timeout(CONNECT_S):
-            reader, writer = await asyncio.open_connection(
-                parts.hostname or "",
-                parts.port or (443 if secure else 80),
-                ssl=ssl.create_default_context() if secure else None,
-            )
-        return _Kept(reader, writer, h11.Connection(h11.CLIENT))
+        kept = _Kept(*await self._connected(CONNECT_S), h11.Connection(h11.CLIENT))
+        return await self._on(kept, request, body, first_byte)
 
     async def _on(
         self, kept: _Kept, request: h11.Request, body: bytes, first_byte: Callable[[], None]

@@ -8,7 +8,6 @@ serves it.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ipaddress
 from collections.abc import Sequence
@@ -35,7 +34,7 @@ from holdfast.identity.records.encodings import AgentId, parse_agent_id
 from holdfast.identity.records.signed import Refusal, Signed
 from holdfast.identity.statements.statements import Profile, parse_profile, profile_stands
 from holdfast.identity.witness.observe import OPERATORS_MIN, Observation, SourceAnswer, merge_copies, observe
-from holdfast.identity.witness.relay_link import open_link
+from holdfast.identity.witness.relay_link import RelayLink, ask_all
 from holdfast.identity.witness.witness import LogCopy
 from holdfast.identity.witness.witness_relay import RelayWitness
 from holdfast.layout.witness_address import WitnessRelay
@@ -53,7 +52,6 @@ class FoundAgent:
     log: KeyLog
     seen: Observation
     operators: tuple[str, ...]  # whose relays showed the log
-    asked: tuple[str, ...]
     silent: dict[str, str]
     forks: tuple[bytes, ...]  # two profiles of one rank: the agent runs twice, or its keys were stolen
     moved: bool  # a relay that was asked is no longer one of the agent's
@@ -78,7 +76,7 @@ async def find_agent(
     """The agent of a handle (`ada@relay.example`) or an id, as these relays and its own show it. Raises LogMissing: no
     relay knows it; RelayRefused: what they serve is not valid, or older than what was `known`; RelayUnreachable, or
     RelayUntrusted where another server answers in a relay's name."""
-    found, failed = await _profiles(name, relays)
+    found, failed = await _profiles(name, relays, port)
     silent = {url: str(error) for url, error in failed.items()}
     if not found:
         untrusted = next((one for one in failed.values() if isinstance(one, RelayUntrusted)), None)
@@ -96,13 +94,17 @@ async def find_agent(
     if not any(is_private_host(one.host) for one in relays):  # its owner may be a stranger: see sender_logs.py
         named = (one for one in named if not is_private_host(one.host))
     sources = {one.key: one for one in (*relays, *named)}
-    copies = await asyncio.gather(*(_log_at(one, newest.record.id, port) for one in sources.values()))
+    copies = await ask_all(sources.values(), lambda link: RelayWitness(link).fetch(newest.record.id), port=port)
     answers = [
         SourceAnswer(source=one.url, operator=_operator(one, newest.record), copy=copy)
-        for one, copy in zip(sources.values(), copies, strict=True)
+        for one, copy in copies.items()
         if isinstance(copy, LogCopy)
     ]
-    silent |= {one.url: copy for one, copy in zip(sources.values(), copies, strict=True) if isinstance(copy, str)}
+    silent |= {
+        one.url: str(copy or "it does not know this agent")
+        for one, copy in copies.items()
+        if not isinstance(copy, LogCopy)
+    }
     log = _joined(answers, newest.record.id, port)
     seen = observe(answers, id=newest.record.id, port=port, known=log)
     if isinstance(seen, Refusal):
@@ -115,7 +117,6 @@ async def find_agent(
         log=seen.log,
         seen=seen,
         operators=tuple(dict.fromkeys(one.operator for one in answers if one.source not in seen.unreadable)),
-        asked=tuple(one.url for one in sources.values()),
         silent=silent,
         forks=_forks(valid, known),
         moved=any(one.url not in {relay.url for relay in best.record.relays} for one in relays if one.url in found),
@@ -155,7 +156,7 @@ def keep_peer(path: Path, found: FoundAgent) -> None:
 
 
 async def _profiles(
-    name: str, relays: Sequence[WitnessRelay]
+    name: str, relays: Sequence[WitnessRelay], port: Signatures
 ) -> tuple[dict[str, Signed[Profile]], dict[str, HoldfastError | OSError]]:
     """By url what the relays hold, and why others say nothing."""
     handle, at, host = name.partition("@")
@@ -172,27 +173,14 @@ async def _profiles(
             id_ = parse_agent_id(name)
         except BadRecord as error:
             raise BadInput(f"{name!r} is neither a handle (NAME@RELAY) nor an id: {error.message}") from None
-    found: dict[str, Signed[Profile]] = {}
-    failed: dict[str, HoldfastError | OSError] = {}
 
-    async def ask(one: WitnessRelay) -> None:
-        link = open_link(one)
-        try:
-            raw = await (link.find_handle(handle) if id_ is None else link.find_profile(id_))
-            if raw is not None:
-                found[one.url] = parse_profile(raw)
-        except (HoldfastError, OSError) as error:
-            failed[one.url] = error
+    async def ask(link: RelayLink) -> Signed[Profile] | None:
+        raw = await (link.find_handle(handle) if id_ is None else link.find_profile(id_))
+        return None if raw is None else parse_profile(raw)
 
-    await asyncio.gather(*map(ask, asked))
-    return found, failed
-
-
-async def _log_at(relay: WitnessRelay, id: AgentId, port: Signatures) -> LogCopy | str:
-    try:
-        return await RelayWitness(open_link(relay, port=port)).fetch(id) or "it does not know this agent"
-    except (HoldfastError, OSError) as error:
-        return str(error)
+    answers = await ask_all(asked, ask, port=port)
+    found = {one.url: answer for one, answer in answers.items() if isinstance(answer, Signed)}
+    return found, {one.url: answer for one, answer in answers.items() if isinstance(answer, HoldfastError | OSError)}
 
 
 def _joined(answers: Sequence[SourceAnswer], id: AgentId, port: Signatures) -> KeyLog | None:

@@ -31,11 +31,18 @@ from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, digest_of
 from holdfast.identity.records.signed import Family
-from holdfast.identity.statements.certificate import find_inactive, find_not_signed_by, only_planned, parse_certificate
+from holdfast.identity.statements.certificate import (
+    Certificate,
+    find_fault_by_log,
+    find_inactive,
+    only_planned,
+    parse_certificate,
+)
 from holdfast.identity.witness.observe import merge_copies
 from holdfast.identity.witness.relay_link import open_link
 from holdfast.identity.witness.witness_relay import RelayWitness
 from holdfast.layout.witness_address import WitnessRelay
+from holdfast.relay.bounded import keep_newest
 from holdfast.relay.client.address_book import AddressBook
 from holdfast.relay.client.chain_check import ChainCheck, statement_in, statement_of
 from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel, ReplacedHere, SessionOver
@@ -215,32 +222,26 @@ class RelayMailbox:
             try:
                 await self._one_round(box)
                 tries, box.trouble = 0, ""
+                continue
             except SessionOver:
                 box.token = ""
+                continue
             except FencedByRelay as fenced:
                 verdict = await self._judge_fence(box, fenced)
                 if verdict is not None:
                     self._arrived.put_nowait(verdict)
                     return
                 box.token = ""
-                tries += 1
-                await asyncio.sleep(backoff_s(tries))
-            except ReplacedHere as error:
-                if await self._is_other(box, error.proof):
+            except RelayBusy as error:  # it has asked too often, and its session is still good
+                box.trouble = str(error)
+            except (HoldfastError, OSError) as error:
+                if isinstance(error, ReplacedHere) and await self._is_other(box, error.proof):
                     text = f"{error.message}; this instance takes none until the other one is gone"
                     self._arrived.put_nowait(AgentElsewhere(text))
                     return
                 box.trouble, box.token = str(error), ""
-                tries += 1
-                await asyncio.sleep(backoff_s(tries))
-            except RelayBusy as error:  # it has asked too often, and its session is still good
-                box.trouble = str(error)
-                tries += 1
-                await asyncio.sleep(backoff_s(tries))
-            except (HoldfastError, OSError) as error:
-                box.trouble, box.token = str(error), ""
-                tries += 1
-                await asyncio.sleep(backoff_s(tries))
+            tries += 1
+            await asyncio.sleep(backoff_s(tries))
 
     async def _one_round(self, box: _Box) -> None:
         async with box.turn:
@@ -334,17 +335,11 @@ class RelayMailbox:
 
     async def _judge_fence(self, box: _Box, fenced: FencedByRelay) -> HoldfastError | None:
         """The error that stops this process, if the relay has proven it; else None: a certificate is made again."""
+        newer = await self._own_certificate(fenced.proof)
+        if newer is not None and newer.e > (mine := self.instance.incarnation()):
+            text = f"incarnation {newer.e} of the agent is in use elsewhere, and this is incarnation {mine}"
+            return AgentElsewhere(f"{box.relay.url}: {text}")
         own = await self.instance.log()
-        with contextlib.suppress(BadRecord):
-            if fenced.proof:
-                newer = parse_certificate(fenced.proof)
-                entry = own.find(newer.record.position) if newer.record.id == own.id else None
-                is_ours = entry is not None and find_not_signed_by(newer, Family.CERT, entry, self.port) is None
-                if is_ours and newer.record.e > self.instance.incarnation():
-                    return AgentElsewhere(
-                        f"{box.relay.url}: incarnation {newer.record.e} of the agent is in use elsewhere, and this is "
-                        f"incarnation {self.instance.incarnation()}"
-                    )
         try:
             copy = await RelayWitness(open_link(box.relay, port=self.port)).fetch(own.id)
         except (HoldfastError, OSError):
@@ -360,15 +355,19 @@ class RelayMailbox:
 
     async def _is_other(self, box: _Box, line: bytes) -> bool:
         """Whether this is the certificate of another instance of this incarnation; remembers it."""
-        own, inst = await self.instance.log(), self.instance.key.public
+        crt = await self._own_certificate(line)
+        if crt is None or crt.inst == self.instance.key.public or crt.e != self.instance.incarnation():
+            return False
+        self.others[crt.inst] = box.relay.url
+        return True
+
+    async def _own_certificate(self, line: bytes) -> Certificate | None:
+        """What the line says, if it is a certificate that keys of this agent signed."""
+        own = await self.instance.log()
         with contextlib.suppress(BadRecord):
             crt = parse_certificate(line)
-            entry = own.find(crt.record.position) if crt.record.id == own.id else None
-            signed = entry is not None and find_not_signed_by(crt, Family.CERT, entry, self.port) is None
-            if signed and crt.record.inst != inst and crt.record.e == self.instance.incarnation():
-                self.others[crt.record.inst] = box.relay.url
-                return True
-        return False
+            return crt.record if find_fault_by_log(crt, Family.CERT, own, self.port) is None else None
+        return None
 
     # letters
 
@@ -396,9 +395,7 @@ class RelayMailbox:
             return msgspec.structs.replace(known, at=at, repeated=known.letter is not None)
         found = await self._opened(arrival)
         if found is not None and not found.fault and len(arrival.raw) <= COPY_BYTES_MAX:
-            self._copies[name] = found
-            while len(self._copies) > COPIES_MAX:
-                self._copies.popitem(last=False)
+            keep_newest(self._copies, name, found, most=COPIES_MAX)
         return found
 
     async def _opened(self, arrival: _Arrival) -> Delivery | None:
@@ -433,21 +430,16 @@ class RelayMailbox:
         await self._cross_check(inner.seen)
         name = (letter.sender, letter.key)
         repeated = name in self._given
-        self._given[name] = None
-        while len(self._given) > GIVEN_MAX:
-            self._given.popitem(last=False)
+        keep_newest(self._given, name, None, most=GIVEN_MAX)
         return Delivery(id=id_, at=at, letter=letter, repeated=repeated)
 
     def _check_sender(self, envelope: Envelope, log: KeyLog) -> None:
         """Raises BadRecord. Times of the certificate were the relay's to judge: mail may wait longer than they last."""
         crt = envelope.certificate
         if self._judged.get(envelope.outer.crt) is not log:  # many messages have one certificate
-            entry = log.find(crt.record.position) if log.id == crt.record.id else None
-            if entry is None or find_not_signed_by(crt, Family.CERT, entry, self.port) is not None:
+            if find_fault_by_log(crt, Family.CERT, log, self.port) is not None:
                 raise BadRecord("the sender's keys did not sign the certificate of the message")
-            self._judged[envelope.outer.crt] = log
-            if len(self._judged) > JUDGED_MAX:
-                self._judged.popitem(last=False)
+            keep_newest(self._judged, envelope.outer.crt, log, most=JUDGED_MAX)
         if not only_planned(crt.record.position, log) or find_inactive(log) is not None:
             raise BadRecord("the sender's keys were replaced since, because they were stolen or lost")
         if not envelope.is_signed(self.port):

@@ -17,7 +17,7 @@ import random
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -37,6 +37,7 @@ from holdfast.errors import (
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.witness.witness import copy_of
 from holdfast.layout.witness_address import WitnessRelay
+from holdfast.relay.bounded import keep_newest
 from holdfast.relay.client.address_book import AddressBook, Peer
 from holdfast.relay.client.channel import Answered, RelayChannel
 from holdfast.relay.client.health import HealthBook, backoff_s
@@ -177,7 +178,7 @@ class RelayPost:
     async def _round(self, sending: _Sending, envelope: bytes) -> None:
         """As many relays as are missing at once; one more when the hedge's time is over or one has failed."""
         waiting = self.health.ranked(sending.open_relays(), time.monotonic())
-        running: set[asyncio.Task[bool]] = set()
+        running: set[asyncio.Task[None]] = set()
         hedge_s = max((self.health.of(one).hedge_s for one in waiting[: sending.missing]), default=0.0)
         try:
             while waiting or running:
@@ -195,7 +196,7 @@ class RelayPost:
                 one.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def _submit(self, relay: WitnessRelay, sending: _Sending, envelope: bytes) -> bool:
+    async def _submit(self, relay: WitnessRelay, sending: _Sending, envelope: bytes) -> None:
         began = time.monotonic()
         channel = self._channel(relay)
         health = self.health.of(relay)
@@ -208,18 +209,18 @@ class RelayPost:
         except HoldfastError as error:
             health.failed(time.monotonic())
             sending.trouble[relay.url] = error.message
-            return False
+            return
         health.succeeded(time.monotonic() - began)
         if answer.rank is not None and answer.rank > sending.peer.profile.record.rank:
             self.book.forget(sending.peer)
-        return self._judged(relay, sending, answer.items[0], answered, answer.profile)
+        self._judge(relay, sending, answer.items[0], answered, answer.profile)
 
-    def _judged(
+    def _judge(
         self, relay: WitnessRelay, sending: _Sending, item: StoredItem, answered: Answered, profile: str
-    ) -> bool:
+    ) -> None:
         if not item.code and item.seq > 0:
             sending.stored[relay.key] = (relay, answered)
-            return True
+            return
         sending.trouble[relay.url] = item.message or item.code or "its answer says nothing"
         if item.code in calls.FOR_GOOD:
             sending.refused[relay.key] = f"{relay.url}: {item.message}"
@@ -231,8 +232,8 @@ class RelayPost:
             new = self.book.moved(sending.peer, profile)
             if new is not None:
                 sending.peer, sending.moved = new, True
-                sending.stored = {one: held for one, held in sending.stored.items() if one in _keys(new)}
-        return False
+                keys = {one.key for one in new.relays}
+                sending.stored = {one: held for one, held in sending.stored.items() if one in keys}
 
     async def _look_again(self, sending: _Sending) -> None:
         try:
@@ -263,10 +264,7 @@ class RelayPost:
         found = list(sending.stored.values())
         raws = tuple(answered.raw for _, answered in found)
         at, _ = self._shown.get(sending.peer.id, (0.0, ()))
-        self._shown[sending.peer.id] = (at, raws)
-        self._shown.move_to_end(sending.peer.id)
-        while len(self._shown) > SHOWN_MAX:
-            self._shown.popitem(last=False)
+        keep_newest(self._shown, sending.peer.id, (at, raws), most=SHOWN_MAX)
         return SentMail(
             to=sending.peer.id,
             key=key,
@@ -282,17 +280,13 @@ class RelayPost:
         return raws
 
     def _hints(self) -> tuple[str, ...]:
-        return tuple(str(replace(one, invite="")) for one in self.own_relays())[:HINTS_MAX]
+        return tuple(map(str, self.own_relays()))[:HINTS_MAX]
 
     def _channel(self, relay: WitnessRelay) -> RelayChannel:
         found = self._channels.get(relay.key)
         if found is None or found.address.url != relay.url:
             found = self._channels[relay.key] = RelayChannel(relay, self.port)
         return found
-
-
-def _keys(peer: Peer) -> set[str]:
-    return {one.key for one in peer.relays}
 
 
 def _encoded(body: Json) -> bytes:

@@ -14,7 +14,6 @@ share an agent and renew at the same time sign the same bytes, and not all agent
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import ipaddress
 import re
@@ -24,20 +23,20 @@ from functools import lru_cache
 
 import msgspec
 
-from holdfast.errors import BadInput, BadRecord, HoldfastError, LogDamaged, RelayRefused
+from holdfast.errors import BadInput, BadRecord, LogDamaged, RelayRefused
 from holdfast.host.private_files import read_private, write_atomically
 from holdfast.identity.files.public_file import change_identity
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, digest_of
-from holdfast.identity.records.signed import Family, Reason, Refusal, Signed
+from holdfast.identity.records.signed import Family, Refusal, Signed
 from holdfast.identity.speaker.speaker import Speaker
-from holdfast.identity.statements.certificate import find_not_signed_by
+from holdfast.identity.statements.certificate import find_fault_by_log
 from holdfast.identity.statements.statements import EncryptionKey, Profile, Relay, parse_profile, profile_stands
 from holdfast.identity.vault.mail_keys import are_stale, published
-from holdfast.identity.witness.relay_link import RelayLink, open_link
-from holdfast.identity.witness.witness_relay import join_lines, split_copy
+from holdfast.identity.witness.relay_link import RelayLink, ask_all, open_link
+from holdfast.identity.witness.witness_relay import bring_log, join_lines
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.witness_address import WitnessRelay, parse_relay_address, relays_of
 from holdfast.relay.protocol.calls import HANDLE_FORM
@@ -97,8 +96,7 @@ def is_due(held: Signed[Profile], log: KeyLog, *, now: int) -> bool:
 
 def is_signed_by(signed: Signed[Profile], log: KeyLog, port: Signatures) -> bool:
     """Whether the keys that the log names at the profile's position signed it."""
-    entry = log.find(signed.record.position) if signed.record.id == log.id else None
-    return entry is not None and find_not_signed_by(signed, Family.PROF, entry, port) is None
+    return find_fault_by_log(signed, Family.PROF, log, port) is None
 
 
 def newest_of(found: Iterable[Signed[Profile]]) -> Signed[Profile] | None:
@@ -202,7 +200,7 @@ async def publish_profile(
     local = find_own_profile(home)
     known = (*own_relays(home), *more)
     held = await _held_at(known, log, port)
-    newest = newest_of((*held.values(), *(() if local is None else (local,))))
+    newest = newest_of((*held, *(() if local is None else (local,))))
     standing = newest if newest is not None and profile_stands(newest.record, log, now=now) else local
     foreign = newest is not None and (local is None or newest.digest != local.digest) and bool(held)
     content = _first_content(home) if standing is None else ProfileContent.of(standing.record)
@@ -227,72 +225,76 @@ async def publish_profile(
         )
     if local is None or local.digest != signed.digest:
         _keep(home, signed)
-    said = await _sent(signed, log, _to_tell(content, more), port)
+    said = await ask_all(_to_tell(content, more), lambda link: _put(link, signed, log), port=port)
     forks = await find_forks(tuple(map(address_of, content.relays)), log.id, port=port)
-    return PublishedProfile(signed=signed, said=said, foreign=foreign, forks=forks)
+    words = {one.url: str(answer) for one, answer in said.items()}
+    return PublishedProfile(signed=signed, said=words, foreign=foreign, forks=forks)
+
+
+async def register(
+    home: AgentHome,
+    speaker: Speaker,
+    relays: Sequence[WitnessRelay],
+    *,
+    now: int,
+    port: Signatures,
+    handle: str = "",
+    operator: str = "",
+    instead_of: Relay | None = None,
+) -> PublishedProfile:
+    """Register at all of them, and publish. An invite that does not count, a relay that is full or does not answer, and
+    a handle that is taken are refused before anything is signed. The relay that they replace is left: it forwards.
+    Raises BadInput, RelayNotAdmitted, RelayRefused, RelayUnreachable, RelayUntrusted, RelayBusy."""
+    if handle:
+        check_handle(handle)
+    log = speaker.log()
+    entries: list[tuple[Relay, str]] = []
+    for one in relays:
+        link = open_link(one, port=port)
+        about = await link.describe()
+        await bring_log(link, log)
+        name = f"{handle}@{about.name}" if handle else ""
+        taken = await link.find_handle(handle) if handle else None
+        if taken is not None and f'"id":"{log.id}"'.encode() not in taken:
+            raise RelayRefused(f"{one.url}: another agent has the handle {name}", hint="choose another --handle")
+        prio = 0 if instead_of is None else instead_of.prio
+        entry = Relay(url=one.url, wit=link.key, prio=prio, domain=operator or operator_of(one.host))
+        entries.append((entry, name))
+
+    def change(content: ProfileContent) -> ProfileContent:
+        if instead_of is not None:
+            content = without_relay(content, instead_of)
+        for entry, name in entries:
+            content = with_relay(content, entry, name)
+        return content
+
+    return await publish_profile(home, speaker, now=now, port=port, change=change, more=relays)
 
 
 async def find_forks(relays: Sequence[WitnessRelay], id: AgentId, *, port: Signatures) -> dict[str, str]:
     """The relays that hold statements of this agent which contradict each other, by url; the digest of the lines."""
-
-    async def lines_at(relay: WitnessRelay) -> tuple[bytes, ...]:
-        try:
-            return await open_link(relay, port=port).find_evidence(id)
-        except (HoldfastError, OSError):
-            return ()
-
-    found = await asyncio.gather(*map(lines_at, relays))
-    return {one.url: digest_of(join_lines(lines)) for one, lines in zip(relays, found, strict=True) if lines}
+    found = await ask_all(relays, lambda link: link.find_evidence(id), port=port)
+    return {one.url: digest_of(join_lines(lines)) for one, lines in found.items() if isinstance(lines, tuple) and lines}
 
 
-async def bring_log(link: RelayLink, log: KeyLog) -> None:
-    """The relay holds all records and receipts of the log afterwards; it registers the agent with the first one.
-    Raises RelayNotAdmitted, RelayRefused and the errors of a relay that cannot be reached."""
-    raw = await link.find_log(log.id)
-    copy = split_copy(raw or b"")
-    there = {*copy.records, *copy.receipts}
-    for entry in log.entries():
-        line, receipts = entry.signed.line(), [one.line() for one in entry.receipts]
-        if line in there and there.issuperset(receipts):
-            continue
-        answer = await link.submit_record(log.id, join_lines((line, *receipts)))
-        if isinstance(answer, Refusal) and answer.reason in (Reason.NOT_ADMITTED, Reason.FULL, Reason.MALFORMED):
-            raise RelayRefused(f"{link.address.url}: {answer.message}")
+async def _held_at(relays: Sequence[WitnessRelay], log: KeyLog, port: Signatures) -> list[Signed[Profile]]:
+    """What the relays hold; only what the agent's keys signed."""
+
+    async def ask(link: RelayLink) -> Signed[Profile] | None:
+        raw = await link.find_profile(log.id)
+        return None if raw is None else parse_profile(raw)
+
+    found = (await ask_all(relays, ask, port=port)).values()
+    return [one for one in found if isinstance(one, Signed) and is_signed_by(one, log, port)]
 
 
-async def _held_at(relays: Sequence[WitnessRelay], log: KeyLog, port: Signatures) -> dict[str, Signed[Profile]]:
-    """What the relays hold, by url; only what the agent's keys signed."""
-    answers = await asyncio.gather(*(_profile_at(one, log, port) for one in relays))
-    return {one.url: found for one, found in zip(relays, answers, strict=True) if found is not None}
-
-
-async def _profile_at(relay: WitnessRelay, log: KeyLog, port: Signatures) -> Signed[Profile] | None:
-    try:
-        raw = await open_link(relay, port=port).find_profile(log.id)
-        found = None if raw is None else parse_profile(raw)
-    except (HoldfastError, OSError):
-        return None
-    return found if found is not None and is_signed_by(found, log, port) else None
-
-
-async def _sent(
-    signed: Signed[Profile], log: KeyLog, relays: Sequence[WitnessRelay], port: Signatures
-) -> dict[str, str]:
-    answers = await asyncio.gather(*(_put(one, signed, log, port) for one in relays))
-    return {one.url: answer for one, answer in zip(relays, answers, strict=True)}
-
-
-async def _put(relay: WitnessRelay, signed: Signed[Profile], log: KeyLog, port: Signatures) -> str:
+async def _put(link: RelayLink, signed: Signed[Profile], log: KeyLog) -> str:
     """Empty where the relay holds the profile now, else why not."""
-    link = open_link(relay, port=port)
-    try:
+    answer = await link.put_profile(log.id, signed.line())
+    if isinstance(answer, Refusal):
+        # It may lack records of the log: the agent, or its newest keys.
+        await bring_log(link, log)
         answer = await link.put_profile(log.id, signed.line())
-        if isinstance(answer, Refusal):
-            # It may lack records of the log: the agent, or its newest keys.
-            await bring_log(link, log)
-            answer = await link.put_profile(log.id, signed.line())
-    except (HoldfastError, OSError) as error:
-        return str(error)
     return f"{answer.reason}: {answer.message}" if isinstance(answer, Refusal) else ""
 
 

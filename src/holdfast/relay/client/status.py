@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.errors import HoldfastError
 from holdfast.identity.files.own_log import read_own_log
@@ -85,14 +85,14 @@ async def _look(
 ) -> RelayStatus:
     listed = None if own is None else next((one for one in own.record.relays if one.wit == relay.key), None)
     handles = () if own is None else tuple(one for one in own.record.handles if one.endswith(f"@{relay.host}"))
-    fields = {
-        "address": relay,
-        "operator": operator_of(relay.host) if listed is None else listed.domain,
-        "witness": relay.key in log.head.witnesses.members,
-        "listed": listed is not None,
-        "handles": handles,
-        "proof": proof,
-    }
+    found = RelayStatus(
+        address=relay,
+        operator=operator_of(relay.host) if listed is None else listed.domain,
+        witness=relay.key in log.head.witnesses.members,
+        listed=listed is not None,
+        handles=handles,
+        proof=proof,
+    )
     link = open_link(relay, port=port)
     try:
         raw, profile, lines, head, about = await asyncio.gather(
@@ -105,11 +105,11 @@ async def _look(
         held = None if profile is None else parse_profile(profile)
         seq = 0 if head is None else parse_head(head).record.seq
     except (HoldfastError, OSError) as error:
-        return RelayStatus(**fields, error=str(error))  # pyright: ignore[reportArgumentType] - by name
+        return replace(found, error=str(error))
     if held is not None and not is_signed_by(held, log, port):
         held = None
-    return RelayStatus(
-        **fields,  # pyright: ignore[reportArgumentType] - by name
+    return replace(
+        found,
         log=log.head.signed.line() in split_copy(raw or b"").records,
         profile=None if held is None else held.record.rank,
         newest=own is not None and held is not None and held.digest == own.digest,

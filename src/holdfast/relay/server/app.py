@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -52,7 +53,7 @@ from holdfast.identity.witness.witness_relay import join_lines
 from holdfast.relay.protocol.calls import HANDLE_FORM
 from holdfast.relay.server import limits, registry
 from holdfast.relay.server.asked import Answer, Asked, Handler, Said
-from holdfast.relay.server.logs import KeyLogs
+from holdfast.relay.server.logs import AdmittingLogs, KeyLogs
 from holdfast.relay.server.mail_calls import (
     ACK_BYTES_MAX,
     LOGIN_BYTES_MAX,
@@ -100,9 +101,6 @@ class Relay:
             "mail": limits.Buckets(limits.Rate(4.0 * self.settings.mails_per_s, self.settings.mails_per_s)),
         }
         self._logs = KeyLogs(self.store, port=self.port)
-        self._registrar = registry.Registrar(
-            open=self.settings.registration == "open", agents_max=self.settings.agents_max
-        )
         self.mail = MailDesk(
             self.store,
             self._logs,
@@ -138,11 +136,11 @@ class Relay:
             route("/v1/log", self._find_agents),
             route("/v1/log/{id}", self._fetch),
             route("/v1/log/{id}", self._submit, "POST", lines),
-            route("/v1/agents/{id}", self._profile),
+            route("/v1/agents/{id}", partial(self._line, "profile")),
             route("/v1/agents/{id}", self._put_profile, "PUT", line),
             route("/v1/agents/{id}/evidence", self._evidence),
             route("/v1/handles/{name}", self._handle),
-            route("/v1/heads/{id}", self._head),
+            route("/v1/heads/{id}", partial(self._line, "head")),
             route("/v1/heads/{id}", self._put_head, "PUT", line),
             route("/v1/senders/{id}", self.mail.introduce, "POST", SENDER_LOG_BYTES_MAX),
             # after a restart all agents log in again, and many of them may be behind one address
@@ -198,33 +196,41 @@ class Relay:
         if named != id_:
             raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, f"the record is about {named}")
         invite = asked.request.headers.get(INVITE_HEADER, "")[: INVITE_CHARS_MAX + 1]
-        logs = self._logs.admitting(lambda db, agent: self._admit(db, agent, invite, asked.sender))
+        logs = AdmittingLogs(self._logs, lambda db, agent: self._admit(db, agent, invite, asked.sender))
         witness = WitnessService(logs, self.signer, port=self.port, clock=self._now)
         answer = await witness.submit(lines[0], lines[1:])
         self.mail.wake(id_)  # new keys may end a session that waits
         return (HTTPStatus.OK, answer) if isinstance(answer, bytes) else _refused(answer)
 
     def _admit(self, db: Db, id: AgentId, invite: str, sender: str) -> str | Refusal:
-        if self._registrar.open and not invite:
+        is_open = self.settings.registration == "open"
+        if is_open and not invite:
             self._spend("register", sender)
-        return self._registrar.admit(db, id, invite)
+        return registry.admit(db, id, invite, is_open=is_open, agents_max=self.settings.agents_max)
 
-    async def _profile(self, asked: Asked) -> Answer:
+    async def _line(self, column: str, asked: Asked) -> Answer:
         id_ = asked.id
-        return _found(await asyncio.to_thread(self.store.read, lambda db: registry.find_line(db, id_, "profile")))
+        return _found(await asyncio.to_thread(self.store.read, lambda db: registry.find_line(db, id_, column)))
 
     async def _put_profile(self, asked: Asked) -> Answer:
-        signed = self._parsed(asked, parse_profile)
+        return await self._put(asked, parse_profile, partial(registry.put_profile, relay_name=self.settings.name))
+
+    async def _put_head(self, asked: Asked) -> Answer:
+        return await self._put(asked, parse_head, registry.put_head)
+
+    async def _put(
+        self, asked: Asked, parse: Callable[[bytes], Signed[T]], put: Callable[..., Signed[T] | Refusal]
+    ) -> Answer:
+        self._spend("agent", f"{asked.id} {asked.sender}")
+        try:
+            signed = parse(asked.body.removesuffix(b"\n"))
+        except BadRecord as error:
+            raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, error.message) from None
+        if signed.record.id != asked.id:
+            raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, f"the record is about {signed.record.id}")
         log = await self._known(asked)
         judged = await self.store.written(
-            lambda db: registry.put_profile(
-                db,
-                signed,
-                self._logs.load(db, log.id) or log,
-                relay_name=self.settings.name,
-                now=self._now(),
-                port=self.port,
-            )
+            lambda db: put(db, signed, self._logs.load(db, log.id) or log, now=self._now(), port=self.port)
         )
         return _refused(judged) if isinstance(judged, Refusal) else (HTTPStatus.OK, judged.line())
 
@@ -239,20 +245,6 @@ class Relay:
             raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, "that is not a handle")
         now = self._now()
         return _found(await asyncio.to_thread(self.store.read, lambda db: registry.find_handle(db, name, now=now)))
-
-    async def _head(self, asked: Asked) -> Answer:
-        id_ = asked.id
-        return _found(await asyncio.to_thread(self.store.read, lambda db: registry.find_line(db, id_, "head")))
-
-    async def _put_head(self, asked: Asked) -> Answer:
-        signed = self._parsed(asked, parse_head)
-        log = await self._known(asked)
-        judged = await self.store.written(
-            lambda db: registry.put_head(
-                db, signed, self._logs.load(db, log.id) or log, now=self._now(), port=self.port
-            )
-        )
-        return _refused(judged) if isinstance(judged, Refusal) else (HTTPStatus.OK, judged.line())
 
     # what every call shares
 
@@ -307,16 +299,6 @@ class Relay:
         if log is None:
             raise Said(HTTPStatus.NOT_FOUND, Reason.NOT_BEGUN, "the relay does not know this agent")
         return log
-
-    def _parsed(self, asked: Asked, parse: Callable[[bytes], Signed[T]]) -> Signed[T]:
-        self._spend("agent", f"{asked.id} {asked.sender}")
-        try:
-            signed = parse(asked.body.removesuffix(b"\n"))
-        except BadRecord as error:
-            raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, error.message) from None
-        if signed.record.id != asked.id:
-            raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, f"the record is about {signed.record.id}")
-        return signed
 
     def _now(self) -> int:
         return int(self.clock())

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.fields import LIST_MAX
+from holdfast.relay.bounded import keep_newest
 
 RECEIPTS_MAX = 4 * LIST_MAX  # that come with one record: those of the old and of the new witnesses, with room
 LOG_BODY_BYTES_MAX = (RECEIPTS_MAX + 1) * (LINE_BYTES_MAX + 1)
@@ -54,10 +55,7 @@ class Buckets:
 
     def charge(self, name: str, now: float, cost: float) -> None:
         """Take what something has cost afterwards. A bucket may owe as much as it can hold."""
-        self._held[name] = (max(self._tokens(name, now) - cost, -self.rate.burst), now)
-        self._held.move_to_end(name)
-        if len(self._held) > BUCKETS_MAX:
-            self._held.popitem(last=False)
+        keep_newest(self._held, name, (max(self._tokens(name, now) - cost, -self.rate.burst), now), most=BUCKETS_MAX)
 
     def _tokens(self, name: str, now: float) -> float:
         tokens, at = self._held.get(name, (self.rate.burst, now))

@@ -24,6 +24,7 @@ from holdfast.identity.records.signed import Reason, Refusal
 from holdfast.identity.witness.relay_link import LOOKUP_MAX
 from holdfast.identity.witness.witness import WitnessVerdict
 from holdfast.identity.witness.witness_folder import Change, added_lines, replayed
+from holdfast.relay.bounded import keep_newest
 from holdfast.relay.server.store import Store
 
 LOGS_CACHED = 2_048
@@ -40,10 +41,6 @@ class KeyLogs:
         self._port = port
         self._cached: OrderedDict[AgentId, tuple[int, KeyLog]] = OrderedDict()
         self._caching = threading.Lock()
-
-    def admitting(self, admit: Admit) -> AdmittingLogs:
-        """The same logs for one request, whose sender may register an agent by this rule."""
-        return AdmittingLogs(self, admit)
 
     def find(self, id: AgentId) -> KeyLog | None:
         return self.store.read(lambda db: self.load(db, id, keep=True))
@@ -67,10 +64,7 @@ class KeyLogs:
 
     def keep(self, id: AgentId, count: int, log: KeyLog) -> None:
         with self._caching:
-            self._cached[id] = (count, log)
-            self._cached.move_to_end(id)
-            while len(self._cached) > LOGS_CACHED:
-                self._cached.popitem(last=False)
+            keep_newest(self._cached, id, (count, log), most=LOGS_CACHED)
 
     def find_by_recovery_keys(self, digests: tuple[Digest, ...]) -> list[AgentId]:
         """The first registered first: a later log can copy the commitment of an earlier one, but not its place."""
@@ -87,7 +81,7 @@ class KeyLogs:
 
 @dataclass(frozen=True, slots=True)
 class AdmittingLogs:
-    """witness_folder.LogStore over the relay's logs."""
+    """witness_folder.LogStore over the relay's logs, for a request whose sender may register an agent by this rule."""
 
     logs: KeyLogs
     admit: Admit

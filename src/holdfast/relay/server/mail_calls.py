@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from http import HTTPStatus
-from typing import TypeVar
 
 import msgspec
 
@@ -40,6 +39,7 @@ from holdfast.identity.statements.certificate import (
 )
 from holdfast.identity.statements.statements import Profile, parse_profile
 from holdfast.identity.witness.witness_relay import split_copy
+from holdfast.relay.bounded import keep_newest
 from holdfast.relay.protocol import calls
 from holdfast.relay.protocol.calls import Ack, Login, LoginAnswer, StoredAnswer, StoredItem
 from holdfast.relay.protocol.envelope import Envelope, parse_envelope
@@ -67,7 +67,6 @@ DISK_LOOK_S = 5.0
 
 _FORGED = (calls.MALFORMED, calls.BAD_CERTIFICATE)  # of an envelope: what costs a check of signatures
 
-T = TypeVar("T")
 _parsed_profile = lru_cache(maxsize=4_096)(parse_profile)  # that of the recipient, with every message
 
 
@@ -224,7 +223,7 @@ class MailDesk:
             fault = find_fault_in_certificate(crt, log, moment, port=self.port)
             if fault is not None:
                 return calls.BAD_CERTIFICATE, fault.message
-            _keep(self._judged, envelope.outer.crt, log, JUDGED_MAX)
+            keep_newest(self._judged, envelope.outer.crt, log, most=JUDGED_MAX)
         if crt.record.e < e:
             return calls.BAD_CERTIFICATE, f"its incarnation is {crt.record.e}, but {e} was already seen"
         if crt.record.role is Role.SHADOW:
@@ -245,7 +244,7 @@ class MailDesk:
             raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, error.message) from None
         if log is None or log.id != id_:
             raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, f"the body is not the key log of {id_}")
-        _keep(self._senders, id_, log, SENDERS_MAX)
+        keep_newest(self._senders, id_, log, most=SENDERS_MAX)
         return HTTPStatus.OK, b"{}"
 
     def _is_disk_full(self) -> bool:
@@ -259,7 +258,7 @@ class MailDesk:
 
     async def nonce(self, asked: Asked) -> Answer:
         nonce = base64.urlsafe_b64encode(secrets.token_bytes(18)).decode()
-        _keep(self._nonces, nonce, time.monotonic() + NONCE_S, NONCES_MAX)
+        keep_newest(self._nonces, nonce, time.monotonic() + NONCE_S, most=NONCES_MAX)
         return HTTPStatus.OK, nonce.encode()
 
     async def login(self, asked: Asked) -> Answer:
@@ -290,7 +289,7 @@ class MailDesk:
             raise _fenced(f"incarnation {state.e} was already seen", state.crt or b"")
         self._claim(session)
         token = secrets.token_urlsafe(32)
-        _keep(self._sessions, token, session, SESSIONS_MAX)
+        keep_newest(self._sessions, token, session, most=SESSIONS_MAX)
         answer = LoginAnswer(
             to=id_,
             token=token,
@@ -312,7 +311,7 @@ class MailDesk:
             older = tuple(one for one in (*before.older, before.inst) if one != crt.inst)[-OLDER_MAX:]
         elif before is not None and before.inst == crt.inst:
             older = before.older
-        _keep(self._takers, session.id, _Taker(session.certificate, now, older), SESSIONS_MAX)
+        keep_newest(self._takers, session.id, _Taker(session.certificate, now, older), most=SESSIONS_MAX)
         self.wake(session.id)  # an older one that waits is answered now
 
     def _check_taker(self, session: Session, *, called: bool = True) -> None:
@@ -321,7 +320,7 @@ class MailDesk:
         taker, now = self._takers.get(session.id), time.monotonic()
         if taker is None or taker.certificate.record.e < session.certificate.record.e:
             taker = _Taker(session.certificate, now)
-            _keep(self._takers, session.id, taker, SESSIONS_MAX)
+            keep_newest(self._takers, session.id, taker, most=SESSIONS_MAX)
         if taker.inst == session.certificate.record.inst:
             taker.at = now if called else taker.at
             return
@@ -393,7 +392,7 @@ class MailDesk:
         try:
             while True:
                 event.clear()
-                page = await self._read(lambda db: mail.page_of(db, id_, after=after))
+                page = await asyncio.to_thread(self.store.read, lambda db: mail.page_of(db, id_, after=after))
                 left = until - time.monotonic()
                 if page.items or left <= 0 or self.stopping:
                     return page
@@ -451,21 +450,9 @@ class MailDesk:
             if not more:
                 await asyncio.sleep(SWEEP_S)
 
-    async def _read(self, act: Callable[[Db], T]) -> T:
-        return await asyncio.to_thread(self.store.read, act)
-
 
 def _fenced(message: str, proof: bytes) -> Said:
     return Said(HTTPStatus.CONFLICT, calls.FENCED, message, proof=proof)
-
-
-def _keep(
-    kept: OrderedDict[str, T] | OrderedDict[AgentId, T] | OrderedDict[bytes, T], name: str | bytes, value: T, most: int
-) -> None:
-    kept[name] = value  # pyright: ignore[reportArgumentType] - each has one kind of name
-    kept.move_to_end(name)  # pyright: ignore[reportArgumentType]
-    while len(kept) > most:
-        kept.popitem(last=False)
 
 
 def _whole(text: str) -> int:

@@ -12,8 +12,6 @@ for FORWARD_S: until then the relay answers with the agent's newest profile, whi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from holdfast.host.sqlite import Db
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
@@ -33,29 +31,23 @@ HANDLES_MAX = 4  # of one agent at one relay
 EVIDENCE_MAX = 16  # lines for one agent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registrar:
-    """Decides whether an unknown agent may register: with an invite, or anyone where the relay is open."""
-
-    open: bool
-    agents_max: int
-
-    def admit(self, db: Db, id: AgentId, invite: str) -> str | Refusal:
-        """The digest of the invite that is used up by it, empty without one."""
-        count = db.execute("SELECT count(*) FROM agent").fetchall()[0][0]
-        if count >= self.agents_max:
-            return Refusal(Reason.FULL, f"the relay has {count:,} agents and takes no more")
-        if not invite:
-            why = "this relay registers only agents that bring an invite of its operator"
-            return "" if self.open else Refusal(Reason.NOT_ADMITTED, why)
-        digest = digest_of(invite.encode())
-        row = db.execute("SELECT agent FROM invite WHERE digest = ?", (digest,)).fetchone()
-        if row is None:
-            return Refusal(Reason.NOT_ADMITTED, "the relay does not know this invite")
-        if row[0] not in (None, id):
-            return Refusal(Reason.NOT_ADMITTED, "another agent has used this invite")
-        db.execute("UPDATE invite SET agent = ? WHERE digest = ?", (id, digest))
-        return digest
+def admit(db: Db, id: AgentId, invite: str, *, is_open: bool, agents_max: int) -> str | Refusal:
+    """Whether an unknown agent may register: with an invite, or anyone where the relay is open. The digest of the
+    invite that is used up by it, empty without one; or why not."""
+    count = db.execute("SELECT count(*) FROM agent").fetchall()[0][0]
+    if count >= agents_max:
+        return Refusal(Reason.FULL, f"the relay has {count:,} agents and takes no more")
+    if not invite:
+        why = "this relay registers only agents that bring an invite of its operator"
+        return "" if is_open else Refusal(Reason.NOT_ADMITTED, why)
+    digest = digest_of(invite.encode())
+    row = db.execute("SELECT agent FROM invite WHERE digest = ?", (digest,)).fetchone()
+    if row is None:
+        return Refusal(Reason.NOT_ADMITTED, "the relay does not know this invite")
+    if row[0] not in (None, id):
+        return Refusal(Reason.NOT_ADMITTED, "another agent has used this invite")
+    db.execute("UPDATE invite SET agent = ? WHERE digest = ?", (id, digest))
+    return digest
 
 
 def add_invite(db: Db, token: str, *, note: str, now: int) -> None:

@@ -26,8 +26,8 @@ from holdfast.host.hardening import harden
 from holdfast.host.log import Log
 from holdfast.host.private_files import check_place
 from holdfast.identity.records.ed25519 import Sodium
-from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.witness.witness_folder import witness_signer
+from holdfast.layout.witness_address import host_text
 from holdfast.relay.server.app import Relay
 from holdfast.relay.server.limits import block_of
 from holdfast.relay.server.settings import RelaySettings
@@ -174,20 +174,13 @@ class TimedProtocol(H11Protocol):
             self._late = None
 
 
-def relay_key(folder: Path) -> KeyPair:
-    """The relay's own key, made on first use: `witness.seed`, as every witness has it."""
-    check_place(folder)
-    return witness_signer(folder)
-
-
 def serve(folder: Path, settings: RelaySettings, *, log: Log, started: Callable[[RunningRelay], None]) -> None:
     """Serve until SIGTERM or Ctrl-C. Raises RelayUnfit, WitnessDamaged, ModeTooWide; OSError where it cannot listen."""
     harden()
     check_place(folder)
     store = Store(folder)
     try:
-        signer = witness_signer(folder)
-        relay = Relay(store, signer, settings, Sodium(), log)
+        relay = Relay(store, witness_signer(folder), settings, Sodium(), log)
         asyncio.run(_serve(relay, started=started))
     finally:
         store.close()
@@ -219,7 +212,7 @@ async def _serve(relay: Relay, *, started: Callable[[RunningRelay], None]) -> No
         ssl_keyfile=settings.tls_key or None,
     )
     door = _listening(host, port)
-    listen = _shown(*door.getsockname()[:2])
+    listen = host_text(*door.getsockname()[:2])
     scheme = "https" if settings.tls_cert else "http"
     shown = settings.url if port else f"{scheme}://{listen}"  # a port that the system chose
 
@@ -280,13 +273,9 @@ def _listening(host: str, port: int) -> socket.socket:
         )
     except OSError as error:
         raise RelayUnfit(
-            f"the relay cannot listen on {_shown(host, port)}: {error.strerror or error}",
+            f"the relay cannot listen on {host_text(host, port)}: {error.strerror or error}",
             hint="stop what listens there, or give another --listen HOST:PORT",
         ) from error
     # asyncio sends at once only on sockets that name TCP as their protocol; on others every second packet of an answer
     # waits 40 ms for the acknowledgement of the first.
     return socket.socket(door.family, door.type, socket.IPPROTO_TCP, fileno=door.detach())
-
-
-def _shown(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

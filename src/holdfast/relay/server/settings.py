@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.errors import BadInput, BadSettings
 from holdfast.host.private_files import read_plain
-from holdfast.layout.witness_address import is_loopback, parse_relay_url
+from holdfast.layout.witness_address import host_text, is_loopback, parse_relay_url
 
 NAME = "relay.toml"
 FILE_BYTES_MAX = 1 << 16
@@ -71,7 +71,7 @@ def read_relay_settings(folder: Path, **given: object) -> RelaySettings:
     if not host or bool(settings.tls_cert) != bool(settings.tls_key):
         raise BadSettings(f"{path}: `listen` must be HOST:PORT, and `tls_cert` and `tls_key` need each other")
     return msgspec.structs.replace(
-        settings, url=url, name=settings.name or urlsplit(url).hostname or "", listen=f"{_shown(host)}:{port}"
+        settings, url=url, name=settings.name or urlsplit(url).hostname or "", listen=host_text(host, port)
     )
 
 
@@ -81,7 +81,3 @@ def _check_open_to_others(settings: RelaySettings, path: Path) -> None:
             f"{path}: on {settings.listen} the relay would serve other machines without TLS",
             hint="set tls_cert and tls_key; or listen on 127.0.0.1; or set behind_proxy = true if a proxy does TLS",
         )
-
-
-def _shown(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
