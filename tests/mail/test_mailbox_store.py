@@ -23,7 +23,7 @@ from holdfast.identity.records.encodings import AgentId, digest_of
 from holdfast.identity.records.records import RotationReason
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.statements.certificate import Role
-from holdfast.relay.protocol.calls import QUOTA, REFUSED, Ack, MailAnswer, StoredItem
+from holdfast.relay.protocol.calls import FOR_NOW, QUOTA, REFUSED, Ack, MailAnswer, StoredItem
 from holdfast.relay.protocol.envelope import Envelope, Inner, first_head, next_head, parse_envelope, seal_envelope
 from holdfast.relay.server import mail
 from holdfast.relay.server.mail import Offered, Quota
@@ -265,6 +265,16 @@ def test_what_was_refused_is_taken_under_newer_keys(box: Box, tmp_path: Path) ->
     box.ack(refused=((1, "the keys were replaced"),))
     box.sender.rotate(RotationReason.STOLEN)
     assert (box.put(1)[0].seq, box.waiting(), box.ack().waiting) == (2, [2], 1)
+
+
+def test_what_could_not_be_used_for_now_is_taken_when_it_is_sent_again(box: Box) -> None:
+    """Its sender still has it: the recipient may know the sender, or have another mail key, by then."""
+    box.put(1, 2)
+    box.ack(refused=((1, f"{FOR_NOW}the key log of its sender cannot be found"), (2, "it cannot be opened")))
+    assert box.waiting() == []
+    again = box.put(1, 2)
+    assert [(one.seq, one.code) for one in again] == [(3, ""), (0, "refused")]
+    assert (box.waiting(), box.ack().waiting) == ([3], 1)
 
 
 def test_expired_mail_leaves_a_tombstone_and_the_chain_still_closes(box: Box) -> None:

@@ -42,7 +42,7 @@ from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel,
 from holdfast.relay.client.health import backoff_s
 from holdfast.relay.client.instance_key import InstanceKey
 from holdfast.relay.client.sender_logs import SenderLogs
-from holdfast.relay.protocol.calls import REASON_CHARS_MAX, Ack
+from holdfast.relay.protocol.calls import FOR_NOW, REASON_CHARS_MAX, Ack
 from holdfast.relay.protocol.envelope import Envelope, Inner, letter_of, open_envelope, parse_envelope
 from holdfast.relay.protocol.note import read_note
 
@@ -66,7 +66,8 @@ class _Arrival:
     seq: int
     entry: str  # the id that the relay lists under this number
     raw: bytes
-    log: KeyLog | None = None  # of its sender, looked up for it
+    log: KeyLog | None = field(default=None, compare=False)  # of its sender, looked up for it
+    inner: Inner | None = field(default=None, compare=False)  # opened while its sender's log was not known
 
     @property
     def at(self) -> tuple[tuple[str, int, str], ...]:
@@ -113,7 +114,6 @@ class RelayMailbox:
     _arrived: asyncio.Queue[_Arrival | HoldfastError] = field(default_factory=asyncio.Queue["_Arrival | HoldfastError"])
     _given: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict[tuple[str, str], None])
     _copies: OrderedDict[bytes, Delivery] = field(default_factory=OrderedDict[bytes, Delivery])  # by digest
-    _inners: dict[bytes, Inner] = field(default_factory=dict[bytes, Inner])  # of those that wait for a sender's log
     _private_keys: dict[str, X25519PrivateKey] = field(default_factory=dict[str, X25519PrivateKey])
     _judged: OrderedDict[bytes, KeyLog] = field(default_factory=OrderedDict[bytes, KeyLog])  # by certificate
     _secured: int = -1
@@ -122,7 +122,7 @@ class RelayMailbox:
     _on_rewound: Callable[[str], None] = lambda _relay: None
 
     def __post_init__(self) -> None:
-        self._senders = SenderLogs[_Arrival](self.book, self._found)
+        self._senders = SenderLogs[_Arrival](self.book, self._found, self._give_back)
 
     async def next(self) -> list[Delivery]:
         self._start()
@@ -388,6 +388,11 @@ class RelayMailbox:
             for box in self._boxes.values():
                 box.token = ""
 
+    def _give_back(self, arrivals: Sequence[_Arrival]) -> None:
+        """The relay lets them go, and takes them again when their sender sends again."""
+        for one in arrivals:
+            self._boxes[one.relay].refused[one.seq, one.entry] = f"{FOR_NOW}the key log of its sender cannot be found"
+
     async def _opened_once(self, arrival: _Arrival) -> Delivery | None:
         """Two relays deliver the same bytes: the second copy need not be opened and checked again."""
         name, at = hashlib.sha256(arrival.raw).digest(), arrival.at
@@ -410,13 +415,12 @@ class RelayMailbox:
             sender = envelope.sender
             if envelope.to != self.instance.id:
                 raise BadRecord("it is for another agent")
-            inner = self._inners.pop(envelope.id, None)
-            inner = inner or open_envelope(envelope, await self._private(envelope.outer.ekid))
+            inner = arrival.inner or open_envelope(envelope, await self._private(envelope.outer.ekid))
             position = envelope.certificate.record.position
             log = arrival.log or self._senders.find(envelope.sender, position)
             if log is None:
-                if self._senders.wait(envelope.sender, position, inner.hints, arrival):
-                    self._inners[envelope.id] = inner
+                arrival.inner = inner
+                self._senders.wait(envelope.sender, position, inner.hints, arrival)
                 self._boxes[arrival.relay].unacked.discard((arrival.seq, arrival.entry))  # it takes no room of others
                 return None
             self._check_sender(envelope, log)
@@ -459,7 +463,7 @@ class RelayMailbox:
                 one.kid: X25519PrivateKey.from_private_bytes(one.private) for one in await self.instance.mail_keys()
             }
         if kid not in self._private_keys:
-            raise BadRecord(f"it is sealed for the mail key {kid}, which is not here")
+            raise BadRecord(f"{FOR_NOW}it is sealed for the mail key {kid}, which is not here")
         return self._private_keys[kid]
 
     async def _cross_check(self, seen: Sequence[bytes]) -> None:

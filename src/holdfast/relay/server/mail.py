@@ -8,8 +8,9 @@ in silence.
 One message of one sender has one entry, however often it comes: a repeat gets the number that the first one got, and
 other words under its key are refused (`bd` is a digest of them, under a key that no relay has). If the
 sender was recovered meanwhile, the recipient refuses what the old keys signed; so a repeat under newer keys gets a new
-entry, if the old one still waits or was refused. So does a repeat of mail that expired unread, or that its recipient
-never secured: the relay no longer has it, and the recipient's journal knows what it has.
+entry, if the old one still waits or was refused. So does a repeat of mail that expired unread, that its recipient
+never secured, or that its recipient could not use `for now`: the relay no longer has it, and the recipient's journal
+knows what it has.
 
 Held mail was received and may still be needed: a recipient that is restored from a backup asks for all of it that came
 after that backup. With each entry the relay keeps the recipient's mark (a number of its journal), so it can do so. It
@@ -28,6 +29,7 @@ from holdfast.host.sqlite import Db
 from holdfast.identity.records.encodings import AgentId
 from holdfast.relay.protocol.calls import (
     CONTACTS_MAX,
+    FOR_NOW,
     KEY_REUSED,
     PAGE_BYTES_MAX,
     PAGE_MAX,
@@ -105,7 +107,7 @@ def _put(db: Db, box: _Box, one: Offered, *, now: int, quota: Quota) -> StoredIt
         (box.agent, dk),
     ).fetchone()
     seq, id_, head, at, state, g, s, old_size, strange, why, bd = row or (0, b"", b"", 0, GONE, 0, 0, 0, 0, "", b"")
-    refused, lapsed = why.startswith(REFUSED), why in (EXPIRED, HELD_TOO_LONG)
+    refused, lapsed = why.startswith(REFUSED), why in (EXPIRED, HELD_TOO_LONG) or why.startswith(FOR_NOW)
     if row is not None and not lapsed and ((g, s) >= (position.g, position.s) or not (state == WAITING or refused)):
         if refused:
             return StoredItem(id=bytes(id_).hex(), code=REFUSED, message=why.removeprefix(f"{REFUSED}: "))
@@ -258,9 +260,10 @@ def acknowledge(db: Db, id: AgentId, ack: Ack, *, now: int, quota: Quota) -> Ack
             (HELD, ack.mark, now + HELD_S, agent, seq, bytes.fromhex(entry), WAITING),
         )
     for seq, entry, why in ack.refused:
+        reason = why if why.startswith(FOR_NOW) else f"{REFUSED}: {why}"
         db.execute(
             "UPDATE mail SET state = ?, envelope = NULL, why = ? WHERE agent = ? AND seq = ? AND id = ? AND state < ?",
-            (GONE, f"{REFUSED}: {why[:REASON_CHARS_MAX]}", agent, seq, bytes.fromhex(entry), GONE),
+            (GONE, reason[:REASON_CHARS_MAX], agent, seq, bytes.fromhex(entry), GONE),
         )
     if ack.secured is not None:
         db.execute(
