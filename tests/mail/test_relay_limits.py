@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import sys
 from collections.abc import Generator
@@ -20,7 +21,7 @@ from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.statements.certificate import parse_certificate
 from holdfast.relay.client.channel import ReplacedHere
 from holdfast.relay.protocol.calls import MALFORMED, RATE, Ack, LoginAnswer
-from holdfast.relay.server import mail_calls
+from holdfast.relay.server import limits, mail_calls
 from holdfast.relay.server.app import Relay
 from holdfast.relay.server.limits import Buckets, Rate
 from holdfast_proofs.support.relay_agents import ENTROPY, RelayAgent
@@ -133,6 +134,21 @@ def held(relay: RelayProcess, count: int) -> list[socket.socket]:
             return callers
         for one in callers:
             one.close()
+
+
+def test_bodies_that_never_become_whole_take_a_bounded_part_of_memory(tmp_path: Path) -> None:
+    size = mail_calls.SUBMIT_BYTES_MAX
+    head = f"POST /v1/mail/{RelayAgent().id} HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n".encode()
+    count = limits.InMemory(print).of_address_max // size + 2
+    with relays(tmp_path, "r") as (relay,), contextlib.ExitStack() as stack:
+        callers = [stack.enter_context(socket.create_connection(("127.0.0.1", relay.port))) for _ in range(count)]
+        for one in callers:
+            one.sendall(head + bytes(size - 1))
+        callers[0].settimeout(limits.BODY_S_MAX / 2)  # long before its own time is over
+        assert b"408" in callers[0].recv(1_000).partition(b"\r\n")[0]
+        callers[-1].sendall(b"\0")
+        callers[-1].settimeout(30)
+        assert b"400" in callers[-1].recv(1_000).partition(b"\r\n")[0], "the newest one is whole, and was judged"
 
 
 @pytest.mark.parametrize("behind_proxy", [False, True])

@@ -11,7 +11,7 @@ import contextlib
 import resource
 import signal
 import socket
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,7 @@ from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.witness.witness_folder import witness_signer
 from holdfast.relay.server.app import Relay
-from holdfast.relay.server.limits import block_of
+from holdfast.relay.server.limits import InMemory, block_of
 from holdfast.relay.server.settings import RelaySettings
 from holdfast.relay.server.store import Store
 
@@ -40,8 +40,6 @@ DRAIN_S = 10
 HEADERS_S = 10.0  # until the head of a request is whole
 IDLE_S = 15  # of a connection between two requests
 SEND_S = 30.0  # until an answer has left for a reader that reads
-UNSENT_BYTES_MAX = 32 * 1024 * 1024  # of all answers that wait for their readers
-UNSENT_OF_ADDRESS_MAX = 8 * 1024 * 1024
 BACKLOG = 2_048
 FILES = 256  # that the process has open beside its connections
 
@@ -57,37 +55,6 @@ class RunningRelay:
     @property
     def address(self) -> str:
         return f"{self.url}#{self.key}"
-
-
-@dataclass(slots=True)
-class SlowReaders:
-    """Answers that wait in memory because their readers do not read. Too many of them, or of one address: the
-    connection that has waited longest is closed. uvicorn alone would keep them all, for ever."""
-
-    _waiting: OrderedDict[TimedProtocol, tuple[str, int]] = field(
-        default_factory=OrderedDict["TimedProtocol", tuple[str, int]]
-    )
-
-    def add(self, one: TimedProtocol, address: str, size: int) -> None:
-        self._waiting[one] = (address, size)
-        while self._sum(address) > UNSENT_OF_ADDRESS_MAX and self._drop_oldest(address, but=one):
-            pass
-        while self._sum() > UNSENT_BYTES_MAX and self._drop_oldest(but=one):
-            pass
-
-    def remove(self, one: TimedProtocol) -> None:
-        self._waiting.pop(one, None)
-
-    def _sum(self, address: str | None = None) -> int:
-        return sum(size for of, size in self._waiting.values() if address in (None, of))
-
-    def _drop_oldest(self, address: str | None = None, *, but: TimedProtocol) -> bool:
-        found = next((one for one, (of, _) in self._waiting.items() if address in (None, of) and one is not but), None)
-        if found is None:
-            return False
-        self.remove(found)
-        found.transport.abort()
-        return True
 
 
 @dataclass(slots=True)
@@ -115,7 +82,8 @@ class TimedProtocol(H11Protocol):
     """Closes a connection whose request does not begin in time, and one whose reader does not read: uvicorn waits for
     both for ever. And one too many of its address."""
 
-    slow = SlowReaders()
+    # Answers that wait because their readers do not read: uvicorn alone would keep them all, for ever.
+    slow = InMemory["TimedProtocol"](lambda one: one.transport.abort())
     callers = Callers(most=RelaySettings().connections_of_address)
     _late: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
