@@ -44,6 +44,7 @@ from holdfast.identity.witness.relay_link import RelayLink
 from holdfast.identity.witness.witness_relay import RelayWitness
 from holdfast.layout.witness_address import WitnessRelay, parse_relay_address, parse_witness_address
 from holdfast.relay.server.limits import InMemory
+from holdfast.relay.server.serve import HANDSHAKES_OF_ADDRESS_MAX, HEADERS_S
 from holdfast.relay.server.store import Store
 from holdfast_proofs.support.relays import RelayProcess, answering, relays
 
@@ -459,6 +460,29 @@ def test_a_relay_serves_tls_and_an_unknown_certificate_is_refused(
         assert isinstance(asyncio.run(RelayWitness(RelayLink(at, SODIUM)).submit(owner.inception().line())), bytes)
     finally:
         relay.kill()
+
+
+def test_connections_that_begin_no_handshake_do_not_keep_others_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, kept = _certificate(tmp_path)
+    folder = tmp_path / "r"
+    folder.mkdir(mode=0o700)
+    (folder / "relay.toml").write_text(f'tls_cert = "{cert}"\ntls_key = "{kept}"\nconnections_max = 20\n')
+    monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    relay = RelayProcess(folder, options=()).start()
+    silent = [socket.create_connection(("127.0.0.1", relay.port)) for _ in range(HANDSHAKES_OF_ADDRESS_MAX + 20)]
+    try:
+        at = WitnessRelay(f"https://localhost:{relay.port}", relay.at.key)
+        assert asyncio.run(RelayLink(at, SODIUM).describe()).registration == "invite"
+        silent[0].settimeout(HEADERS_S / 2)
+        assert silent[0].recv(1) == b"", "the oldest one was closed for a newer one"
+        assert relay.stop() == 0
+    finally:
+        for one in silent:
+            one.close()
+        if relay.process is not None:
+            relay.kill()
 
 
 def test_a_stranger_cannot_use_up_the_writes_of_an_agent(relay: RelayProcess) -> None:

@@ -73,7 +73,7 @@ class InMemory(Generic[T]):
     """What callers make the relay keep in memory: bodies that are not yet whole, answers that are not read. Too much of
     it, or of one address: the one that began first is ended. An honest one is over in a moment."""
 
-    end: Callable[[T], None]
+    end: Callable[[T], object]
     bytes_max: int = 32 * 1024 * 1024
     of_address_max: int = 8 * 1024 * 1024
     _sizes: OrderedDict[T, tuple[str, int]] = field(default_factory=OrderedDict[T, tuple[str, int]])

@@ -11,6 +11,7 @@ import contextlib
 import resource
 import signal
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -41,7 +42,9 @@ HEADERS_S = 10.0  # until the head of a request is whole
 IDLE_S = 15  # of a connection between two requests
 SEND_S = 30.0  # until an answer has left for a reader that reads
 BACKLOG = 2_048
-FILES = 256  # that the process has open beside its connections
+HANDSHAKES_MAX, HANDSHAKES_OF_ADDRESS_MAX = 1_024, 512  # of TLS at a time: the oldest ends for a new one
+ACCEPT_AGAIN_S = 0.1
+FILES = 256 + HANDSHAKES_MAX  # that the process has open beside its connections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,9 +186,11 @@ async def _serve(relay: Relay, *, started: Callable[[RunningRelay], None]) -> No
         backlog=BACKLOG,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=DRAIN_S,
-        ssl_certfile=settings.tls_cert or None,
-        ssl_keyfile=settings.tls_key or None,
     )
+    tls: ssl.SSLContext | None = None
+    if settings.tls_cert:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(settings.tls_cert, settings.tls_key)
     door = _listening(host, port)
     listen = _shown(*door.getsockname()[:2])
     scheme = "https" if settings.tls_cert else "http"
@@ -197,7 +202,7 @@ async def _serve(relay: Relay, *, started: Callable[[RunningRelay], None]) -> No
         relay.log.event("relay-started", listen=listen, url=shown, key=relay.signer.public)
         started(RunningRelay(key=relay.signer.public, listen=listen, url=shown))
 
-    server = _Server(config, begun)
+    server = _Server(config, begun, tls)
 
     def stop() -> None:
         relay.stop()
@@ -215,15 +220,55 @@ async def _serve(relay: Relay, *, started: Callable[[RunningRelay], None]) -> No
 
 
 class _Server(uvicorn.Server):
-    """Signals are ours: what is under way is answered, and the process ends with 0."""
+    """Signals are ours: what is under way is answered, and the process ends with 0. And so is TLS: uvicorn knows of a
+    connection only after its handshake, waits a minute for that, and lets anyone have as many as there are files."""
 
-    def __init__(self, config: uvicorn.Config, begun: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, begun: Callable[[], None], tls: ssl.SSLContext | None) -> None:
         super().__init__(config)
-        self._begun = begun
+        self._begun, self._tls = begun, tls
+        self._accepting: asyncio.Task[None] | None = None
+        self._handshakes = InMemory[asyncio.Task[None]](
+            lambda one: one.cancel(), bytes_max=HANDSHAKES_MAX, of_address_max=HANDSHAKES_OF_ADDRESS_MAX
+        )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup([] if self._tls else sockets)
+        if self._tls:
+            for door in sockets or ():
+                self._accepting = asyncio.create_task(self._accept(door, self._tls))
         self._begun()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._accepting is not None:
+            self._accepting.cancel()
+        await super().shutdown(sockets)
+
+    async def _accept(self, door: socket.socket, tls: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        door.setblocking(False)
+        while True:
+            try:
+                caller, address = await loop.sock_accept(door)
+            except OSError:  # no file is free, or it is gone already
+                await asyncio.sleep(ACCEPT_AGAIN_S)
+                continue
+            one = asyncio.create_task(self._shake_hands(caller, tls))
+            one.add_done_callback(self._handshakes.remove)
+            self._handshakes.add(one, block_of(str(address[0])), 1)
+
+    async def _shake_hands(self, caller: socket.socket, tls: ssl.SSLContext) -> None:
+        def protocol() -> asyncio.Protocol:
+            return TimedProtocol(self.config, self.server_state, self.lifespan.state)
+
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                protocol, caller, ssl=tls, ssl_handshake_timeout=HEADERS_S
+            )
+        except OSError:  # TLS faults and time-outs too
+            caller.close()
+        except asyncio.CancelledError:
+            caller.close()
+            raise
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
