@@ -20,7 +20,7 @@ from holdfast.errors import RelayBusy, RelayRefused
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.statements.certificate import parse_certificate
 from holdfast.relay.client.channel import ReplacedHere
-from holdfast.relay.protocol.calls import MALFORMED, RATE, Ack, LoginAnswer
+from holdfast.relay.protocol.calls import MALFORMED, RATE, UNKNOWN_SENDER, Ack, LoginAnswer
 from holdfast.relay.server import limits, mail_calls
 from holdfast.relay.server.app import Relay
 from holdfast.relay.server.limits import Buckets, Rate
@@ -100,6 +100,32 @@ def test_envelopes_with_a_bad_signature_are_charged_to_their_address_and_not_to_
             assert answer.items[0].seq == number + 1
         answer, _ = await honest.submit(bob.id, forged[:1])
         assert answer.items[0].code == RATE, "no signature is checked for an agent that may send nothing now"
+
+    asyncio.run(story())
+
+
+def test_key_logs_that_anyone_brings_take_few_bytes(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = RelayAgent()
+    for _ in range(10):
+        one.rotate()
+    size = sum(len(record.line()) + 1 for record in one.records)
+    monkeypatch.setattr(mail_calls, "SENDERS_BYTES_MAX", 3 * size + size // 2)
+
+    async def story() -> None:
+        channel = DirectChannel(relay)
+        bob = await channel.registered()
+        senders = [RelayAgent() for _ in range(4)]
+        for sender in senders:
+            for _ in range(10):
+                sender.rotate()
+            for _ in range(2):  # the second time it takes the place of the first
+                await channel.introduce(sender.id, [record.line() for record in sender.records])
+            answer, _ = await channel.submit(bob.id, [sender.envelope(bob, 1)])
+            assert answer.items[0].seq
+        answers = [(await channel.submit(bob.id, [sender.envelope(bob, 2)]))[0] for sender in senders]
+        assert [one.items[0].code for one in answers] == [UNKNOWN_SENDER, "", "", ""]
+        kept = {id(log) for log, _ in relay.mail._senders.values()}
+        assert {id(log) for log in relay.mail._judged.values()} == kept, "a log that has left is kept by nothing else"
 
     asyncio.run(story())
 
