@@ -134,7 +134,7 @@ class RelayPost:
     async def note(self, *, to: str, keys: Sequence[EffectKey]) -> None:
         if not 0 < len(keys) <= NOTE_KEYS_MAX:
             raise BadInput(f"a delivery note is for 1 to {NOTE_KEYS_MAX} messages")
-        peer = await self.book.find(to)
+        peer = await self.book.find(to, stranger=True)
         certificate = await self.instance.certificate()
         at = self.instance.clock.wall_ms() // 1000
         line = sealed_note(certificate, self.instance.key, to=peer.id, keys=keys, at=at)
@@ -236,7 +236,8 @@ class RelayPost:
 
     async def _look_again(self, sending: _Sending) -> None:
         try:
-            sending.peer = await self.book.find(sending.peer.id, fresh=True)
+            is_note = sending.kind is MailKind.NOTE
+            sending.peer = await self.book.find(sending.peer.id, fresh=True, stranger=is_note)
         except HoldfastError as error:
             sending.trouble["looking for a newer profile"] = error.message
 
