@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -135,8 +137,34 @@ async def test_a_stranger_makes_the_agent_ask_public_addresses_only(url: str, pu
 
 
 async def test_a_name_with_an_address_of_this_machine_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def resolved(*_: object, **__: object) -> list[tuple[object, ...]]:
+    def resolved(*_: object, **__: object) -> list[object]:
         return [(2, 1, 6, "", ("127.0.0.1", 443))]
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
     assert await allowed_hints([WitnessRelay("https://evil.example", KEY)], []) == []
+
+
+async def test_names_that_are_never_answered_hold_up_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = threading.Event()
+
+    def resolved(*_: object, **__: object) -> list[object]:
+        answered.wait(30)
+        return []
+
+    def found(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    own = [WitnessRelay("https://1.1.1.1", KEY)]
+    logs = SenderLogs[int](Book(tmp_path / "peers.json", lambda: own, Sodium()), found, print)
+    try:
+        for number in range(100):
+            logs.wait(AgentId(f"hf1{number}"), LogPosition(1, 1), (f"https://{number}.example#{KEY}",), number)
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(2):
+            assert await asyncio.to_thread(lambda: "other work") == "other work"
+    finally:
+        answered.set()
+        await logs.close()

@@ -22,7 +22,9 @@ import random
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
@@ -37,6 +39,9 @@ from holdfast.relay.client.find import is_private_host
 LOOKS_MAX, HINTED_MAX = 8, 4  # at the same time: at relays that are known, and at those that messages name
 LOOK_S = 10.0
 AGAIN_S, AGAIN_S_MAX = 5.0, 300.0
+NAME_S = 3.0
+# A stranger may choose a name whose server never answers. The threads of all other work must not wait for it.
+_NAMES = ThreadPoolExecutor(HINTED_MAX, "names")
 OF_SENDER_MAX, WAITING_MAX = 16, 256  # messages that wait here, 64 KiB each at most
 GIVE_UP_S = 600.0  # how long a sender is looked for
 
@@ -126,7 +131,8 @@ class SenderLogs(Generic[T]):
         log = await self._asked(id, wanted, (), self._turns)
         wanted.failed = log is None
         if wanted.hints and (log is None or log.position < wanted.position):
-            hints = await allowed_hints(parse_hints(wanted.hints), self.book.own_relays())
+            async with self._hinted:
+                hints = await allowed_hints(parse_hints(wanted.hints), self.book.own_relays())
             if hints:
                 log = await self._asked(id, wanted, tuple(map(str, hints)), self._hinted) or log
         return log
@@ -151,9 +157,11 @@ async def allowed_hints(hints: Iterable[WitnessRelay], own: Iterable[WitnessRela
 async def _is_public(relay: WitnessRelay) -> bool:
     """Whether its name has public addresses only. The name may get others a moment later: then a connection is begun,
     and nothing more, because the relay's key must sign the answer."""
+    port = urlsplit(relay.url).port or 443
+    look_up = partial(socket.getaddrinfo, relay.host, port, type=socket.SOCK_STREAM)
     try:
-        port = urlsplit(relay.url).port or 443
-        found = await asyncio.get_running_loop().getaddrinfo(relay.host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
+        async with asyncio.timeout(NAME_S):
+            found = await asyncio.get_running_loop().run_in_executor(_NAMES, look_up)
+    except (OSError, UnicodeError):  # a time-out too
         return False
     return bool(found) and not any(is_private_host(str(address[0])) for *_, address in found)
