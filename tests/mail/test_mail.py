@@ -21,12 +21,14 @@ from correspondents import Correspondent, key, make_correspondent, take
 from holdfast.core.mail import Delivery, MailKind
 from holdfast.errors import AgentElsewhere, KeysReplaced, MailKeyReused, MailRefused, MailUnconfirmed, RelayRefused
 from holdfast.identity.log.log_state import KeyLog
-from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.records import RotationReason
 from holdfast.identity.speaker.open_speaker import VaultSpeaker
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.statements.certificate import parse_certificate
+from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.client import mailbox
+from holdfast.relay.client import post as post_module
 from holdfast.relay.client.address_book import Peer
 from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel, SessionOver
 from holdfast.relay.client.open_mail import AgentMail, open_mail
@@ -120,6 +122,32 @@ async def a_pair(tmp_path: Path, three: list[RelayProcess]) -> tuple[Corresponde
     await ada.register(three)
     await bob.register(three)
     return ada, bob
+
+
+def test_few_connections_to_relays_are_kept_open(
+    tmp_path: Path, three: list[RelayProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strangers whose relays were all different once took all files of the process, one for each delivery note."""
+    made: list[RelayChannel] = []
+
+    class Channel(RelayChannel):
+        def __init__(self, address: WitnessRelay, port: Signatures) -> None:
+            super().__init__(address, port)
+            made.append(self)
+
+    monkeypatch.setattr(post_module, "RelayChannel", Channel)
+    monkeypatch.setattr(post_module, "CHANNELS_MAX", 1)
+
+    async def story() -> None:
+        ada, bob = await a_pair(tmp_path, three)
+        async with ada.open() as hers, bob.open() as his:
+            for number in range(4):
+                assert len((await hers.post.send(to=bob.id, body=number, key=key(number))).relays) == 2
+            assert len(made) > 2
+            assert sum(len(one._idle) for one in made) <= 1
+            await take(his, 4)
+
+    asyncio.run(story())
 
 
 def test_a_message_arrives_once_and_its_note_comes_back(tmp_path: Path, three: list[RelayProcess]) -> None:

@@ -92,6 +92,7 @@ class RelayChannel:
     address: WitnessRelay
     port: Signatures
     _idle: list[_Kept] = field(default_factory=list[_Kept])
+    _closed: bool = False  # a call that is under way ends, and its connection with it
 
     @property
     def key(self) -> PublicKey:
@@ -167,6 +168,7 @@ class RelayChannel:
         raise self._refusal(status, content)
 
     async def close(self) -> None:
+        self._closed = True
         for one in self._idle:
             one.writer.transport.abort()
         self._idle.clear()
@@ -239,7 +241,8 @@ class RelayChannel:
         finally:
             if not whole:
                 kept.writer.transport.abort()
-        if kept.state.our_state is h11.DONE and kept.state.their_state is h11.DONE and len(self._idle) < IDLE_MAX:
+        is_done = kept.state.our_state is h11.DONE and kept.state.their_state is h11.DONE
+        if is_done and len(self._idle) < IDLE_MAX and not self._closed:
             kept.state.start_next_cycle()
             self._idle.append(kept)
         else:

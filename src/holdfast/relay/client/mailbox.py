@@ -67,7 +67,6 @@ class _Arrival:
     entry: str  # the id that the relay lists under this number
     raw: bytes
     log: KeyLog | None = field(default=None, compare=False)  # of its sender, looked up for it
-    inner: Inner | None = field(default=None, compare=False)  # opened while its sender's log was not known
 
     @property
     def at(self) -> tuple[tuple[str, int, str], ...]:
@@ -114,6 +113,7 @@ class RelayMailbox:
     _arrived: asyncio.Queue[_Arrival | HoldfastError] = field(default_factory=asyncio.Queue["_Arrival | HoldfastError"])
     _given: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict[tuple[str, str], None])
     _copies: OrderedDict[bytes, Delivery] = field(default_factory=OrderedDict[bytes, Delivery])  # by digest
+    _inners: dict[bytes, Inner] = field(default_factory=dict[bytes, Inner])  # of those that wait for a sender's log
     _private_keys: dict[str, X25519PrivateKey] = field(default_factory=dict[str, X25519PrivateKey])
     _judged: OrderedDict[bytes, KeyLog] = field(default_factory=OrderedDict[bytes, KeyLog])  # by certificate
     _secured: int = -1
@@ -391,6 +391,7 @@ class RelayMailbox:
     def _give_back(self, arrivals: Sequence[_Arrival]) -> None:
         """The relay lets them go, and takes them again when their sender sends again."""
         for one in arrivals:
+            self._inners.pop(parse_envelope(one.raw).id, None)
             self._boxes[one.relay].refused[one.seq, one.entry] = f"{FOR_NOW}the key log of its sender cannot be found"
 
     async def _opened_once(self, arrival: _Arrival) -> Delivery | None:
@@ -415,12 +416,13 @@ class RelayMailbox:
             sender = envelope.sender
             if envelope.to != self.instance.id:
                 raise BadRecord("it is for another agent")
-            inner = arrival.inner or open_envelope(envelope, await self._private(envelope.outer.ekid))
+            inner = self._inners.pop(envelope.id, None)
+            inner = inner or open_envelope(envelope, await self._private(envelope.outer.ekid))
             position = envelope.certificate.record.position
             log = arrival.log or self._senders.find(envelope.sender, position)
             if log is None:
-                arrival.inner = inner
-                self._senders.wait(envelope.sender, position, inner.hints, arrival)
+                if self._senders.wait(envelope.sender, position, inner.hints, arrival):
+                    self._inners[envelope.id] = inner
                 self._boxes[arrival.relay].unacked.discard((arrival.seq, arrival.entry))  # it takes no room of others
                 return None
             self._check_sender(envelope, log)
