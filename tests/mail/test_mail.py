@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -122,6 +122,36 @@ async def a_pair(tmp_path: Path, three: list[RelayProcess]) -> tuple[Corresponde
     await ada.register(three)
     await bob.register(three)
     return ada, bob
+
+
+def test_a_relay_that_does_not_answer_a_check_holds_up_no_mail(
+    tmp_path: Path, three: list[RelayProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message may show an answer of that relay which the recipient has not seen, and makes it ask."""
+    really, asked = RelayChannel.take, list[str]()
+
+    async def take_or_wait(self: RelayChannel, *given: Any, nonce: str = "", **more: Any) -> Any:
+        if nonce:
+            asked.append(nonce)
+            await asyncio.Event().wait()
+        return await really(self, *given, **more)
+
+    async def story() -> None:
+        ada, bob = await a_pair(tmp_path, three)
+        async with ada.open() as hers:
+            sent = [await hers.post.send(to=bob.id, body=number, key=key(number)) for number in (1, 2)]
+            async with bob.open() as his:
+                await take(his, 2)
+            monkeypatch.setattr(RelayChannel, "take", take_or_wait)
+            async with bob.open() as his:
+                await his.mailbox.next()
+                hers.post._shown[bob.id] = (0.0, tuple(one.encode() for one in sent[0].stored))
+                await hers.post.send(to=bob.id, body=3, key=key(3))
+                await hers.post.send(to=bob.id, body=4, key=key(4))
+                await take(his, 2)
+        assert asked
+
+    asyncio.run(story())
 
 
 def test_few_connections_to_relays_are_kept_open(

@@ -26,7 +26,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from holdfast.core.mail import Delivery, MailKind
 from holdfast.errors import AgentElsewhere, BadRecord, HoldfastError, KeysReplaced, RelayBusy, RelayUntrusted
-from holdfast.host.private_files import read_private, write_atomically
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, digest_of
@@ -37,7 +36,7 @@ from holdfast.identity.witness.relay_link import open_link
 from holdfast.identity.witness.witness_relay import RelayWitness
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.client.address_book import AddressBook
-from holdfast.relay.client.chain_check import ChainCheck, statement_in, statement_of
+from holdfast.relay.client.chain_check import ChainCheck, KeptAnswers, statement_in, statement_of
 from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel, ReplacedHere, SessionOver
 from holdfast.relay.client.health import backoff_s
 from holdfast.relay.client.instance_key import InstanceKey
@@ -54,7 +53,7 @@ BATCH_MAX = 256
 COPIES_MAX, COPY_BYTES_MAX = 1_024, 8_192  # messages that are kept open until another relay delivers them too
 JUDGED_MAX = 1_024  # certificates of senders whose signature was checked
 ROOM_S = 5.0  # until a box with too many messages here is looked at again
-MEMORY_BYTES_MAX = 1 << 20
+SEEN, SEEN_WAITING_MAX = "seen", 64  # answers that senders were given, and that wait to be checked
 
 
 _Entry = tuple[int, str]  # number and id: after a roll-back of the relay a number may mean another envelope
@@ -116,6 +115,7 @@ class RelayMailbox:
     _inners: dict[bytes, Inner] = field(default_factory=dict[bytes, Inner])  # of those that wait for a sender's log
     _private_keys: dict[str, X25519PrivateKey] = field(default_factory=dict[str, X25519PrivateKey])
     _judged: OrderedDict[bytes, KeyLog] = field(default_factory=OrderedDict[bytes, KeyLog])  # by certificate
+    _seen: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue[bytes](SEEN_WAITING_MAX))
     _secured: int = -1
     _rewind: int | None = None
     _rewound: set[str] = field(default_factory=set[str])  # keys of relays that have done it
@@ -200,7 +200,10 @@ class RelayMailbox:
                 channel = RelayChannel(relay, self.port)
                 check = ChainCheck(self.instance.id, channel.key, relay.url, self.proofs, self.port)
                 self._boxes[key] = _Box(relay, channel, check)
-                self._recall(self._boxes[key])
+                kept = KeptAnswers(self.memory).find(key)
+                with contextlib.suppress(BadRecord):
+                    if kept:
+                        check.add(statement_of(kept, to=self.instance.id, key=channel.key, port=self.port))
 
     def _start(self) -> None:
         self._open_boxes()
@@ -208,6 +211,8 @@ class RelayMailbox:
             task = self._tasks.get(key)
             if task is None or task.done():
                 self._tasks[key] = asyncio.create_task(self._watch(box))
+        if SEEN not in self._tasks:
+            self._tasks[SEEN] = asyncio.create_task(self._check_seen())
 
     async def _watch(self, box: _Box) -> None:
         tries = 0
@@ -276,7 +281,7 @@ class RelayMailbox:
             )
             self._learn(box, page[1])
         self._learn(box, answered)
-        await asyncio.to_thread(self._remember, box, answered.raw)
+        await asyncio.to_thread(KeptAnswers(self.memory).keep, box.relay.key, answered.raw)
         box.token, box.unacked = login.token, set()
         if self._rewind is not None and box.relay.key not in self._rewound:
             answer = await box.channel.acknowledge(self.instance.id, box.token, Ack(rewind=self._rewind))
@@ -436,7 +441,9 @@ class RelayMailbox:
             note = read_note(inner.body, envelope.certificate, to=self.instance.id, port=self.port)
             return Delivery(id=id_, at=at, note=note)
         letter = letter_of(envelope.sender, inner)
-        await self._cross_check(inner.seen)
+        with contextlib.suppress(asyncio.QueueFull):  # a sample is enough: a relay that drops mail drops more of it
+            for raw in inner.seen:
+                self._seen.put_nowait(raw)
         name = (letter.sender, letter.key)
         repeated = name in self._given
         self._given[name] = None
@@ -468,37 +475,23 @@ class RelayMailbox:
             raise BadRecord(f"{FOR_NOW}it is sealed for the mail key {kid}, which is not here")
         return self._private_keys[kid]
 
-    async def _cross_check(self, seen: Sequence[bytes]) -> None:
-        """Answers that senders got from our relays: each must fit what the relay shows us."""
-        for raw in seen:
-            for box in self._boxes.values():
-                try:
-                    said = statement_of(raw, to=self.instance.id, key=box.channel.key, port=self.port)
-                except BadRecord:
-                    continue
-                if not box.check.fits(said) and box.token:
-                    after = min(min(said.heads, default=1) - 1, box.check.last)
-                    with contextlib.suppress(HoldfastError):
-                        _, answered = await box.channel.take(
-                            self.instance.id, box.token, after=max(0, after), wait_s=0, nonce=digest_of(raw)
-                        )
-                        box.check.add(said)
-                        self._learn(box, answered)
+    async def _check_seen(self) -> None:
+        """Beside the taking of mail: a relay that does not answer here holds up no message."""
+        while True:
+            await self._cross_check(await self._seen.get())
 
-    # the newest signed head of each relay, kept on disk
-
-    def _recall(self, box: _Box) -> None:
-        kept = self._read_memory().get(box.relay.key)
-        with contextlib.suppress(BadRecord):
-            if kept is not None:
-                box.check.add(statement_of(kept.encode(), to=self.instance.id, key=box.channel.key, port=self.port))
-
-    def _remember(self, box: _Box, raw: bytes) -> None:
-        kept = self._read_memory() | {box.relay.key: raw.decode()}
-        write_atomically(self.memory, msgspec.json.encode(kept) + b"\n")
-
-    def _read_memory(self) -> dict[str, str]:
-        try:
-            return msgspec.json.decode(read_private(self.memory, MEMORY_BYTES_MAX), type=dict[str, str])
-        except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
-            return {}  # only older answers are lost by it
+    async def _cross_check(self, raw: bytes) -> None:
+        """An answer that a sender got from one of our relays must fit what the relay shows us."""
+        for box in list(self._boxes.values()):
+            try:
+                said = statement_of(raw, to=self.instance.id, key=box.channel.key, port=self.port)
+            except BadRecord:
+                continue
+            if not box.check.fits(said) and box.token:
+                after = min(min(said.heads, default=1) - 1, box.check.last)
+                with contextlib.suppress(HoldfastError, OSError):
+                    _, answered = await box.channel.take(
+                        self.instance.id, box.token, after=max(0, after), wait_s=0, nonce=digest_of(raw)
+                    )
+                    box.check.add(said)
+                    self._learn(box, answered)
