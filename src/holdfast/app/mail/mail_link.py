@@ -18,6 +18,6 @@ def open_agent_mail(home: AgentHome) -> AgentMail:
 
 
 def has_relays(home: AgentHome) -> bool:
-    """Whether other agents can send it mail."""
+    """Whether mail of the agent may be anywhere: at its relays, or at those that it left."""
     held = find_own_profile(home)
-    return held is not None and bool(held.record.relays)
+    return held is not None and bool(held.record.relays or held.record.left)

@@ -34,7 +34,8 @@ def open_mail(
     """Nothing is sent yet. `incarnation` is the journal's."""
     port = port or Sodium()
     instance = InstanceKey(speaker, incarnation)
-    book = AddressBook(home.peers_file, lambda: own_relays(home), port)
+    # an agent without relays asks those that it left for the senders of the mail that waits there
+    book = AddressBook(home.peers_file, lambda: own_relays(home) or mail_relays(home), port)
     contacts: set[str] = set()
     post = RelayPost(
         instance, book, lambda: own_relays(home), port, handles=lambda: _handles(home), on_contact=contacts.add
