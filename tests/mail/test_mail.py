@@ -154,6 +154,29 @@ def test_a_relay_that_does_not_answer_a_check_holds_up_no_mail(
     asyncio.run(story())
 
 
+def test_a_login_that_is_refused_again_and_again_is_tried_after_pauses(
+    tmp_path: Path, three: list[RelayProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one with a certificate that is not valid by the relay's clock."""
+    tried: list[RelayChannel] = []
+
+    async def refused(self: RelayChannel, *_: object) -> None:
+        tried.append(self)
+        await asyncio.sleep(0)
+        raise SessionOver("the certificate has expired")
+
+    async def story() -> None:
+        bob = Correspondent(make_correspondent(tmp_path / "bob", "bob"))
+        await bob.register(three[:1])
+        monkeypatch.setattr(RelayChannel, "login", refused)
+        async with bob.open(wait_s=1.0) as his:
+            await his.mailbox.next()
+            assert any("expired" in why for why in his.mailbox.state.values())
+        assert 2 <= len(tried) < 20
+
+    asyncio.run(story())
+
+
 def test_few_connections_to_relays_are_kept_open(
     tmp_path: Path, three: list[RelayProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:

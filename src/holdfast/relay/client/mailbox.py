@@ -220,8 +220,10 @@ class RelayMailbox:
             try:
                 await self._one_round(box)
                 tries, box.trouble = 0, ""
-            except SessionOver:
-                box.token = ""
+            except SessionOver as error:  # a new login is tried at once, and after a pause if that is refused too
+                box.trouble, box.token = str(error), ""
+                tries += 1
+                await asyncio.sleep(backoff_s(tries) if tries > 1 else 0)
             except FencedByRelay as fenced:
                 verdict = await self._judge_fence(box, fenced)
                 if verdict is not None:
