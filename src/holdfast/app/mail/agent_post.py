@@ -76,7 +76,8 @@ class AgentPost:
         """Of the messages of a thread that other tasks of this process have sent, the newest one is named as one before
         this, too."""
         post = (await self._mail()).post
-        before = self._newest.get((to, thread)) if thread else None
+        again = key in self._sent  # then the newest one of the thread may name this one as one before it
+        before = self._newest.get((to, thread)) if thread and not again else None
         named = list(after)
         if before is not None and before not in (key, *named):
             named.append(before)
@@ -86,7 +87,7 @@ class AgentPost:
         self._sent[key] = sent.to
         if len(self._sent) > SENT_MAX:
             self._sent.popitem(last=False)
-        if thread:
+        if thread and not again:
             self._newest[to, thread] = key
             self._newest.move_to_end((to, thread))
             if len(self._newest) > THREADS_MAX:
