@@ -293,6 +293,23 @@ def test_expired_mail_leaves_a_tombstone_and_the_chain_still_closes(box: Box) ->
     assert box.page().head.hex() == stored[1].head
 
 
+def test_a_mailbox_keeps_a_bounded_number_of_tombstones(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two agents that exchange mail for days must not fill the relay's disk with what is gone."""
+    monkeypatch.setattr(mail, "ENTRIES_MAX", 4)
+    monkeypatch.setattr(mail, "BLOCKED_MAX", 8)
+    stored = box.put(*range(1, 8))
+    box.ack(received=(1, 2, 3, 5, 6, 7), mark=1)
+    box.ack(secured=1)
+    assert (box.sweep(NOW), box.page().after) == (3, 3)
+    assert box.sweep(NOW) == 0, "the fourth one waits"
+    assert [one.code for one in box.put(8, 9, 10, 11, 12)] == ["", "", "", "", QUOTA]
+    box.ack(received=(4,), mark=1)
+    box.ack(secured=1)
+    assert (box.sweep(NOW), box.page().after) == (4, 7)
+    assert box.page().head.hex() == stored[6].head
+    assert box.put(12)[0].seq == 12
+
+
 @pytest.mark.parametrize("held", [False, True])
 def test_a_repeat_of_mail_that_expired_is_stored_again(box: Box, held: bool) -> None:
     """The relay signs `stored` only for what it has."""
