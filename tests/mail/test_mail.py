@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from correspondents import Correspondent, key, make_correspondent, take
 
+from holdfast.app.mail.agent_post import AgentPost
 from holdfast.core.mail import Delivery, MailKind
 from holdfast.errors import AgentElsewhere, KeysReplaced, MailKeyReused, MailRefused, MailUnconfirmed, RelayRefused
 from holdfast.identity.log.log_state import KeyLog
@@ -30,7 +31,7 @@ from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.client import mailbox
 from holdfast.relay.client import post as post_module
 from holdfast.relay.client.address_book import Peer
-from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel, SessionOver
+from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel, ReplacedHere, SessionOver
 from holdfast.relay.client.open_mail import AgentMail, open_mail
 from holdfast.relay.client.post import _Sending
 from holdfast.relay.client.profile import find_own_profile
@@ -415,6 +416,48 @@ def test_of_two_copies_of_one_agent_the_later_one_gets_the_mail_and_both_know(
                 assert list(new.mailbox.others) == [old.mailbox.instance.key.public]
 
     asyncio.run(story())
+
+
+def test_a_relay_that_shows_a_certificate_of_a_killed_instance_stops_no_mail(
+    tmp_path: Path, three: list[RelayProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every relay has certificates of earlier instances: one that lies must not stop the mail of the others."""
+    really, liar = RelayChannel.take, three[0].at.key
+
+    async def story() -> None:
+        ada, bob = await a_pair(tmp_path, three)
+        async with bob.open() as earlier:
+            killed = await earlier.post.instance.certificate()
+
+        async def take_or_lie(self: RelayChannel, *given: Any, **more: Any) -> Any:
+            if self.address.key == liar and given[0] == bob.id:
+                lies.append(1)
+                error = ReplacedHere("another instance takes the mail")
+                error.proof = killed.line()
+                raise error
+            return await really(self, *given, **more)
+
+        lies: list[int] = []
+        monkeypatch.setattr(RelayChannel, "take", take_or_lie)
+        async with ada.open() as hers, bob.open() as his:
+            his.mailbox.instance.began = killed.record.iat + 1
+            for number in range(3):
+                await hers.post.send(to=bob.id, body=number, key=key(number))
+                await take(his, 1)
+        assert lies
+
+    asyncio.run(story())
+
+
+async def test_mail_that_is_opened_again_is_of_the_same_instance(tmp_path: Path) -> None:
+    post = AgentPost(Correspondent(make_correspondent(tmp_path / "bob", "bob")).home)
+    first = (await post._mail()).mailbox.instance
+    await post.renew()
+    await post.renew()
+    again = (await post._mail()).mailbox.instance
+    await post.close()
+    assert again is not first
+    assert (again.key.public, again.began) == (first.key.public, first.began)
 
 
 def test_a_machine_whose_keys_were_replaced_takes_no_more_mail(tmp_path: Path, three: list[RelayProcess]) -> None:

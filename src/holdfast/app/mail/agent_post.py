@@ -23,6 +23,7 @@ from holdfast.runtime.task.mail_task import DEAD_TASK, SEND_TASK
 from holdfast.runtime.task.task import TaskType
 
 if TYPE_CHECKING:
+    from holdfast.relay.client.instance_key import InstanceKey
     from holdfast.relay.client.open_mail import AgentMail
 
 
@@ -58,6 +59,7 @@ class AgentPost:
     def __init__(self, home: AgentHome) -> None:
         self._home = home
         self._opened: AgentMail | None = None
+        self._before: InstanceKey | None = None
         self._newest = OrderedDict[tuple[str, str], EffectKey]()  # by recipient and thread
         self._sent = OrderedDict[EffectKey, str]()  # and to which agent
         self._turn = asyncio.Lock()
@@ -114,9 +116,12 @@ class AgentPost:
         return {} if self._opened is None else dict(self._opened.mailbox.others)
 
     async def renew(self) -> None:
-        """Opened again at the next use: mail that was given out and not acknowledged then comes again."""
+        """Opened again at the next use: mail that was given out and not acknowledged then comes again. It is the same
+        instance: under a new key it would look like one that was started later, and take the mail from another copy of
+        the agent that has just taken it."""
         async with self._turn:
             await self.close()
+            self._before = self._before if self._opened is None else self._opened.post.instance
             self._opened = None
 
     async def close(self) -> None:
@@ -132,7 +137,7 @@ class AgentPost:
                 )
 
                 try:
-                    self._opened = await asyncio.to_thread(open_agent_mail, self._home)
+                    self._opened = await asyncio.to_thread(open_agent_mail, self._home, self._before)
                 except (HoldfastError, OSError) as error:
                     raise MailUnsent(f"this agent cannot sign mail now: {error}") from error
             return self._opened

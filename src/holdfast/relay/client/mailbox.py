@@ -30,7 +30,13 @@ from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, digest_of
 from holdfast.identity.records.signed import Family
-from holdfast.identity.statements.certificate import find_inactive, find_not_signed_by, only_planned, parse_certificate
+from holdfast.identity.statements.certificate import (
+    Certificate,
+    find_inactive,
+    find_not_signed_by,
+    only_planned,
+    parse_certificate,
+)
 from holdfast.identity.witness.observe import merge_copies
 from holdfast.identity.witness.relay_link import open_link
 from holdfast.identity.witness.witness_relay import RelayWitness
@@ -220,34 +226,31 @@ class RelayMailbox:
             try:
                 await self._one_round(box)
                 tries, box.trouble = 0, ""
-            except SessionOver as error:  # a new login is tried at once, and after a pause if that is refused too
+                continue
+            except SessionOver as error:
                 box.trouble, box.token = str(error), ""
-                tries += 1
-                await asyncio.sleep(backoff_s(tries) if tries > 1 else 0)
+                if not tries:  # a new login is tried at once, and after a pause if that is refused too
+                    tries = 1
+                    continue
             except FencedByRelay as fenced:
                 verdict = await self._judge_fence(box, fenced)
                 if verdict is not None:
                     self._arrived.put_nowait(verdict)
                     return
                 box.token = ""
-                tries += 1
-                await asyncio.sleep(backoff_s(tries))
             except ReplacedHere as error:
-                if await self._is_other(box, error.proof):
+                other = await self._find_other(box, error.proof)
+                if other is not None and self.instance.is_alive(other):
                     text = f"{error.message}; this instance takes none until the other one is gone"
                     self._arrived.put_nowait(AgentElsewhere(text))
                     return
                 box.trouble, box.token = str(error), ""
-                tries += 1
-                await asyncio.sleep(backoff_s(tries))
             except RelayBusy as error:  # it has asked too often, and its session is still good
                 box.trouble = str(error)
-                tries += 1
-                await asyncio.sleep(backoff_s(tries))
             except (HoldfastError, OSError) as error:
                 box.trouble, box.token = str(error), ""
-                tries += 1
-                await asyncio.sleep(backoff_s(tries))
+            tries += 1
+            await asyncio.sleep(backoff_s(tries))
 
     async def _one_round(self, box: _Box) -> None:
         async with box.turn:
@@ -263,7 +266,7 @@ class RelayMailbox:
         page, answered = await box.channel.take(self.instance.id, box.token, after=box.after, wait_s=POLL_S)
         self._learn(box, answered)
         if page.other:
-            await self._is_other(box, page.other.encode())
+            await self._find_other(box, page.other.encode())
         for item in page.items:
             box.after = item.seq
             if item.envelope:
@@ -342,16 +345,12 @@ class RelayMailbox:
     async def _judge_fence(self, box: _Box, fenced: FencedByRelay) -> HoldfastError | None:
         """The error that stops this process, if the relay has proven it; else None: a certificate is made again."""
         own = await self.instance.log()
-        with contextlib.suppress(BadRecord):
-            if fenced.proof:
-                newer = parse_certificate(fenced.proof)
-                entry = own.find(newer.record.position) if newer.record.id == own.id else None
-                is_ours = entry is not None and find_not_signed_by(newer, Family.CERT, entry, self.port) is None
-                if is_ours and newer.record.e > self.instance.incarnation():
-                    return AgentElsewhere(
-                        f"{box.relay.url}: incarnation {newer.record.e} of the agent is in use elsewhere, and this is "
-                        f"incarnation {self.instance.incarnation()}"
-                    )
+        newer = self._read_own(own, fenced.proof)
+        if newer is not None and newer.e > self.instance.incarnation():
+            return AgentElsewhere(
+                f"{box.relay.url}: incarnation {newer.e} of the agent is in use elsewhere, and this is "
+                f"incarnation {self.instance.incarnation()}"
+            )
         try:
             copy = await RelayWitness(open_link(box.relay, port=self.port)).fetch(own.id)
         except (HoldfastError, OSError):
@@ -365,17 +364,22 @@ class RelayMailbox:
             await self.instance.certificate(fresh=True)
         return None
 
-    async def _is_other(self, box: _Box, line: bytes) -> bool:
-        """Whether this is the certificate of another instance of this incarnation; remembers it."""
-        own, inst = await self.instance.log(), self.instance.key.public
+    async def _find_other(self, box: _Box, line: bytes) -> Certificate | None:
+        """The certificate, if it is that of another instance of this incarnation; remembers it."""
+        crt = self._read_own(await self.instance.log(), line)
+        if crt is None or crt.inst == self.instance.key.public or crt.e != self.instance.incarnation():
+            return None
+        self.others[crt.inst] = box.relay.url
+        return crt
+
+    def _read_own(self, own: KeyLog, line: bytes) -> Certificate | None:
+        """The certificate, if this agent's keys signed it."""
         with contextlib.suppress(BadRecord):
             crt = parse_certificate(line)
             entry = own.find(crt.record.position) if crt.record.id == own.id else None
-            signed = entry is not None and find_not_signed_by(crt, Family.CERT, entry, self.port) is None
-            if signed and crt.record.inst != inst and crt.record.e == self.instance.incarnation():
-                self.others[crt.record.inst] = box.relay.url
-                return True
-        return False
+            if entry is not None and find_not_signed_by(crt, Family.CERT, entry, self.port) is None:
+                return crt.record
+        return None
 
     # letters
 
@@ -478,22 +482,17 @@ class RelayMailbox:
         return self._private_keys[kid]
 
     async def _check_seen(self) -> None:
-        """Beside the taking of mail: a relay that does not answer here holds up no message."""
+        """Answers that senders got from our relays: each must fit what the relay shows us. Asked for beside the taking
+        of mail, because a relay that does not answer must hold up no message."""
         while True:
-            await self._cross_check(await self._seen.get())
-
-    async def _cross_check(self, raw: bytes) -> None:
-        """An answer that a sender got from one of our relays must fit what the relay shows us."""
-        for box in list(self._boxes.values()):
-            try:
-                said = statement_of(raw, to=self.instance.id, key=box.channel.key, port=self.port)
-            except BadRecord:
-                continue
-            if not box.check.fits(said) and box.token:
-                after = min(min(said.heads, default=1) - 1, box.check.last)
-                with contextlib.suppress(HoldfastError, OSError):
-                    _, answered = await box.channel.take(
-                        self.instance.id, box.token, after=max(0, after), wait_s=0, nonce=digest_of(raw)
-                    )
-                    box.check.add(said)
-                    self._learn(box, answered)
+            raw = await self._seen.get()
+            for box in list(self._boxes.values()):
+                with contextlib.suppress(HoldfastError, OSError):  # BadRecord: it is of another relay
+                    said = statement_of(raw, to=self.instance.id, key=box.channel.key, port=self.port)
+                    if not box.check.fits(said) and box.token:
+                        after = max(0, min(min(said.heads, default=1) - 1, box.check.last))
+                        _, answered = await box.channel.take(
+                            self.instance.id, box.token, after=after, wait_s=0, nonce=digest_of(raw)
+                        )
+                        box.check.add(said)
+                        self._learn(box, answered)
