@@ -178,6 +178,26 @@ def test_a_login_that_is_refused_again_and_again_is_tried_after_pauses(
     asyncio.run(story())
 
 
+def test_a_relay_that_never_waits_with_an_empty_answer_is_asked_after_pauses(
+    tmp_path: Path, three: list[RelayProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really, asked = RelayChannel.take, list[int]()
+
+    async def take_at_once(self: RelayChannel, *given: Any, wait_s: int, **more: Any) -> Any:
+        asked.append(wait_s)
+        return await really(self, *given, wait_s=0, **more)
+
+    async def story() -> None:
+        bob = Correspondent(make_correspondent(tmp_path / "bob", "bob"))
+        await bob.register(three[:1])
+        monkeypatch.setattr(RelayChannel, "take", take_at_once)
+        async with bob.open(wait_s=1.0) as his:
+            await his.mailbox.next()
+        assert 2 <= len(asked) <= 1 / mailbox.EMPTY_S + 2
+
+    asyncio.run(story())
+
+
 def test_few_connections_to_relays_are_kept_open(
     tmp_path: Path, three: list[RelayProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:

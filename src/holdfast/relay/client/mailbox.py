@@ -52,6 +52,7 @@ from holdfast.relay.protocol.envelope import Envelope, Inner, letter_of, open_en
 from holdfast.relay.protocol.note import read_note
 
 POLL_S = 20  # how long a relay may wait with its answer
+EMPTY_S = 0.1  # after an empty answer: one that lies may give it at once, again and again
 UNACKED_MAX = 512  # of one relay, given out or waiting here
 RECEIVED_MAX, REFUSED_MAX, CONTACTS_MAX = 512, 128, 256  # in one acknowledgement: together less than its body may have
 GIVEN_MAX = 20_000  # (sender, key) pairs that this process remembers
@@ -206,10 +207,9 @@ class RelayMailbox:
                 channel = RelayChannel(relay, self.port)
                 check = ChainCheck(self.instance.id, channel.key, relay.url, self.proofs, self.port)
                 self._boxes[key] = _Box(relay, channel, check)
-                kept = KeptAnswers(self.memory).find(key)
-                with contextlib.suppress(BadRecord):
-                    if kept:
-                        check.add(statement_of(kept, to=self.instance.id, key=channel.key, port=self.port))
+                with contextlib.suppress(BadRecord):  # none is kept
+                    kept = KeptAnswers(self.memory).find(key)
+                    check.add(statement_of(kept, to=self.instance.id, key=channel.key, port=self.port))
 
     def _start(self) -> None:
         self._open_boxes()
@@ -267,6 +267,8 @@ class RelayMailbox:
         self._learn(box, answered)
         if page.other:
             await self._find_other(box, page.other.encode())
+        if not page.items:
+            await asyncio.sleep(EMPTY_S)
         for item in page.items:
             box.after = item.seq
             if item.envelope:
@@ -395,9 +397,8 @@ class RelayMailbox:
             one.log = log
             self._boxes[one.relay].unacked.add((one.seq, one.entry))
             self._arrived.put_nowait(one)
-        if forgotten:
-            for box in self._boxes.values():
-                box.token = ""
+        for box in self._boxes.values() if forgotten else ():
+            box.token = ""
 
     def _give_back(self, arrivals: Sequence[_Arrival]) -> None:
         """The relay lets them go, and takes them again when their sender sends again."""
