@@ -72,7 +72,7 @@ _STATUS = {
     Reason.MALFORMED: HTTPStatus.BAD_REQUEST,
     Reason.NOT_BEGUN: HTTPStatus.NOT_FOUND,
 }
-
+_UNREAD = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 T = TypeVar("T", bound=AtPosition)
 
@@ -289,7 +289,10 @@ class Relay:
         query = request.scope["query_string"].decode("latin-1")
         ask = digest_of_request(request.method, f"{raw_path}?{query}" if query else raw_path, nonce, body)
         raw = signed_answer(ask=ask, status=status, content=content, now=self._now(), signer=self.signer)
-        return Response(raw, status, media_type=_OCTETS, headers={"cache-control": "no-store"})
+        headers = {"cache-control": "no-store"}
+        if status in _UNREAD:  # what came of the body, and was not read, leaves memory with the connection
+            headers["connection"] = "close"
+        return Response(raw, status, media_type=_OCTETS, headers=headers)
 
     async def _no_route(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
