@@ -44,7 +44,7 @@ from holdfast.identity.witness.relay_link import RelayLink
 from holdfast.identity.witness.witness_relay import RelayWitness
 from holdfast.layout.witness_address import WitnessRelay, parse_relay_address, parse_witness_address
 from holdfast.relay.server.limits import InMemory
-from holdfast.relay.server.serve import HANDSHAKES_OF_ADDRESS_MAX, HEADERS_S
+from holdfast.relay.server.serve import HANDSHAKES_MAX, HEADERS_S
 from holdfast.relay.server.store import Store
 from holdfast_proofs.support.relays import RelayProcess, answering, relays
 
@@ -471,7 +471,7 @@ def test_connections_that_begin_no_handshake_do_not_keep_others_out(
     (folder / "relay.toml").write_text(f'tls_cert = "{cert}"\ntls_key = "{kept}"\nconnections_max = 20\n')
     monkeypatch.setenv("SSL_CERT_FILE", str(cert))
     relay = RelayProcess(folder, options=()).start()
-    silent = [socket.create_connection(("127.0.0.1", relay.port)) for _ in range(HANDSHAKES_OF_ADDRESS_MAX + 20)]
+    silent = [socket.create_connection(("127.0.0.1", relay.port)) for _ in range(HANDSHAKES_MAX // 2 + 20)]
     try:
         at = WitnessRelay(f"https://localhost:{relay.port}", relay.at.key)
         assert asyncio.run(RelayLink(at, SODIUM).describe()).registration == "invite"

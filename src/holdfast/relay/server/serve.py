@@ -42,9 +42,9 @@ HEADERS_S = 10.0  # until the head of a request is whole
 IDLE_S = 15  # of a connection between two requests
 SEND_S = 30.0  # until an answer has left for a reader that reads
 BACKLOG = 2_048
-HANDSHAKES_MAX, HANDSHAKES_OF_ADDRESS_MAX = 1_024, 512  # of TLS at a time: the oldest ends for a new one
+HANDSHAKES_MAX = 1_024  # of TLS at a time, half of them of one address: the oldest ends for a new one
 ACCEPT_AGAIN_S = 0.1
-FILES = 256 + HANDSHAKES_MAX  # that the process has open beside its connections
+FILES = 256  # that the process has open beside its connections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +169,8 @@ async def _serve(relay: Relay, *, started: Callable[[RunningRelay], None]) -> No
     host, port = settings.host_port
     proxies = tuple(map(block_of, settings.proxies)) if settings.behind_proxy else ()
     TimedProtocol.callers = Callers(most=settings.connections_of_address, uncounted=proxies)
+    allowed = _allowed_connections(settings.connections_max + (HANDSHAKES_MAX if settings.tls_cert else 0))
+    handshakes = min(HANDSHAKES_MAX, allowed // 4) if settings.tls_cert else 0
     config = uvicorn.Config(
         relay.app(),
         host=host,
@@ -182,7 +184,7 @@ async def _serve(relay: Relay, *, started: Callable[[RunningRelay], None]) -> No
         server_header=False,
         proxy_headers=settings.behind_proxy,  # else any program on this machine could name any sender
         forwarded_allow_ips=list(settings.proxies),
-        limit_concurrency=_allowed_connections(settings.connections_max),
+        limit_concurrency=min(settings.connections_max, max(1, allowed - handshakes)),
         backlog=BACKLOG,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=DRAIN_S,
@@ -202,7 +204,7 @@ async def _serve(relay: Relay, *, started: Callable[[RunningRelay], None]) -> No
         relay.log.event("relay-started", listen=listen, url=shown, key=relay.signer.public)
         started(RunningRelay(key=relay.signer.public, listen=listen, url=shown))
 
-    server = _Server(config, begun, tls)
+    server = _Server(config, begun, tls, handshakes)
 
     def stop() -> None:
         relay.stop()
@@ -223,12 +225,14 @@ class _Server(uvicorn.Server):
     """Signals are ours: what is under way is answered, and the process ends with 0. And so is TLS: uvicorn knows of a
     connection only after its handshake, waits a minute for that, and lets anyone have as many as there are files."""
 
-    def __init__(self, config: uvicorn.Config, begun: Callable[[], None], tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, begun: Callable[[], None], tls: ssl.SSLContext | None, handshakes: int
+    ) -> None:
         super().__init__(config)
         self._begun, self._tls = begun, tls
         self._accepting: asyncio.Task[None] | None = None
         self._handshakes = InMemory[asyncio.Task[None]](
-            lambda one: one.cancel(), bytes_max=HANDSHAKES_MAX, of_address_max=HANDSHAKES_OF_ADDRESS_MAX
+            lambda one: one.cancel(), bytes_max=handshakes, of_address_max=max(1, handshakes // 2)
         )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
