@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Generator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -44,7 +43,8 @@ from holdfast.identity.statements.relay_answer import digest_of_request, read_an
 from holdfast.identity.witness.relay_link import RelayLink
 from holdfast.identity.witness.witness_relay import RelayWitness
 from holdfast.layout.witness_address import WitnessRelay, parse_relay_address, parse_witness_address
-from holdfast.relay.server.serve import SlowReaders
+from holdfast.relay.server.limits import InMemory
+from holdfast.relay.server.serve import HANDSHAKES_MAX, HEADERS_S
 from holdfast.relay.server.store import Store
 from holdfast_proofs.support.relays import RelayProcess, answering, relays
 
@@ -309,34 +309,17 @@ def test_a_head_that_never_ends_is_cut_off_and_others_are_served(tmp_path: Path)
         relay.kill()
 
 
-@dataclass(eq=False)
-class Unread:
-    """A connection whose reader does not read."""
-
-    aborted: bool = False
-
-    @property
-    def transport(self) -> Unread:
-        return self
-
-    def abort(self) -> None:
-        self.aborted = True
-
-
-def test_answers_that_are_not_read_have_a_bound_for_each_address_and_in_all() -> None:
-    slow, mib = SlowReaders(), 1024 * 1024
-    mine = [Unread() for _ in range(10)]
-    for one in mine:
-        slow.add(one, "10.0.0.1", mib)  # pyright: ignore[reportArgumentType] - all that it needs of a connection
-    assert [one.aborted for one in mine] == [True] * 2 + [False] * 8
-    others = [Unread() for _ in range(30)]
-    for number, one in enumerate(others):
-        slow.add(one, f"10.0.1.{number}", mib)  # pyright: ignore[reportArgumentType]
-    assert all(one.aborted for one in mine[:8])
-    assert not any(one.aborted for one in others)
-    large = Unread()
-    slow.add(large, "10.0.2.1", 100 * mib)  # pyright: ignore[reportArgumentType]
-    assert not large.aborted, "one answer may be larger: a key log"
+def test_what_callers_keep_in_memory_has_a_bound_for_each_address_and_in_all() -> None:
+    mib, ended = 1024 * 1024, list[str]()
+    kept = InMemory[str](ended.append)
+    for number in range(10):
+        kept.add(f"mine {number}", "10.0.0.1", mib)
+    assert ended == ["mine 0", "mine 1"]
+    for number in range(30):
+        kept.add(f"other {number}", f"10.0.1.{number}", mib)
+    assert ended == [f"mine {number}" for number in range(8)]
+    kept.add("large", "10.0.2.1", 100 * mib)
+    assert "large" not in ended, "one answer may be larger: a key log"
 
 
 # the process
@@ -477,6 +460,29 @@ def test_a_relay_serves_tls_and_an_unknown_certificate_is_refused(
         assert isinstance(asyncio.run(RelayWitness(RelayLink(at, SODIUM)).submit(owner.inception().line())), bytes)
     finally:
         relay.kill()
+
+
+def test_connections_that_begin_no_handshake_do_not_keep_others_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, kept = _certificate(tmp_path)
+    folder = tmp_path / "r"
+    folder.mkdir(mode=0o700)
+    (folder / "relay.toml").write_text(f'tls_cert = "{cert}"\ntls_key = "{kept}"\nconnections_max = 20\n')
+    monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    relay = RelayProcess(folder, options=()).start()
+    silent = [socket.create_connection(("127.0.0.1", relay.port)) for _ in range(HANDSHAKES_MAX // 2 + 20)]
+    try:
+        at = WitnessRelay(f"https://localhost:{relay.port}", relay.at.key)
+        assert asyncio.run(RelayLink(at, SODIUM).describe()).registration == "invite"
+        silent[0].settimeout(HEADERS_S / 2)
+        assert silent[0].recv(1) == b"", "the oldest one was closed for a newer one"
+        assert relay.stop() == 0
+    finally:
+        for one in silent:
+            one.close()
+        if relay.process is not None:
+            relay.kill()
 
 
 def test_a_stranger_cannot_use_up_the_writes_of_an_agent(relay: RelayProcess) -> None:

@@ -228,6 +228,22 @@ async def test_new_keys_are_published_before_anything_else_asks_for_them(
         await wait_until(published)
 
 
+async def test_mail_that_waits_at_the_last_relay_is_taken_after_the_agent_has_left_it(
+    pair: tuple[Correspondent, Correspondent],
+) -> None:
+    ada, bob = pair
+    async with served(ada, greet) as at_adas:
+        await (await at_adas.submit(greet, to=bob.id, body="waits")).result(20)
+    await bob.register([])
+    his = Handler()
+    async with served(bob, his.task):
+
+        async def handled() -> bool:
+            return len(his.seen) == 1
+
+        await wait_until(handled)
+
+
 async def test_mail_that_all_relays_lost_arrives_once_new_relays_are_named(
     pair: tuple[Correspondent, Correspondent], tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -18,17 +18,20 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from correspondents import Correspondent, key, make_correspondent, take
 
+from holdfast.app.mail.agent_post import AgentPost
 from holdfast.core.mail import Delivery, MailKind
 from holdfast.errors import AgentElsewhere, KeysReplaced, MailKeyReused, MailRefused, MailUnconfirmed, RelayRefused
 from holdfast.identity.log.log_state import KeyLog
-from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.records import RotationReason
 from holdfast.identity.speaker.open_speaker import VaultSpeaker
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.statements.certificate import parse_certificate
+from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.client import mailbox
+from holdfast.relay.client import post as post_module
 from holdfast.relay.client.address_book import Peer
-from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel, SessionOver
+from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel, ReplacedHere, SessionOver
 from holdfast.relay.client.open_mail import AgentMail, open_mail
 from holdfast.relay.client.post import _Sending
 from holdfast.relay.client.profile import find_own_profile
@@ -120,6 +123,105 @@ async def a_pair(tmp_path: Path, three: list[RelayProcess]) -> tuple[Corresponde
     await ada.register(three)
     await bob.register(three)
     return ada, bob
+
+
+def test_a_relay_that_does_not_answer_a_check_holds_up_no_mail(
+    tmp_path: Path, three: list[RelayProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message may show an answer of that relay which the recipient has not seen, and makes it ask."""
+    really, asked = RelayChannel.take, list[str]()
+
+    async def take_or_wait(self: RelayChannel, *given: Any, nonce: str = "", **more: Any) -> Any:
+        if nonce:
+            asked.append(nonce)
+            await asyncio.Event().wait()
+        return await really(self, *given, **more)
+
+    async def story() -> None:
+        ada, bob = await a_pair(tmp_path, three)
+        async with ada.open() as hers:
+            sent = [await hers.post.send(to=bob.id, body=number, key=key(number)) for number in (1, 2)]
+            async with bob.open() as his:
+                await take(his, 2)
+            monkeypatch.setattr(RelayChannel, "take", take_or_wait)
+            async with bob.open() as his:
+                await his.mailbox.next()
+                hers.post._shown[bob.id] = (0.0, tuple(one.encode() for one in sent[0].stored))
+                await hers.post.send(to=bob.id, body=3, key=key(3))
+                await hers.post.send(to=bob.id, body=4, key=key(4))
+                await take(his, 2)
+        assert asked
+
+    asyncio.run(story())
+
+
+def test_a_login_that_is_refused_again_and_again_is_tried_after_pauses(
+    tmp_path: Path, three: list[RelayProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one with a certificate that is not valid by the relay's clock."""
+    tried: list[RelayChannel] = []
+
+    async def refused(self: RelayChannel, *_: object) -> None:
+        tried.append(self)
+        await asyncio.sleep(0)
+        raise SessionOver("the certificate has expired")
+
+    async def story() -> None:
+        bob = Correspondent(make_correspondent(tmp_path / "bob", "bob"))
+        await bob.register(three[:1])
+        monkeypatch.setattr(RelayChannel, "login", refused)
+        async with bob.open(wait_s=1.0) as his:
+            await his.mailbox.next()
+            assert any("expired" in why for why in his.mailbox.state.values())
+        assert 2 <= len(tried) < 20
+
+    asyncio.run(story())
+
+
+def test_a_relay_that_never_waits_with_an_empty_answer_is_asked_after_pauses(
+    tmp_path: Path, three: list[RelayProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really, asked = RelayChannel.take, list[int]()
+
+    async def take_at_once(self: RelayChannel, *given: Any, wait_s: int, **more: Any) -> Any:
+        asked.append(wait_s)
+        return await really(self, *given, wait_s=0, **more)
+
+    async def story() -> None:
+        bob = Correspondent(make_correspondent(tmp_path / "bob", "bob"))
+        await bob.register(three[:1])
+        monkeypatch.setattr(RelayChannel, "take", take_at_once)
+        async with bob.open(wait_s=1.0) as his:
+            await his.mailbox.next()
+        assert 2 <= len(asked) <= 1 / mailbox.EMPTY_S + 2
+
+    asyncio.run(story())
+
+
+def test_few_connections_to_relays_are_kept_open(
+    tmp_path: Path, three: list[RelayProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strangers whose relays were all different once took all files of the process, one for each delivery note."""
+    made: list[RelayChannel] = []
+
+    class Channel(RelayChannel):
+        def __init__(self, address: WitnessRelay, port: Signatures) -> None:
+            super().__init__(address, port)
+            made.append(self)
+
+    monkeypatch.setattr(post_module, "RelayChannel", Channel)
+    monkeypatch.setattr(post_module, "CHANNELS_MAX", 1)
+
+    async def story() -> None:
+        ada, bob = await a_pair(tmp_path, three)
+        async with ada.open() as hers, bob.open() as his:
+            for number in range(4):
+                assert len((await hers.post.send(to=bob.id, body=number, key=key(number))).relays) == 2
+            assert len(made) > 2
+            assert sum(len(one._idle) for one in made) <= 1
+            await take(his, 4)
+
+    asyncio.run(story())
 
 
 def test_a_message_arrives_once_and_its_note_comes_back(tmp_path: Path, three: list[RelayProcess]) -> None:
@@ -334,6 +436,48 @@ def test_of_two_copies_of_one_agent_the_later_one_gets_the_mail_and_both_know(
                 assert list(new.mailbox.others) == [old.mailbox.instance.key.public]
 
     asyncio.run(story())
+
+
+def test_a_relay_that_shows_a_certificate_of_a_killed_instance_stops_no_mail(
+    tmp_path: Path, three: list[RelayProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every relay has certificates of earlier instances: one that lies must not stop the mail of the others."""
+    really, liar = RelayChannel.take, three[0].at.key
+
+    async def story() -> None:
+        ada, bob = await a_pair(tmp_path, three)
+        async with bob.open() as earlier:
+            killed = await earlier.post.instance.certificate()
+
+        async def take_or_lie(self: RelayChannel, *given: Any, **more: Any) -> Any:
+            if self.address.key == liar and given[0] == bob.id:
+                lies.append(1)
+                error = ReplacedHere("another instance takes the mail")
+                error.proof = killed.line()
+                raise error
+            return await really(self, *given, **more)
+
+        lies: list[int] = []
+        monkeypatch.setattr(RelayChannel, "take", take_or_lie)
+        async with ada.open() as hers, bob.open() as his:
+            his.mailbox.instance.began = killed.record.iat + 1
+            for number in range(3):
+                await hers.post.send(to=bob.id, body=number, key=key(number))
+                await take(his, 1)
+        assert lies
+
+    asyncio.run(story())
+
+
+async def test_mail_that_is_opened_again_is_of_the_same_instance(tmp_path: Path) -> None:
+    post = AgentPost(Correspondent(make_correspondent(tmp_path / "bob", "bob")).home)
+    first = (await post._mail()).mailbox.instance
+    await post.renew()
+    await post.renew()
+    again = (await post._mail()).mailbox.instance
+    await post.close()
+    assert again is not first
+    assert (again.key.public, again.began) == (first.key.public, first.began)
 
 
 def test_a_machine_whose_keys_were_replaced_takes_no_more_mail(tmp_path: Path, three: list[RelayProcess]) -> None:

@@ -6,8 +6,10 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import msgspec
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -15,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from intake_stage import ADA, KEYS, taking, until
 
 import holdfast
+from holdfast.app.mail.agent_post import AgentPost
 from holdfast.app.mail.resend import Resender
 from holdfast.cli.main import main
 from holdfast.core.ids import EffectKey
@@ -22,6 +25,8 @@ from holdfast.core.mail import TTL_S, DeliveryNote, Letter, SentMail
 from holdfast.errors import MailRefused
 from holdfast.host.log import Log
 from holdfast.journal.records import TaskState
+from holdfast.layout.agent_home import AgentHome
+from holdfast.relay.client.open_mail import AgentMail
 from holdfast.testing.lab import Lab, wait_until
 from holdfast.testing.mail import MemoryRelay, ScriptedPost
 from holdfast.views.mail import DEAD_SENT, sent_lines
@@ -126,6 +131,32 @@ async def test_a_recipient_that_cannot_be_reached_delays_no_repeat_to_another(la
         resender = Resender(journal=hf.journal, post=post, log=Log(), first_s=0.0)
         async with asyncio.timeout(10):
             assert await resender.look() == 3
+
+
+async def test_a_repeat_goes_to_the_agent_that_the_first_one_went_to(lab: Lab) -> None:
+    """A handle may be another agent's by then, or a relay may say so: that agent would read the message."""
+    owner = "hf1bob"
+
+    class Post(ScriptedPost):
+        async def send(self, *, to: str, **more: Any) -> SentMail:
+            sent = await super().send(to=to, **more)
+            return msgspec.structs.replace(sent, to=owner if "@" in to else to)
+
+    post = Post()
+    async with lab.open(greet, post=post) as hf:
+        await (await hf.submit(greet, to="bob@relay.example", body="for bob")).result(10)
+        owner = "hf1mallory"
+        assert await Resender(journal=hf.journal, post=post, log=Log(), first_s=0.0).look() == 1
+        assert [one.to for one in post.tries] == ["bob@relay.example", "hf1bob"]
+
+
+async def test_a_repeat_does_not_wait_for_messages_that_came_after_it(lab: Lab) -> None:
+    scripted = ScriptedPost()
+    post = AgentPost(cast("AgentHome", None))
+    post._opened = cast("AgentMail", SimpleNamespace(post=scripted))
+    for number in (1, 2, 1, 3):
+        await post.send(to=ADA, body="x", key=EffectKey(KEYS[number]), thread="t")
+    assert [one.after for one in scripted.tries] == [(), (KEYS[1],), (), (KEYS[2],)]
 
 
 async def test_words_of_strangers_cannot_write_to_the_terminal(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:

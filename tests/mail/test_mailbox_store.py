@@ -23,7 +23,7 @@ from holdfast.identity.records.encodings import AgentId, digest_of
 from holdfast.identity.records.records import RotationReason
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.statements.certificate import Role
-from holdfast.relay.protocol.calls import QUOTA, REFUSED, Ack, MailAnswer, StoredItem
+from holdfast.relay.protocol.calls import FOR_NOW, QUOTA, REFUSED, Ack, MailAnswer, StoredItem
 from holdfast.relay.protocol.envelope import Envelope, Inner, first_head, next_head, parse_envelope, seal_envelope
 from holdfast.relay.server import mail
 from holdfast.relay.server.mail import Offered, Quota
@@ -267,6 +267,16 @@ def test_what_was_refused_is_taken_under_newer_keys(box: Box, tmp_path: Path) ->
     assert (box.put(1)[0].seq, box.waiting(), box.ack().waiting) == (2, [2], 1)
 
 
+def test_what_could_not_be_used_for_now_is_taken_when_it_is_sent_again(box: Box) -> None:
+    """Its sender still has it: the recipient may know the sender, or have another mail key, by then."""
+    box.put(1, 2)
+    box.ack(refused=((1, f"{FOR_NOW}the key log of its sender cannot be found"), (2, "it cannot be opened")))
+    assert box.waiting() == []
+    again = box.put(1, 2)
+    assert [(one.seq, one.code) for one in again] == [(3, ""), (0, "refused")]
+    assert (box.waiting(), box.ack().waiting) == ([3], 1)
+
+
 def test_expired_mail_leaves_a_tombstone_and_the_chain_still_closes(box: Box) -> None:
     stored = box.put(1, ttl_s=60) + box.put(2, ttl_s=86_400)
     assert box.sweep(NOW + 61) == 1
@@ -281,6 +291,23 @@ def test_expired_mail_leaves_a_tombstone_and_the_chain_still_closes(box: Box) ->
     assert (page.after, page.items, page.head.hex(), page.last) == (2, (), stored[1].head, 2)
     assert box.put(3)[0].seq == 3
     assert box.page().head.hex() == stored[1].head
+
+
+def test_a_mailbox_keeps_a_bounded_number_of_tombstones(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two agents that exchange mail for days must not fill the relay's disk with what is gone."""
+    monkeypatch.setattr(mail, "ENTRIES_MAX", 4)
+    monkeypatch.setattr(mail, "BLOCKED_MAX", 8)
+    stored = box.put(*range(1, 8))
+    box.ack(received=(1, 2, 3, 5, 6, 7), mark=1)
+    box.ack(secured=1)
+    assert (box.sweep(NOW), box.page().after) == (3, 3)
+    assert box.sweep(NOW) == 0, "the fourth one waits"
+    assert [one.code for one in box.put(8, 9, 10, 11, 12)] == ["", "", "", "", QUOTA]
+    box.ack(received=(4,), mark=1)
+    box.ack(secured=1)
+    assert (box.sweep(NOW), box.page().after) == (4, 7)
+    assert box.page().head.hex() == stored[6].head
+    assert box.put(12)[0].seq == 12
 
 
 @pytest.mark.parametrize("held", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import sys
 from collections.abc import Generator
@@ -19,8 +20,8 @@ from holdfast.errors import RelayBusy, RelayRefused
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.statements.certificate import parse_certificate
 from holdfast.relay.client.channel import ReplacedHere
-from holdfast.relay.protocol.calls import MALFORMED, RATE, Ack, LoginAnswer
-from holdfast.relay.server import mail_calls
+from holdfast.relay.protocol.calls import MALFORMED, RATE, UNKNOWN_SENDER, Ack, LoginAnswer
+from holdfast.relay.server import limits, mail_calls
 from holdfast.relay.server.app import Relay
 from holdfast.relay.server.limits import Buckets, Rate
 from holdfast_proofs.support.relay_agents import ENTROPY, RelayAgent
@@ -103,6 +104,32 @@ def test_envelopes_with_a_bad_signature_are_charged_to_their_address_and_not_to_
     asyncio.run(story())
 
 
+def test_key_logs_that_anyone_brings_take_few_bytes(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = RelayAgent()
+    for _ in range(10):
+        one.rotate()
+    size = sum(len(record.line()) + 1 for record in one.records)
+    monkeypatch.setattr(mail_calls, "SENDERS_BYTES_MAX", 3 * size + size // 2)
+
+    async def story() -> None:
+        channel = DirectChannel(relay)
+        bob = await channel.registered()
+        senders = [RelayAgent() for _ in range(4)]
+        for sender in senders:
+            for _ in range(10):
+                sender.rotate()
+            for _ in range(2):  # the second time it takes the place of the first
+                await channel.introduce(sender.id, [record.line() for record in sender.records])
+            answer, _ = await channel.submit(bob.id, [sender.envelope(bob, 1)])
+            assert answer.items[0].seq
+        answers = [(await channel.submit(bob.id, [sender.envelope(bob, 2)]))[0] for sender in senders]
+        assert [one.items[0].code for one in answers] == [UNKNOWN_SENDER, "", "", ""]
+        kept = {id(log) for log, _ in relay.mail._senders.values()}
+        assert {id(log) for log in relay.mail._judged.values()} == kept, "a log that has left is kept by nothing else"
+
+    asyncio.run(story())
+
+
 def statuses(relay: RelayProcess, count: int) -> list[int]:
     """Of requests that each name another sender."""
     found: list[int] = []
@@ -133,6 +160,22 @@ def held(relay: RelayProcess, count: int) -> list[socket.socket]:
             return callers
         for one in callers:
             one.close()
+
+
+def test_bodies_that_never_become_whole_take_a_bounded_part_of_memory(tmp_path: Path) -> None:
+    size = mail_calls.SUBMIT_BYTES_MAX
+    head = f"POST /v1/mail/{RelayAgent().id} HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n".encode()
+    count = limits.InMemory(print).of_address_max // size + 2
+    with relays(tmp_path, "r") as (relay,), contextlib.ExitStack() as stack:
+        callers = [stack.enter_context(socket.create_connection(("127.0.0.1", relay.port))) for _ in range(count)]
+        for one in callers:
+            one.sendall(head + bytes(size - 1))
+        callers[0].settimeout(limits.BODY_S_MAX / 2)  # long before its own time is over
+        with callers[0].makefile("rb") as answer:
+            assert b"408" in answer.read().partition(b"\r\n")[0], "and then the connection ends"
+        callers[-1].sendall(b"\0")
+        callers[-1].settimeout(30)
+        assert b"400" in callers[-1].recv(1_000).partition(b"\r\n")[0], "the newest one is whole, and was judged"
 
 
 @pytest.mark.parametrize("behind_proxy", [False, True])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -18,6 +20,7 @@ from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.client import sender_logs
 from holdfast.relay.client.address_book import AddressBook
 from holdfast.relay.client.sender_logs import SenderLogs, allowed_hints
+from holdfast.testing.lab import wait_until
 
 KEY = "z6Mk" + "a" * 44
 ADA, EVE = AgentId("hf1ada"), AgentId("hf1eve")
@@ -60,7 +63,9 @@ async def test_a_sender_that_cannot_be_found_holds_up_no_other_and_takes_little_
         came.set()
 
     own = [WitnessRelay("http://127.0.0.1:1", KEY)]
-    logs = SenderLogs[int](Book(tmp_path / "peers.json", lambda: own, Sodium()), found, look_s=0.02, again_s=0.01)
+    logs = SenderLogs[int](
+        Book(tmp_path / "peers.json", lambda: own, Sodium()), found, print, look_s=0.02, again_s=0.01
+    )
     hint = f"http://127.0.0.1:2#{KEY}"
     for number in range(100):
         logs.wait(EVE, START, (hint,), number)
@@ -74,6 +79,42 @@ async def test_a_sender_that_cannot_be_found_holds_up_no_other_and_takes_little_
     await logs.close()
     assert got == [(list(range(sender_logs.OF_SENDER_MAX)), True)]
     assert (ADA, ()) in asked
+
+
+async def test_senders_that_cannot_be_found_make_room_for_others_and_their_mail_is_given_back(tmp_path: Path) -> None:
+    """Many strangers, whose logs nobody has, once kept out everyone who had not written in the last minutes."""
+    asked.clear()
+    got, back = list[int](), list[int]()
+
+    class Nobody(Book):
+        async def log_of(self, id: AgentId, position: LogPosition, hints: Sequence[str]) -> KeyLog:
+            if id == ADA:
+                return cast("KeyLog", Log())
+            raise MailUnsent("not known here")
+
+    def found(items: Sequence[int], log: KeyLog, forgotten: bool) -> None:
+        got.extend(items)
+
+    own = [WitnessRelay("http://127.0.0.1:1", KEY)]
+    book = Nobody(tmp_path / "peers.json", lambda: own, Sodium())
+    logs = SenderLogs[int](book, found, back.extend, again_s=0.05, give_up_s=0.5)
+    strangers = [AgentId(f"hf1stranger{number}") for number in range(sender_logs.WAITING_MAX)]
+    for number, one in enumerate(strangers):
+        assert logs.wait(one, START, (), number)
+        assert logs.wait(one, START, (), number), "the same message, listed again, takes no more room"
+
+    async def all_failed() -> bool:
+        return all(one.failed for one in logs._wanted.values())
+
+    async def all_given_back() -> bool:
+        return len(back) == len(strangers)
+
+    await wait_until(all_failed)
+    assert logs.wait(ADA, START, (), 1_000)
+    assert back == [0]
+    await wait_until(all_given_back)
+    await logs.close()
+    assert (got, sorted(back)) == ([1_000], list(range(len(strangers))))
 
 
 @pytest.mark.parametrize(
@@ -96,8 +137,34 @@ async def test_a_stranger_makes_the_agent_ask_public_addresses_only(url: str, pu
 
 
 async def test_a_name_with_an_address_of_this_machine_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def resolved(*_: object, **__: object) -> list[tuple[object, ...]]:
+    def resolved(*_: object, **__: object) -> list[object]:
         return [(2, 1, 6, "", ("127.0.0.1", 443))]
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
     assert await allowed_hints([WitnessRelay("https://evil.example", KEY)], []) == []
+
+
+async def test_names_that_are_never_answered_hold_up_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = threading.Event()
+
+    def resolved(*_: object, **__: object) -> list[object]:
+        answered.wait(30)
+        return []
+
+    def found(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    own = [WitnessRelay("https://1.1.1.1", KEY)]
+    logs = SenderLogs[int](Book(tmp_path / "peers.json", lambda: own, Sodium()), found, print)
+    try:
+        for number in range(100):
+            logs.wait(AgentId(f"hf1{number}"), LogPosition(1, 1), (f"https://{number}.example#{KEY}",), number)
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(2):
+            assert await asyncio.to_thread(lambda: "other work") == "other work"
+    finally:
+        answered.set()
+        await logs.close()

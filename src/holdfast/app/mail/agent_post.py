@@ -25,6 +25,7 @@ from holdfast.runtime.task.mail_task import DEAD_TASK, SEND_TASK
 from holdfast.runtime.task.task import TaskType
 
 if TYPE_CHECKING:
+    from holdfast.relay.client.instance_key import InstanceKey
     from holdfast.relay.client.open_mail import AgentMail
 
 
@@ -60,6 +61,7 @@ class AgentPost:
     def __init__(self, home: AgentHome) -> None:
         self._home = home
         self._opened: AgentMail | None = None
+        self._before: InstanceKey | None = None
         self._newest = OrderedDict[tuple[str, str], EffectKey]()  # by recipient and thread
         self._sent = OrderedDict[EffectKey, str]()  # and to which agent
         self._turn = asyncio.Lock()
@@ -78,7 +80,8 @@ class AgentPost:
         """Of the messages of a thread that other tasks of this process have sent, the newest one is named as one before
         this, too."""
         post = (await self._mail()).post
-        before = self._newest.get((to, thread)) if thread else None
+        again = key in self._sent  # then the newest one of the thread may name this one as one before it
+        before = self._newest.get((to, thread)) if thread and not again else None
         named = list(after)
         if before is not None and before not in (key, *named):
             named.append(before)
@@ -86,7 +89,7 @@ class AgentPost:
             to=to, body=body, key=key, thread=thread, number=number, after=named[:AFTER_MAX], first_byte=first_byte
         )
         keep_newest(self._sent, key, sent.to, most=SENT_MAX)
-        if thread:
+        if thread and not again:
             keep_newest(self._newest, (to, thread), key, most=THREADS_MAX)
         return sent
 
@@ -110,9 +113,12 @@ class AgentPost:
         return {} if self._opened is None else dict(self._opened.mailbox.others)
 
     async def renew(self) -> None:
-        """Opened again at the next use: mail that was given out and not acknowledged then comes again."""
+        """Opened again at the next use: mail that was given out and not acknowledged then comes again. It is the same
+        instance: under a new key it would look like one that was started later, and take the mail from another copy of
+        the agent that has just taken it."""
         async with self._turn:
             await self.close()
+            self._before = self._before if self._opened is None else self._opened.post.instance
             self._opened = None
 
     async def close(self) -> None:
@@ -124,15 +130,16 @@ class AgentPost:
         async with self._turn:
             if self._opened is None:
                 try:
-                    self._opened = await asyncio.to_thread(open_agent_mail, self._home)
+                    self._opened = await asyncio.to_thread(open_agent_mail, self._home, self._before)
                 except (HoldfastError, OSError) as error:
                     raise MailUnsent(f"this agent cannot sign mail now: {error}") from error
             return self._opened
 
 
-def open_agent_mail(home: AgentHome) -> AgentMail:
-    """Its post and mailbox. Blocks. Raises what a locked vault or a signer that is away raises."""
+def open_agent_mail(home: AgentHome, before: InstanceKey | None = None) -> AgentMail:
+    """Its post and mailbox. `before`: what this process was known by until now. Blocks. Raises what a locked vault or a
+    signer that is away raises."""
     from holdfast.app.mail.shared_keys import mail_speaker  # the rooms of keys and relays: where they are used
     from holdfast.relay.client.open_mail import open_mail
 
-    return open_mail(home, mail_speaker(home), incarnation=journal_at(home.journal).incarnation)
+    return open_mail(home, mail_speaker(home), incarnation=journal_at(home.journal).incarnation, before=before)

@@ -30,7 +30,7 @@ async def examine_relays(home: AgentHome) -> AsyncIterator[Finding]:
         except BadInput as error:
             yield warning("relay", f"[mail] spare_relays: {error.message}", error.hint)
     if not found:
-        yield note("relay", "the agent has no relays: others cannot reach it, and no mail waits for it", ADD)
+        yield note("relay", "the agent has no relays: others cannot reach it", ADD)
     for one in found:
         url = one.address.url
         again = f"`holdfast relay add {one.address}` publishes it again; a worker does so by itself"

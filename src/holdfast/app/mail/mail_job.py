@@ -68,7 +68,7 @@ async def keep_mail(context: JobContext) -> None:
             if home is None or not isinstance(context.post, AgentPost):
                 return
             held = await asyncio.to_thread(find_own_profile, home)
-            if held is not None and held.record.relays:
+            if held is not None and (held.record.relays or held.record.left):  # mail may wait where it left
                 await _publish_when_due(home, context)
                 async with _my_turn(home) as mine:
                     if mine:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from holdfast.core.ids import TaskId, effect_key_from_bytes
-from holdfast.core.mail import TTL_S, Post
+from holdfast.core.mail import TTL_S, Post, id_in
 from holdfast.core.notices import mail_expired_notice
 from holdfast.core.step import StepState
 from holdfast.errors import HoldfastError
@@ -129,10 +129,17 @@ class Resender:
         args, key = cast("dict[str, Any]", step.args), effect_key_from_bytes(step.effect_key)
         try:
             await self.post.send(
-                to=args["to"], body=args["body"], thread=args.get("thread", ""), key=key, **order_in(step.body)
+                to=_recipient(step), body=args["body"], thread=args.get("thread", ""), key=key, **order_in(step.body)
             )
         except HoldfastError as error:
             self.log.event("resend-failed", key=key, error=error.message)
             return False
         self.log.event("mail-resent", key=key)
         return True
+
+
+def _recipient(step: StepView) -> str:
+    """The agent that relays confirmed the message for: a handle may be another agent's by now."""
+    to, result = str(cast("dict[str, Any]", step.args)["to"]), step.result
+    first = cast("dict[str, Any]", result).get("to") if isinstance(result, dict) else None
+    return to if first is None or id_in(to) == first else str(first)

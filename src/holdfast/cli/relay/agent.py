@@ -176,7 +176,7 @@ def run_find(args: argparse.Namespace) -> int:
     if home is not None:
         known = find_peer(home.peers_file, id_)
         found = asyncio.run(find_agent(args.name, relays, now=now, port=port, known=known))
-        keep_peer(home.peers_file, found)
+        keep_peer(home.peers_file, found.profile, found.forks)
     profile = found.profile.record
     fields: dict[str, Any] = {
         "id": id_,

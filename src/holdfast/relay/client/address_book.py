@@ -8,6 +8,7 @@ that was recovered is believed under its new keys, and what the old ones sign is
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -73,18 +74,24 @@ class AddressBook:
     port: Signatures
     now: Callable[[], int] = lambda: int(time.time())
     _known: OrderedDict[str, Peer] = field(default_factory=OrderedDict[str, Peer])
+    _written_to: set[str] = field(default_factory=set[str])  # ids that are in the file as agents that we write to
 
-    async def find(self, to: str, *, hints: Sequence[str] = (), fresh: bool = False) -> Peer:
-        """Raises MailUnsent where no relay that answers knows the agent, or what they serve is not valid."""
+    async def find(self, to: str, *, hints: Sequence[str] = (), fresh: bool = False, stranger: bool = False) -> Peer:
+        """`stranger`: asked for because it wrote to us. Raises MailUnsent where no relay that answers knows the agent,
+        or what they serve is not valid."""
         name, named = parse_address(to)
         known = self._known.get(name)
         if known is not None and not fresh and time.monotonic() - known.at < FRESH_S and self._stands(known):
+            if not stranger and known.id not in self._written_to:
+                with contextlib.suppress(HoldfastError, OSError):  # the next look keeps it
+                    await asyncio.to_thread(keep_peer, self.path, known.profile)
+                    self._written_to.add(known.id)
             return known
         relays = {one.key: one for one in (*self._listed(name), *named, *parse_hints(hints), *self.own_relays())}
         try:
             held = await asyncio.to_thread(find_peer, self.path, name)
             found = await find_agent(name, list(relays.values()), now=self.now(), port=self.port, known=held)
-            await asyncio.to_thread(keep_peer, self.path, found)
+            await asyncio.to_thread(keep_peer, self.path, found.profile, found.forks, stranger=stranger)
         except BadInput:
             raise
         except (HoldfastError, OSError) as error:
@@ -109,7 +116,7 @@ class AddressBook:
         """The key log of a sender, if it is to judge keys of this position. Raises MailUnsent."""
         known = self._known.get(id)
         fresh = known is None or known.log.position < position
-        return (await self.find(id, hints=hints, fresh=fresh)).log
+        return (await self.find(id, hints=hints, fresh=fresh, stranger=True)).log
 
     def moved(self, peer: Peer, line: str) -> Peer | None:
         """The peer with the newer profile that a relay gave; None where it proves nothing new."""

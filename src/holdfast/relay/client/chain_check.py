@@ -34,6 +34,7 @@ from holdfast.relay.protocol.envelope import HASH_BYTES, next_head
 HEADS_MAX = 8_192
 STATEMENTS_MAX = 8  # besides those that senders showed
 FORMAT = 1
+KEPT_BYTES_MAX = 1 << 20
 PROOF_BYTES_MAX = 16 * 1024 * 1024  # two answers, in base64
 
 
@@ -155,6 +156,25 @@ def contradict(one: Statement, other: Statement) -> str:
         if later.last is not None and later.last < newest and later.nonce == digest_of(earlier.raw):
             return f"entry {newest} was confirmed, and later there were only {later.last}"
     return ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAnswers:
+    """A file with the newest answer to a login of each relay, by its key."""
+
+    path: Path
+
+    def find(self, key: str) -> bytes:
+        return self._read().get(key, "").encode()
+
+    def keep(self, key: str, raw: bytes) -> None:
+        write_atomically(self.path, msgspec.json.encode(self._read() | {key: raw.decode()}) + b"\n")
+
+    def _read(self) -> dict[str, str]:
+        try:
+            return msgspec.json.decode(read_private(self.path, KEPT_BYTES_MAX), type=dict[str, str])
+        except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+            return {}  # only older answers are lost by it
 
 
 @dataclass

@@ -89,6 +89,7 @@ class RelayChannel(RelayAsker):
     address: WitnessRelay
     port: Signatures
     _idle: list[_Kept] = field(default_factory=list[_Kept])
+    _closed: bool = False  # a call that is under way ends, and its connection with it
 
     @property
     def key(self) -> PublicKey:
@@ -161,6 +162,7 @@ class RelayChannel(RelayAsker):
         raise self._error(status, self._refusal(content))
 
     async def close(self) -> None:
+        self._closed = True
         for one in self._idle:
             one.writer.transport.abort()
         self._idle.clear()
@@ -205,7 +207,8 @@ class RelayChannel(RelayAsker):
         finally:
             if not whole:
                 kept.writer.transport.abort()
-        if kept.state.our_state is h11.DONE and kept.state.their_state is h11.DONE and len(self._idle) < IDLE_MAX:
+        is_done = kept.state.our_state is h11.DONE and kept.state.their_state is h11.DONE
+        if is_done and len(self._idle) < IDLE_MAX and not self._closed:
             kept.state.start_next_cycle()
             self._idle.append(kept)
         else:

@@ -41,7 +41,7 @@ from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.client.profile import address_of, check_handle, is_signed_by, newest_of, operator_of
 
 FORMAT = 1
-PEERS_MAX = 4_096
+PEERS_MAX, PEERS_BYTES_MAX = 4_096, 8 * 1024 * 1024  # agents, and bytes of all lines
 FORKS_MAX = 8  # lines for one agent
 FILE_BYTES_MAX = 64 * 1024 * 1024
 
@@ -137,21 +137,31 @@ def find_peer(path: Path, id: str) -> Signed[Profile] | None:
     return None if line is None else parse_profile(line.encode())
 
 
-def keep_peer(path: Path, found: FoundAgent) -> None:
-    """Remember the profile, if it is newer, and what contradicts it; one process at a time."""
-    signed = found.profile
+def keep_peer(path: Path, signed: Signed[Profile], forks: Sequence[bytes] = (), *, stranger: bool = False) -> None:
+    """Remember the profile, if it is newer, and what contradicts it; one process at a time. The first ones in the file
+    leave when there are too many. Agents that this one writes to come last; a stranger, who only wrote to it, comes
+    first: so strangers push out nobody else."""
     id_ = signed.record.id
     with home_lock(path.parent):
         before = _read(path)
-        held = before.profiles.get(id_)
-        profiles, forks = dict(before.profiles), dict(before.forks)
+        profiles, kept = dict(before.profiles), dict(before.forks)
+        held = profiles.get(id_)
         if held is None or parse_profile(held.encode()).record.rank < signed.record.rank:
             profiles[id_] = signed.line().decode()
-        if found.forks:
-            forks[id_] = list(dict.fromkeys((*forks.get(id_, ()), *(one.decode() for one in found.forks))))[:FORKS_MAX]
-        kept = dict(list(profiles.items())[-PEERS_MAX:])
-        after = Peers(profiles=kept, forks={one: lines for one, lines in forks.items() if one in kept})
-        if after != before:
+        if stranger and held is None:
+            profiles = {id_: profiles.pop(id_)} | profiles
+        elif not stranger:
+            profiles[id_] = profiles.pop(id_)
+        if forks:
+            kept[id_] = list(dict.fromkeys((*kept.get(id_, ()), *(one.decode() for one in forks))))[:FORKS_MAX]
+        sizes = {one: len(line) + sum(map(len, kept.get(one, ()))) for one, line in profiles.items()}
+        size = sum(sizes.values())
+        while len(profiles) > PEERS_MAX or size > PEERS_BYTES_MAX:
+            first = next(iter(profiles))
+            size -= sizes[first]
+            del profiles[first]
+        after = Peers(profiles=profiles, forks={one: lines for one, lines in kept.items() if one in profiles})
+        if after != before or list(after.profiles) != list(before.profiles):
             write_atomically(path, msgspec.json.encode(after) + b"\n")
 
 

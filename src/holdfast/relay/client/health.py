@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +13,7 @@ FAILURES_MAX = 3  # in a row
 BACKOFF_S, BACKOFF_S_MAX = 0.5, 30.0
 HEDGE_S_MIN, HEDGE_S_MAX = 0.3, 2.0
 TIMES_KEPT = 64
+RELAYS_MAX = 1_024  # that are remembered
 
 
 @dataclass(slots=True)
@@ -44,10 +45,13 @@ class RelayHealth:
 
 @dataclass(slots=True)
 class HealthBook:
-    _by_key: dict[str, RelayHealth] = field(default_factory=dict[str, RelayHealth])
+    _by_key: OrderedDict[str, RelayHealth] = field(default_factory=OrderedDict[str, RelayHealth])
 
     def of(self, relay: WitnessRelay) -> RelayHealth:
-        return self._by_key.setdefault(relay.key, RelayHealth())
+        found = self._by_key[relay.key] = self._by_key.pop(relay.key, None) or RelayHealth()
+        if len(self._by_key) > RELAYS_MAX:
+            self._by_key.popitem(last=False)
+        return found
 
     def ranked(self, relays: Sequence[WitnessRelay], now: float) -> list[WitnessRelay]:
         """The best first. Some chance is in it, so that a relay that was slow once is tried again."""

@@ -30,8 +30,12 @@ class InstanceKey:
     incarnation: Callable[[], int]
     clock: Clock = field(default_factory=SystemClock)
     key: KeyPair = field(default_factory=_new_key)
+    began: int = -1  # unix seconds, when the key was made
     _held: Signed[Certificate] | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self.began = self._now() if self.began < 0 else self.began
 
     @property
     def id(self) -> AgentId:
@@ -40,7 +44,7 @@ class InstanceKey:
     async def certificate(self, *, fresh: bool = False) -> Signed[Certificate]:
         """One that is valid for some minutes more; a new one if `fresh`. Raises what the speaker raises."""
         async with self._turn:
-            left_s = 0 if self._held is None else self._held.record.exp - self.clock.wall_ms() // 1000
+            left_s = 0 if self._held is None else self._held.record.exp - self._now()
             if self._held is None or fresh or not CERTIFICATE_S // 3 < left_s <= CERTIFICATE_S:
                 self._held = await asyncio.to_thread(self._certified)
             return self._held
@@ -50,6 +54,14 @@ class InstanceKey:
 
     async def mail_keys(self) -> tuple[MailKey, ...]:
         return await asyncio.to_thread(self.speaker.mail_keys)
+
+    def is_alive(self, other: Certificate) -> bool:
+        """Whether this certificate shows that another instance lives: its signer made it after this one began. An older
+        one may be that of an instance that was killed, shown again by a relay that lies."""
+        return self.began <= other.iat and self._now() < other.exp
+
+    def _now(self) -> int:
+        return self.clock.wall_ms() // 1000
 
     def _certified(self) -> Signed[Certificate]:
         return self.speaker.certify(

@@ -26,7 +26,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from holdfast.core.mail import Delivery, MailKind
 from holdfast.errors import AgentElsewhere, BadRecord, HoldfastError, KeysReplaced, RelayBusy, RelayUntrusted
-from holdfast.host.private_files import read_private, write_atomically
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, digest_of
@@ -44,16 +43,17 @@ from holdfast.identity.witness.witness_relay import RelayWitness
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.bounded import keep_newest
 from holdfast.relay.client.address_book import AddressBook
-from holdfast.relay.client.chain_check import ChainCheck, statement_in, statement_of
+from holdfast.relay.client.chain_check import ChainCheck, KeptAnswers, statement_in, statement_of
 from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel, ReplacedHere, SessionOver
 from holdfast.relay.client.health import backoff_s
 from holdfast.relay.client.instance_key import InstanceKey
 from holdfast.relay.client.sender_logs import SenderLogs
-from holdfast.relay.protocol.calls import REASON_CHARS_MAX, Ack
+from holdfast.relay.protocol.calls import FOR_NOW, REASON_CHARS_MAX, Ack
 from holdfast.relay.protocol.envelope import Envelope, Inner, letter_of, open_envelope, parse_envelope
 from holdfast.relay.protocol.note import read_note
 
 POLL_S = 20  # how long a relay may wait with its answer
+EMPTY_S = 0.1  # after an empty answer: one that lies may give it at once, again and again
 UNACKED_MAX = 512  # of one relay, given out or waiting here
 RECEIVED_MAX, REFUSED_MAX, CONTACTS_MAX = 512, 128, 256  # in one acknowledgement: together less than its body may have
 GIVEN_MAX = 20_000  # (sender, key) pairs that this process remembers
@@ -61,7 +61,7 @@ BATCH_MAX = 256
 COPIES_MAX, COPY_BYTES_MAX = 1_024, 8_192  # messages that are kept open until another relay delivers them too
 JUDGED_MAX = 1_024  # certificates of senders whose signature was checked
 ROOM_S = 5.0  # until a box with too many messages here is looked at again
-MEMORY_BYTES_MAX = 1 << 20
+SEEN, SEEN_WAITING_MAX = "seen", 64  # answers that senders were given, and that wait to be checked
 
 
 _Entry = tuple[int, str]  # number and id: after a roll-back of the relay a number may mean another envelope
@@ -73,7 +73,7 @@ class _Arrival:
     seq: int
     entry: str  # the id that the relay lists under this number
     raw: bytes
-    log: KeyLog | None = None  # of its sender, looked up for it
+    log: KeyLog | None = field(default=None, compare=False)  # of its sender, looked up for it
 
     @property
     def at(self) -> tuple[tuple[str, int, str], ...]:
@@ -123,13 +123,14 @@ class RelayMailbox:
     _inners: dict[bytes, Inner] = field(default_factory=dict[bytes, Inner])  # of those that wait for a sender's log
     _private_keys: dict[str, X25519PrivateKey] = field(default_factory=dict[str, X25519PrivateKey])
     _judged: OrderedDict[bytes, KeyLog] = field(default_factory=OrderedDict[bytes, KeyLog])  # by certificate
+    _seen: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue[bytes](SEEN_WAITING_MAX))
     _secured: int = -1
     _rewind: int | None = None
     _rewound: set[str] = field(default_factory=set[str])  # keys of relays that have done it
     _on_rewound: Callable[[str], None] = lambda _relay: None
 
     def __post_init__(self) -> None:
-        self._senders = SenderLogs[_Arrival](self.book, self._found)
+        self._senders = SenderLogs[_Arrival](self.book, self._found, self._give_back)
 
     async def next(self) -> list[Delivery]:
         self._start()
@@ -207,7 +208,9 @@ class RelayMailbox:
                 channel = RelayChannel(relay, self.port)
                 check = ChainCheck(self.instance.id, channel.key, relay.url, self.proofs, self.port)
                 self._boxes[key] = _Box(relay, channel, check)
-                self._recall(self._boxes[key])
+                with contextlib.suppress(BadRecord):  # none is kept
+                    kept = KeptAnswers(self.memory).find(key)
+                    check.add(statement_of(kept, to=self.instance.id, key=channel.key, port=self.port))
 
     def _start(self) -> None:
         self._open_boxes()
@@ -215,6 +218,8 @@ class RelayMailbox:
             task = self._tasks.get(key)
             if task is None or task.done():
                 self._tasks[key] = asyncio.create_task(self._watch(box))
+        if SEEN not in self._tasks:
+            self._tasks[SEEN] = asyncio.create_task(self._check_seen())
 
     async def _watch(self, box: _Box) -> None:
         tries = 0
@@ -223,22 +228,27 @@ class RelayMailbox:
                 await self._one_round(box)
                 tries, box.trouble = 0, ""
                 continue
-            except SessionOver:
-                box.token = ""
-                continue
+            except SessionOver as error:
+                box.trouble, box.token = str(error), ""
+                if not tries:  # a new login is tried at once, and after a pause if that is refused too
+                    tries = 1
+                    continue
             except FencedByRelay as fenced:
                 verdict = await self._judge_fence(box, fenced)
                 if verdict is not None:
                     self._arrived.put_nowait(verdict)
                     return
                 box.token = ""
-            except RelayBusy as error:  # it has asked too often, and its session is still good
-                box.trouble = str(error)
-            except (HoldfastError, OSError) as error:
-                if isinstance(error, ReplacedHere) and await self._is_other(box, error.proof):
+            except ReplacedHere as error:
+                other = await self._find_other(box, error.proof)
+                if other is not None and self.instance.is_alive(other):
                     text = f"{error.message}; this instance takes none until the other one is gone"
                     self._arrived.put_nowait(AgentElsewhere(text))
                     return
+                box.trouble, box.token = str(error), ""
+            except RelayBusy as error:  # it has asked too often, and its session is still good
+                box.trouble = str(error)
+            except (HoldfastError, OSError) as error:
                 box.trouble, box.token = str(error), ""
             tries += 1
             await asyncio.sleep(backoff_s(tries))
@@ -257,7 +267,9 @@ class RelayMailbox:
         page, answered = await box.channel.take(self.instance.id, box.token, after=box.after, wait_s=POLL_S)
         self._learn(box, answered)
         if page.other:
-            await self._is_other(box, page.other.encode())
+            await self._find_other(box, page.other.encode())
+        if not page.items:
+            await asyncio.sleep(EMPTY_S)
         for item in page.items:
             box.after = item.seq
             if item.envelope:
@@ -277,7 +289,7 @@ class RelayMailbox:
             )
             self._learn(box, page[1])
         self._learn(box, answered)
-        await asyncio.to_thread(self._remember, box, answered.raw)
+        await asyncio.to_thread(KeptAnswers(self.memory).keep, box.relay.key, answered.raw)
         box.token, box.unacked = login.token, set()
         if self._rewind is not None and box.relay.key not in self._rewound:
             answer = await box.channel.acknowledge(self.instance.id, box.token, Ack(rewind=self._rewind))
@@ -353,13 +365,13 @@ class RelayMailbox:
             await self.instance.certificate(fresh=True)
         return None
 
-    async def _is_other(self, box: _Box, line: bytes) -> bool:
-        """Whether this is the certificate of another instance of this incarnation; remembers it."""
+    async def _find_other(self, box: _Box, line: bytes) -> Certificate | None:
+        """The certificate, if it is that of another instance of this incarnation; remembers it."""
         crt = await self._own_certificate(line)
         if crt is None or crt.inst == self.instance.key.public or crt.e != self.instance.incarnation():
-            return False
+            return None
         self.others[crt.inst] = box.relay.url
-        return True
+        return crt
 
     async def _own_certificate(self, line: bytes) -> Certificate | None:
         """What the line says, if it is a certificate that keys of this agent signed."""
@@ -383,9 +395,14 @@ class RelayMailbox:
             one.log = log
             self._boxes[one.relay].unacked.add((one.seq, one.entry))
             self._arrived.put_nowait(one)
-        if forgotten:
-            for box in self._boxes.values():
-                box.token = ""
+        for box in self._boxes.values() if forgotten else ():
+            box.token = ""
+
+    def _give_back(self, arrivals: Sequence[_Arrival]) -> None:
+        """The relay lets them go, and takes them again when their sender sends again."""
+        for one in arrivals:
+            self._inners.pop(parse_envelope(one.raw).id, None)
+            self._boxes[one.relay].refused[one.seq, one.entry] = f"{FOR_NOW}the key log of its sender cannot be found"
 
     async def _opened_once(self, arrival: _Arrival) -> Delivery | None:
         """Two relays deliver the same bytes: the second copy need not be opened and checked again."""
@@ -427,7 +444,9 @@ class RelayMailbox:
             note = read_note(inner.body, envelope.certificate, to=self.instance.id, port=self.port)
             return Delivery(id=id_, at=at, note=note)
         letter = letter_of(envelope.sender, inner)
-        await self._cross_check(inner.seen)
+        with contextlib.suppress(asyncio.QueueFull):  # a sample is enough: a relay that drops mail drops more of it
+            for raw in inner.seen:
+                self._seen.put_nowait(raw)
         name = (letter.sender, letter.key)
         repeated = name in self._given
         keep_newest(self._given, name, None, most=GIVEN_MAX)
@@ -451,40 +470,21 @@ class RelayMailbox:
                 one.kid: X25519PrivateKey.from_private_bytes(one.private) for one in await self.instance.mail_keys()
             }
         if kid not in self._private_keys:
-            raise BadRecord(f"it is sealed for the mail key {kid}, which is not here")
+            raise BadRecord(f"{FOR_NOW}it is sealed for the mail key {kid}, which is not here")
         return self._private_keys[kid]
 
-    async def _cross_check(self, seen: Sequence[bytes]) -> None:
-        """Answers that senders got from our relays: each must fit what the relay shows us."""
-        for raw in seen:
-            for box in self._boxes.values():
-                try:
+    async def _check_seen(self) -> None:
+        """Answers that senders got from our relays: each must fit what the relay shows us. Asked for beside the taking
+        of mail, because a relay that does not answer must hold up no message."""
+        while True:
+            raw = await self._seen.get()
+            for box in list(self._boxes.values()):
+                with contextlib.suppress(HoldfastError, OSError):  # BadRecord: it is of another relay
                     said = statement_of(raw, to=self.instance.id, key=box.channel.key, port=self.port)
-                except BadRecord:
-                    continue
-                if not box.check.fits(said) and box.token:
-                    after = min(min(said.heads, default=1) - 1, box.check.last)
-                    with contextlib.suppress(HoldfastError):
+                    if not box.check.fits(said) and box.token:
+                        after = max(0, min(min(said.heads, default=1) - 1, box.check.last))
                         _, answered = await box.channel.take(
-                            self.instance.id, box.token, after=max(0, after), wait_s=0, nonce=digest_of(raw)
+                            self.instance.id, box.token, after=after, wait_s=0, nonce=digest_of(raw)
                         )
                         box.check.add(said)
                         self._learn(box, answered)
-
-    # the newest signed head of each relay, kept on disk
-
-    def _recall(self, box: _Box) -> None:
-        kept = self._read_memory().get(box.relay.key)
-        with contextlib.suppress(BadRecord):
-            if kept is not None:
-                box.check.add(statement_of(kept.encode(), to=self.instance.id, key=box.channel.key, port=self.port))
-
-    def _remember(self, box: _Box, raw: bytes) -> None:
-        kept = self._read_memory() | {box.relay.key: raw.decode()}
-        write_atomically(self.memory, msgspec.json.encode(kept) + b"\n")
-
-    def _read_memory(self) -> dict[str, str]:
-        try:
-            return msgspec.json.decode(read_private(self.memory, MEMORY_BYTES_MAX), type=dict[str, str])
-        except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
-            return {}  # only older answers are lost by it

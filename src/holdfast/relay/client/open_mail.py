@@ -29,12 +29,20 @@ class AgentMail:
 
 
 def open_mail(
-    home: AgentHome, speaker: Speaker, *, incarnation: Callable[[], int], port: Signatures | None = None
+    home: AgentHome,
+    speaker: Speaker,
+    *,
+    incarnation: Callable[[], int],
+    port: Signatures | None = None,
+    before: InstanceKey | None = None,
 ) -> AgentMail:
-    """Nothing is sent yet. `incarnation` is the journal's."""
+    """Nothing is sent yet. `incarnation` is the journal's. `before`: what this process was known by until now."""
     port = port or Sodium()
     instance = InstanceKey(speaker, incarnation)
-    book = AddressBook(home.peers_file, lambda: own_relays(home), port)
+    if before is not None:
+        instance = InstanceKey(speaker, incarnation, key=before.key, began=before.began)
+    # an agent without relays asks those that it left for the senders of the mail that waits there
+    book = AddressBook(home.peers_file, lambda: own_relays(home) or mail_relays(home), port)
     contacts: set[str] = set()
     post = RelayPost(
         instance, book, lambda: own_relays(home), port, handles=lambda: _handles(home), on_contact=contacts.add

@@ -52,6 +52,7 @@ GIVE_UP_S = 8.0  # the step's own retries follow
 LOOK_AGAIN = (1, 3, 6)  # tries after which a fresher profile is looked for
 SHOW_EVERY_S = 10.0  # what relays confirmed, to one recipient
 SHOWN_MAX = 256  # recipients
+CHANNELS_MAX = 64  # relays with open connections
 
 
 @dataclass
@@ -97,7 +98,7 @@ class RelayPost:
     give_up_s: float = GIVE_UP_S
     on_contact: Callable[[str], None] = lambda _: None
     health: HealthBook = field(default_factory=HealthBook)
-    _channels: dict[str, RelayChannel] = field(default_factory=dict[str, RelayChannel])
+    _channels: OrderedDict[str, RelayChannel] = field(default_factory=OrderedDict[str, RelayChannel])
     _shown: OrderedDict[str, tuple[float, tuple[bytes, ...]]] = field(
         default_factory=OrderedDict[str, tuple[float, tuple[bytes, ...]]]
     )
@@ -135,7 +136,7 @@ class RelayPost:
     async def note(self, *, to: str, keys: Sequence[EffectKey]) -> None:
         if not 0 < len(keys) <= NOTE_KEYS_MAX:
             raise BadInput(f"a delivery note is for 1 to {NOTE_KEYS_MAX} messages")
-        peer = await self.book.find(to)
+        peer = await self.book.find(to, stranger=True)
         certificate = await self.instance.certificate()
         at = self.instance.clock.wall_ms() // 1000
         line = sealed_note(certificate, self.instance.key, to=peer.id, keys=keys, at=at)
@@ -198,7 +199,7 @@ class RelayPost:
 
     async def _submit(self, relay: WitnessRelay, sending: _Sending, envelope: bytes) -> None:
         began = time.monotonic()
-        channel = self._channel(relay)
+        channel = await self._channel(relay)
         health = self.health.of(relay)
         try:
             answer, answered = await channel.submit(sending.peer.id, [envelope], first_byte=sending.mark)
@@ -237,7 +238,8 @@ class RelayPost:
 
     async def _look_again(self, sending: _Sending) -> None:
         try:
-            sending.peer = await self.book.find(sending.peer.id, fresh=True)
+            is_note = sending.kind is MailKind.NOTE
+            sending.peer = await self.book.find(sending.peer.id, fresh=True, stranger=is_note)
         except HoldfastError as error:
             sending.trouble["looking for a newer profile"] = error.message
 
@@ -282,11 +284,16 @@ class RelayPost:
     def _hints(self) -> tuple[str, ...]:
         return tuple(map(str, self.own_relays()))[:HINTS_MAX]
 
-    def _channel(self, relay: WitnessRelay) -> RelayChannel:
-        found = self._channels.get(relay.key)
-        if found is None or found.address.url != relay.url:
-            found = self._channels[relay.key] = RelayChannel(relay, self.port)
-        return found
+    async def _channel(self, relay: WitnessRelay) -> RelayChannel:
+        """Few are kept open: each sender that gets a delivery note may have relays of its own."""
+        found = self._channels.pop(relay.key, None)
+        gone = [] if found is None or found.address.url == relay.url else [found]
+        kept = self._channels[relay.key] = RelayChannel(relay, self.port) if found is None or gone else found
+        while len(self._channels) > CHANNELS_MAX:
+            gone.append(self._channels.popitem(last=False)[1])
+        for one in gone:
+            await one.close()
+        return kept
 
 
 def _encoded(body: Json) -> bytes:

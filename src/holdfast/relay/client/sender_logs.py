@@ -6,6 +6,10 @@ before the next one gets longer. Looks at relays that messages name have few tur
 choose them. All numbers have bounds; what has no room here is forgotten, waits at its relay, and comes again after the
 next login there.
 
+A sender that cannot be found gives its room up: after some minutes, or at once when another needs it. Its mail is
+given back (`given_up`), so that it does not fill the mailbox for the weeks until it expires; an honest sender sends it
+again.
+
 A message may not make the agent ask addresses of this machine or of a private network: hints and profiles of strangers
 that name one are ignored, unless a relay of the agent is on such an address itself.
 """
@@ -16,8 +20,11 @@ import asyncio
 import contextlib
 import random
 import socket
+import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
@@ -32,7 +39,11 @@ from holdfast.relay.client.find import is_private_host
 LOOKS_MAX, HINTED_MAX = 8, 4  # at the same time: at relays that are known, and at those that messages name
 LOOK_S = 10.0
 AGAIN_S, AGAIN_S_MAX = 5.0, 300.0
+NAME_S = 3.0
+# A stranger may choose a name whose server never answers. The threads of all other work must not wait for it.
+_NAMES = ThreadPoolExecutor(HINTED_MAX, "names")
 OF_SENDER_MAX, WAITING_MAX = 16, 256  # messages that wait here, 64 KiB each at most
+GIVE_UP_S = 600.0  # how long a sender is looked for
 
 T = TypeVar("T")
 
@@ -45,16 +56,20 @@ class _Wanted(Generic[T]):
     hints: tuple[str, ...]
     waiting: list[T] = field(default_factory=list[T])
     forgotten: bool = False  # some of its mail had no room here
+    failed: bool = False  # no relay that is known here has it
 
 
 @dataclass(eq=False)
 class SenderLogs(Generic[T]):
-    """`found` gets what waited for a log, the log, and whether some of the sender's mail was forgotten."""
+    """`found` gets what waited for a log, the log, and whether some of the sender's mail was forgotten. `given_up` gets
+    what waited for a log that cannot be found."""
 
     book: AddressBook
     found: Callable[[Sequence[T], KeyLog, bool], None]
+    given_up: Callable[[Sequence[T]], None]
     look_s: float = LOOK_S
     again_s: float = AGAIN_S
+    give_up_s: float = GIVE_UP_S
     _wanted: dict[AgentId, _Wanted[T]] = field(default_factory=dict[AgentId, "_Wanted[T]"])
     _tasks: dict[AgentId, asyncio.Task[None]] = field(default_factory=dict[AgentId, asyncio.Task[None]])
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LOOKS_MAX))
@@ -66,10 +81,11 @@ class SenderLogs(Generic[T]):
         return None if id in self._wanted else self.book.known_log(id, position)
 
     def wait(self, id: AgentId, position: LogPosition, hints: Sequence[str], item: T) -> bool:
-        """Whether the item comes back by `found`; else it is forgotten."""
+        """Whether the item comes back by `found` or `given_up`; else it is forgotten."""
         wanted = self._wanted.get(id)
-        count = sum(len(one.waiting) for one in self._wanted.values())
-        if count >= WAITING_MAX or (wanted is not None and len(wanted.waiting) >= OF_SENDER_MAX):
+        if wanted is not None and item in wanted.waiting:
+            return True  # listed again after a new login
+        if (wanted is not None and len(wanted.waiting) >= OF_SENDER_MAX) or not self._has_room(but=id):
             if wanted is not None:
                 wanted.forgotten = True
             return False
@@ -87,18 +103,36 @@ class SenderLogs(Generic[T]):
         self._tasks.clear()
         self._wanted.clear()
 
+    def _has_room(self, *, but: AgentId) -> bool:
+        """Whether one more may wait; of senders that no known relay has, the one that came first makes room."""
+        if sum(len(one.waiting) for one in self._wanted.values()) < WAITING_MAX:
+            return True
+        first = next((its for its, one in self._wanted.items() if one.failed and its != but), None)
+        if first is not None:
+            self._tasks[first].cancel()
+            self._give_up(first)
+        return first is not None
+
+    def _give_up(self, id: AgentId) -> None:
+        self.given_up(self._wanted.pop(id).waiting)
+        del self._tasks[id]
+
     async def _look_until_found(self, id: AgentId, wanted: _Wanted[T]) -> None:
-        pause_s = self.again_s
+        pause_s, until_s = self.again_s, time.monotonic() + self.give_up_s
         while (log := await self._look(id, wanted)) is None:
+            if time.monotonic() >= until_s:
+                return self._give_up(id)
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, AGAIN_S_MAX)
         del self._wanted[id], self._tasks[id]
-        self.found(wanted.waiting, log, wanted.forgotten)
+        return self.found(wanted.waiting, log, wanted.forgotten)
 
     async def _look(self, id: AgentId, wanted: _Wanted[T]) -> KeyLog | None:
         log = await self._asked(id, wanted, (), self._turns)
+        wanted.failed = log is None
         if wanted.hints and (log is None or log.position < wanted.position):
-            hints = await allowed_hints(parse_hints(wanted.hints), self.book.own_relays())
+            async with self._hinted:
+                hints = await allowed_hints(parse_hints(wanted.hints), self.book.own_relays())
             if hints:
                 log = await self._asked(id, wanted, tuple(map(str, hints)), self._hinted) or log
         return log
@@ -123,9 +157,11 @@ async def allowed_hints(hints: Iterable[WitnessRelay], own: Iterable[WitnessRela
 async def _is_public(relay: WitnessRelay) -> bool:
     """Whether its name has public addresses only. The name may get others a moment later: then a connection is begun,
     and nothing more, because the relay's key must sign the answer."""
+    port = urlsplit(relay.url).port or 443
+    look_up = partial(socket.getaddrinfo, relay.host, port, type=socket.SOCK_STREAM)
     try:
-        port = urlsplit(relay.url).port or 443
-        found = await asyncio.get_running_loop().getaddrinfo(relay.host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
+        async with asyncio.timeout(NAME_S):
+            found = await asyncio.get_running_loop().run_in_executor(_NAMES, look_up)
+    except (OSError, UnicodeError):  # a time-out too
         return False
     return bool(found) and not any(is_private_host(str(address[0])) for *_, address in found)

@@ -41,6 +41,7 @@ UNKNOWN_RECIPIENT = "unknown-recipient"
 NOT_A_CONTACT = "not-a-contact"
 MALFORMED = "malformed"
 REFUSED = "refused"  # by the recipient, who has read it
+FOR_NOW = "for now: "  # begins the reason of a recipient that could use the message if it were sent again
 KEY_REUSED = "key-reused"  # it has another message of this sender with this key
 FOR_GOOD = (UNKNOWN_RECIPIENT, NOT_A_CONTACT, MALFORMED, REFUSED)
 # these may pass later, or elsewhere

@@ -73,7 +73,7 @@ _STATUS = {
     Reason.MALFORMED: HTTPStatus.BAD_REQUEST,
     Reason.NOT_BEGUN: HTTPStatus.NOT_FOUND,
 }
-
+_UNREAD = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 T = TypeVar("T", bound=AtPosition)
 
@@ -100,6 +100,7 @@ class Relay:
             "register": limits.Buckets(rate),
             "mail": limits.Buckets(limits.Rate(4.0 * self.settings.mails_per_s, self.settings.mails_per_s)),
         }
+        self._arriving = limits.InMemory(_end_body)
         self._logs = KeyLogs(self.store, port=self.port)
         self.mail = MailDesk(
             self.store,
@@ -259,7 +260,7 @@ class Relay:
             self._spend(bucket, asked.sender)
             if self.draining:
                 raise Said(HTTPStatus.SERVICE_UNAVAILABLE, "draining", "the relay is stopping", 10)
-            body = await _body(request, body_max)
+            body = await _body(asked, body_max, self._arriving)
             status, content = await handler(Asked(request, body))
         except Said as said:
             status, content = _said(said)
@@ -280,7 +281,10 @@ class Relay:
         query = request.scope["query_string"].decode("latin-1")
         ask = digest_of_request(request.method, f"{raw_path}?{query}" if query else raw_path, nonce, body)
         raw = signed_answer(ask=ask, status=status, content=content, now=self._now(), signer=self.signer)
-        return Response(raw, status, media_type=_OCTETS, headers={"cache-control": "no-store"})
+        headers = {"cache-control": "no-store"}
+        if status in _UNREAD:  # what came of the body, and was not read, leaves memory with the connection
+            headers["connection"] = "close"
+        return Response(raw, status, media_type=_OCTETS, headers=headers)
 
     async def _no_route(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -332,22 +336,30 @@ class Relay:
         return "\n".join(lines) + "\n"
 
 
-async def _body(request: Request, bytes_max: int) -> bytes:
+def _end_body(limit: asyncio.Timeout) -> None:
+    if not limit.expired():
+        limit.reschedule(0.0)
+
+
+async def _body(asked: Asked, bytes_max: int, arriving: limits.InMemory[asyncio.Timeout]) -> bytes:
     """The body, if it is no longer and comes in time. A length that is too large is refused before it is read."""
     too_large = Said(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too-large", f"a body may have {bytes_max:,} bytes here")
-    length = request.headers.get("content-length", "0")
+    length = asked.request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length[:20]) > bytes_max:
         raise too_large
-    parts, size = list[bytes](), 0
+    parts, size, limit = list[bytes](), 0, asyncio.timeout(limits.BODY_S_MAX)
     try:
-        async with asyncio.timeout(limits.BODY_S_MAX):
-            async for part in request.stream():
+        async with limit:
+            async for part in asked.request.stream():
                 size += len(part)
                 if size > bytes_max:
                     raise too_large
                 parts.append(part)
+                arriving.add(limit, asked.sender, size)
     except (TimeoutError, ClientDisconnect):
         raise Said(HTTPStatus.REQUEST_TIMEOUT, "too-slow", "the body did not come in time") from None
+    finally:
+        arriving.remove(limit)
     return b"".join(parts)
 
 

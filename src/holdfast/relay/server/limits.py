@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.fields import LIST_MAX
@@ -19,6 +21,8 @@ LOG_BODY_BYTES_MAX = (RECEIPTS_MAX + 1) * (LINE_BYTES_MAX + 1)
 LINE_BODY_BYTES_MAX = LINE_BYTES_MAX + 1
 BODY_S_MAX = 10.0  # until the whole body of a request is there
 BUCKETS_MAX = 16_384  # the longest unused are forgotten; a forgotten one is full again
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,39 @@ class Buckets:
     def _tokens(self, name: str, now: float) -> float:
         tokens, at = self._held.get(name, (self.rate.burst, now))
         return min(self.rate.burst, tokens + max(0.0, now - at) * self.rate.per_s)
+
+
+@dataclass(slots=True)
+class InMemory(Generic[T]):
+    """What callers make the relay keep in memory: bodies that are not yet whole, answers that are not read. Too much of
+    it, or of one address: the one that began first is ended. An honest one is over in a moment."""
+
+    end: Callable[[T], object]
+    bytes_max: int = 32 * 1024 * 1024
+    of_address_max: int = 8 * 1024 * 1024
+    _sizes: OrderedDict[T, tuple[str, int]] = field(default_factory=OrderedDict[T, tuple[str, int]])
+
+    def add(self, one: T, address: str, size: int) -> None:
+        """It has so many bytes now."""
+        self._sizes[one] = (address, size)
+        while self._sum(address) > self.of_address_max and self._end_oldest(address, but=one):
+            pass
+        while self._sum() > self.bytes_max and self._end_oldest(but=one):
+            pass
+
+    def remove(self, one: T) -> None:
+        self._sizes.pop(one, None)
+
+    def _sum(self, address: str | None = None) -> int:
+        return sum(size for of, size in self._sizes.values() if address in (None, of))
+
+    def _end_oldest(self, address: str | None = None, *, but: T) -> bool:
+        found = next((one for one, (of, _) in self._sizes.items() if address in (None, of) and one is not but), None)
+        if found is None:
+            return False
+        self.remove(found)
+        self.end(found)
+        return True
 
 
 def block_of(address: str) -> str:

@@ -8,8 +8,9 @@ in silence.
 One message of one sender has one entry, however often it comes: a repeat gets the number that the first one got, and
 other words under its key are refused (`bd` is a digest of them, under a key that no relay has). If the
 sender was recovered meanwhile, the recipient refuses what the old keys signed; so a repeat under newer keys gets a new
-entry, if the old one still waits or was refused. So does a repeat of mail that expired unread, or that its recipient
-never secured: the relay no longer has it, and the recipient's journal knows what it has.
+entry, if the old one still waits or was refused. So does a repeat of mail that expired unread, that its recipient
+never secured, or that its recipient could not use `for now`: the relay no longer has it, and the recipient's journal
+knows what it has.
 
 Held mail was received and may still be needed: a recipient that is restored from a backup asks for all of it that came
 after that backup. With each entry the relay keeps the recipient's mark (a number of its journal), so it can do so. It
@@ -28,6 +29,7 @@ from holdfast.host.sqlite import Db
 from holdfast.identity.records.encodings import AgentId
 from holdfast.relay.protocol.calls import (
     CONTACTS_MAX,
+    FOR_NOW,
     KEY_REUSED,
     PAGE_BYTES_MAX,
     PAGE_MAX,
@@ -47,6 +49,8 @@ EXPIRED, HELD_TOO_LONG = "expired", "held too long"
 HELD_S = 7 * 86_400
 TOMBSTONE_S = 8 * 86_400  # a repeat that comes later is a new entry; the recipient's journal knows it
 SWEEP_MAX = 1_000  # entries in one act
+ENTRIES_MAX = 100_000  # of a mailbox: above it tombstones leave before their time
+BLOCKED_MAX = 10 * ENTRIES_MAX  # where they cannot, because an older entry waits or is held, new mail is refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +66,10 @@ class Quota:
 
 @dataclass(slots=True)
 class _Box:
+    head: bytes
     agent: int
     seq: int
-    head: bytes
+    folded: int  # entries up to this one have left the table
     waiting: int
     waiting_bytes: int
     strange: int
@@ -105,7 +110,7 @@ def _put(db: Db, box: _Box, one: Offered, *, now: int, quota: Quota) -> StoredIt
         (box.agent, dk),
     ).fetchone()
     seq, id_, head, at, state, g, s, old_size, strange, why, bd = row or (0, b"", b"", 0, GONE, 0, 0, 0, 0, "", b"")
-    refused, lapsed = why.startswith(REFUSED), why in (EXPIRED, HELD_TOO_LONG)
+    refused, lapsed = why.startswith(REFUSED), why in (EXPIRED, HELD_TOO_LONG) or why.startswith(FOR_NOW)
     if row is not None and not lapsed and ((g, s) >= (position.g, position.s) or not (state == WAITING or refused)):
         if refused:
             return StoredItem(id=bytes(id_).hex(), code=REFUSED, message=why.removeprefix(f"{REFUSED}: "))
@@ -149,6 +154,8 @@ def _find_full(box: _Box, size: int, strange: bool, quota: Quota) -> str:
         return "the mailbox is full: its agent has not taken its mail"
     if box.waiting + box.held >= 2 * quota.mails or box.waiting_bytes + box.held_bytes + size > 2 * quota.bytes:
         return "the mailbox is full: its agent has no backup yet of the mail that it has taken"
+    if box.seq - box.folded >= BLOCKED_MAX:
+        return f"the mailbox got {BLOCKED_MAX:,} mails since its agent took the oldest one"
     if strange and (box.strange >= quota.strange_mails or box.strange_bytes + size > quota.strange_bytes):
         return "the mailbox takes no more mail from agents that its agent does not know"
     return ""
@@ -174,8 +181,8 @@ def _find_over_share(db: Db, box: _Box, sender: bytes, size: int, quota: Quota) 
 
 def _open_box(db: Db, id: AgentId) -> _Box:
     sql = (
-        "SELECT mailbox.agent, seq, mailbox.head, waiting, waiting_bytes, strange, strange_bytes, held, held_bytes "
-        "FROM mailbox "
+        "SELECT mailbox.head, mailbox.agent, seq, folded, waiting, waiting_bytes, strange, strange_bytes, held, "
+        "held_bytes FROM mailbox "
         "JOIN agent ON agent.number = mailbox.agent WHERE agent.id = ?"
     )
     row = db.execute(sql, (id,)).fetchone()
@@ -186,7 +193,7 @@ def _open_box(db: Db, id: AgentId) -> _Box:
             (head, head, id),
         )
         row = db.execute(sql, (id,)).fetchall()[0]
-    return _Box(row[0], row[1], bytes(row[2]), *row[3:])
+    return _Box(bytes(row[0]), *row[1:])
 
 
 def page_of(db: Db, id: AgentId, *, after: int) -> MailAnswer:
@@ -258,9 +265,10 @@ def acknowledge(db: Db, id: AgentId, ack: Ack, *, now: int, quota: Quota) -> Ack
             (HELD, ack.mark, now + HELD_S, agent, seq, bytes.fromhex(entry), WAITING),
         )
     for seq, entry, why in ack.refused:
+        reason = why if why.startswith(FOR_NOW) else f"{REFUSED}: {why}"
         db.execute(
             "UPDATE mail SET state = ?, envelope = NULL, why = ? WHERE agent = ? AND seq = ? AND id = ? AND state < ?",
-            (GONE, f"{REFUSED}: {why[:REASON_CHARS_MAX]}", agent, seq, bytes.fromhex(entry), GONE),
+            (GONE, reason[:REASON_CHARS_MAX], agent, seq, bytes.fromhex(entry), GONE),
         )
     if ack.secured is not None:
         db.execute(
@@ -297,8 +305,8 @@ def is_contact(db: Db, id: AgentId, peer: str) -> bool:
 
 
 def sweep(db: Db, *, now: int) -> int:
-    """Expired mail becomes a tombstone; tombstones at the beginning of a chain leave after their time. How many entries
-    changed; SWEEP_MAX: there may be more."""
+    """Expired mail becomes a tombstone; tombstones at the beginning of a chain leave after their time, or when there
+    are too many. How many entries changed; SWEEP_MAX: there may be more."""
     rows = db.execute(
         "UPDATE mail SET state = ?, envelope = NULL, why = CASE state WHEN 0 THEN ? ELSE ? END "
         "WHERE n IN (SELECT n FROM mail WHERE state < ? AND exp < ? LIMIT ?) RETURNING n",
@@ -306,22 +314,24 @@ def sweep(db: Db, *, now: int) -> int:
     ).fetchall()
     folded = 0
     boxes = db.execute(
-        "SELECT mailbox.agent, folded FROM mailbox JOIN mail ON mail.agent = mailbox.agent AND mail.seq = folded + 1 "
-        "WHERE mail.state = ? AND max(mail.at, mail.exp) < ? LIMIT ?",
-        (GONE, now - TOMBSTONE_S, SWEEP_MAX),
+        "SELECT mailbox.agent, folded, mailbox.seq FROM mailbox "
+        "JOIN mail ON mail.agent = mailbox.agent AND mail.seq = folded + 1 "
+        "WHERE mail.state = ? AND (max(mail.at, mail.exp) < ? OR mailbox.seq - folded > ?) LIMIT ?",
+        (GONE, now - TOMBSTONE_S, ENTRIES_MAX, SWEEP_MAX),
     ).fetchall()
-    for agent, before in boxes:
-        folded += _fold(db, agent, before, now=now, most=SWEEP_MAX - folded)
+    for agent, before, last in boxes:
+        folded += _fold(db, agent, before, last - ENTRIES_MAX, now=now, most=SWEEP_MAX - folded)
     return len(rows) + folded
 
 
-def _fold(db: Db, agent: int, before: int, *, now: int, most: int) -> int:
+def _fold(db: Db, agent: int, before: int, over: int, *, now: int, most: int) -> int:
+    """`over`: entries up to this one leave without waiting for their time."""
     seq, head = before, b""
     for one, state, at, exp, its_head in db.execute(
         "SELECT seq, state, at, exp, head FROM mail WHERE agent = ? AND seq > ? ORDER BY seq LIMIT ?",
         (agent, before, most),
     ).fetchall():
-        if state != GONE or max(at, exp) >= now - TOMBSTONE_S:
+        if state != GONE or (one > over and max(at, exp) >= now - TOMBSTONE_S):
             break
         seq, head = one, bytes(its_head)
     if seq > before:

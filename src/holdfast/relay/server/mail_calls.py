@@ -56,7 +56,7 @@ LOGIN_BYTES_MAX = 2 * limits.LINE_BODY_BYTES_MAX
 NONCE_S = 60.0
 NONCES_MAX = 16_384
 SESSIONS_MAX = 16_384
-SENDERS_MAX = 1_024  # logs of senders that are not registered here
+SENDERS_MAX, SENDERS_BYTES_MAX = 1_024, 8 * 1024 * 1024  # logs of senders that are not registered here
 JUDGED_MAX = 4_096
 INLINE_MAX = 4  # envelopes that are judged at once; more are, in a thread beside the loop
 POLLS_MAX = 2  # of one session at a time
@@ -117,7 +117,9 @@ class MailDesk:
     _nonces: OrderedDict[str, float] = field(default_factory=OrderedDict[str, float])
     _sessions: OrderedDict[str, Session] = field(default_factory=OrderedDict[str, Session])
     _takers: OrderedDict[AgentId, _Taker] = field(default_factory=OrderedDict[AgentId, _Taker])
-    _senders: OrderedDict[AgentId, KeyLog] = field(default_factory=OrderedDict[AgentId, KeyLog])
+    _senders: OrderedDict[AgentId, tuple[KeyLog, int]] = field(
+        default_factory=OrderedDict[AgentId, tuple[KeyLog, int]]
+    )  # and how many bytes the log has
     _judged: OrderedDict[bytes, KeyLog] = field(default_factory=OrderedDict[bytes, KeyLog])
     _waiting: dict[AgentId, set[asyncio.Event]] = field(default_factory=dict[AgentId, set[asyncio.Event]])
     _disk: tuple[float, bool] = (0.0, False)
@@ -210,7 +212,8 @@ class MailDesk:
         registered, (e, _), contact = self.store.read(
             lambda db: (self.logs.load(db, id, keep=True), mail.find_incarnation(db, id), mail.is_contact(db, to, id))
         )
-        logs = [one for one in (registered, self._senders.get(id)) if one is not None]
+        introduced, _ = self._senders.get(id, (None, 0))
+        logs = [one for one in (registered, introduced) if one is not None]
         return _Sender(max(logs, key=lambda one: one.position, default=None), e, contact)
 
     def _find_fault_in_sender(self, envelope: Envelope, sender: _Sender) -> tuple[str, str] | None:
@@ -244,8 +247,18 @@ class MailDesk:
             raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, error.message) from None
         if log is None or log.id != id_:
             raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, f"the body is not the key log of {id_}")
-        keep_newest(self._senders, id_, log, most=SENDERS_MAX)
+        self._keep_sender(log, len(asked.body))
         return HTTPStatus.OK, b"{}"
+
+    def _keep_sender(self, log: KeyLog, size: int) -> None:
+        """Anyone may bring one: so few bytes are kept, and nothing else keeps a log that has left."""
+        gone = [self._senders.pop(log.id)] if log.id in self._senders else []
+        self._senders[log.id] = (log, size)
+        while len(self._senders) > SENDERS_MAX or sum(one for _, one in self._senders.values()) > SENDERS_BYTES_MAX:
+            gone.append(self._senders.popitem(last=False)[1])
+        for crt, judged in list(self._judged.items()) if gone else ():
+            if any(judged is one for one, _ in gone):
+                self._judged.pop(crt, None)
 
     def _is_disk_full(self) -> bool:
         at, full = self._disk

@@ -11,7 +11,8 @@ import contextlib
 import resource
 import signal
 import socket
-from collections import Counter, OrderedDict
+import ssl
+from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +30,7 @@ from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.witness.witness_folder import witness_signer
 from holdfast.layout.witness_address import host_text
 from holdfast.relay.server.app import Relay
-from holdfast.relay.server.limits import block_of
+from holdfast.relay.server.limits import InMemory, block_of
 from holdfast.relay.server.settings import RelaySettings
 from holdfast.relay.server.store import Store
 
@@ -40,9 +41,9 @@ DRAIN_S = 10
 HEADERS_S = 10.0  # until the head of a request is whole
 IDLE_S = 15  # of a connection between two requests
 SEND_S = 30.0  # until an answer has left for a reader that reads
-UNSENT_BYTES_MAX = 32 * 1024 * 1024  # of all answers that wait for their readers
-UNSENT_OF_ADDRESS_MAX = 8 * 1024 * 1024
 BACKLOG = 2_048
+HANDSHAKES_MAX = 1_024  # of TLS at a time, half of them of one address: the oldest ends for a new one
+ACCEPT_AGAIN_S = 0.1
 FILES = 256  # that the process has open beside its connections
 
 
@@ -57,37 +58,6 @@ class RunningRelay:
     @property
     def address(self) -> str:
         return f"{self.url}#{self.key}"
-
-
-@dataclass(slots=True)
-class SlowReaders:
-    """Answers that wait in memory because their readers do not read. Too many of them, or of one address: the
-    connection that has waited longest is closed. uvicorn alone would keep them all, for ever."""
-
-    _waiting: OrderedDict[TimedProtocol, tuple[str, int]] = field(
-        default_factory=OrderedDict["TimedProtocol", tuple[str, int]]
-    )
-
-    def add(self, one: TimedProtocol, address: str, size: int) -> None:
-        self._waiting[one] = (address, size)
-        while self._sum(address) > UNSENT_OF_ADDRESS_MAX and self._drop_oldest(address, but=one):
-            pass
-        while self._sum() > UNSENT_BYTES_MAX and self._drop_oldest(but=one):
-            pass
-
-    def remove(self, one: TimedProtocol) -> None:
-        self._waiting.pop(one, None)
-
-    def _sum(self, address: str | None = None) -> int:
-        return sum(size for of, size in self._waiting.values() if address in (None, of))
-
-    def _drop_oldest(self, address: str | None = None, *, but: TimedProtocol) -> bool:
-        found = next((one for one, (of, _) in self._waiting.items() if address in (None, of) and one is not but), None)
-        if found is None:
-            return False
-        self.remove(found)
-        found.transport.abort()
-        return True
 
 
 @dataclass(slots=True)
@@ -115,7 +85,8 @@ class TimedProtocol(H11Protocol):
     """Closes a connection whose request does not begin in time, and one whose reader does not read: uvicorn waits for
     both for ever. And one too many of its address."""
 
-    slow = SlowReaders()
+    # Answers that wait because their readers do not read: uvicorn alone would keep them all, for ever.
+    slow = InMemory["TimedProtocol"](lambda one: one.transport.abort())
     callers = Callers(most=RelaySettings().connections_of_address)
     _late: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
@@ -191,6 +162,8 @@ async def _serve(relay: Relay, *, started: Callable[[RunningRelay], None]) -> No
     host, port = settings.host_port
     proxies = tuple(map(block_of, settings.proxies)) if settings.behind_proxy else ()
     TimedProtocol.callers = Callers(most=settings.connections_of_address, uncounted=proxies)
+    allowed = _allowed_connections(settings.connections_max + (HANDSHAKES_MAX if settings.tls_cert else 0))
+    handshakes = min(HANDSHAKES_MAX, allowed // 4) if settings.tls_cert else 0
     config = uvicorn.Config(
         relay.app(),
         host=host,
@@ -204,13 +177,15 @@ async def _serve(relay: Relay, *, started: Callable[[RunningRelay], None]) -> No
         server_header=False,
         proxy_headers=settings.behind_proxy,  # else any program on this machine could name any sender
         forwarded_allow_ips=list(settings.proxies),
-        limit_concurrency=_allowed_connections(settings.connections_max),
+        limit_concurrency=min(settings.connections_max, max(1, allowed - handshakes)),
         backlog=BACKLOG,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=DRAIN_S,
-        ssl_certfile=settings.tls_cert or None,
-        ssl_keyfile=settings.tls_key or None,
     )
+    tls: ssl.SSLContext | None = None
+    if settings.tls_cert:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(settings.tls_cert, settings.tls_key)
     door = _listening(host, port)
     listen = host_text(*door.getsockname()[:2])
     scheme = "https" if settings.tls_cert else "http"
@@ -222,7 +197,7 @@ async def _serve(relay: Relay, *, started: Callable[[RunningRelay], None]) -> No
         relay.log.event("relay-started", listen=listen, url=shown, key=relay.signer.public)
         started(RunningRelay(key=relay.signer.public, listen=listen, url=shown))
 
-    server = _Server(config, begun)
+    server = _Server(config, begun, tls, handshakes)
 
     def stop() -> None:
         relay.stop()
@@ -240,15 +215,57 @@ async def _serve(relay: Relay, *, started: Callable[[RunningRelay], None]) -> No
 
 
 class _Server(uvicorn.Server):
-    """Signals are ours: what is under way is answered, and the process ends with 0."""
+    """Signals are ours: what is under way is answered, and the process ends with 0. And so is TLS: uvicorn knows of a
+    connection only after its handshake, waits a minute for that, and lets anyone have as many as there are files."""
 
-    def __init__(self, config: uvicorn.Config, begun: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, begun: Callable[[], None], tls: ssl.SSLContext | None, handshakes: int
+    ) -> None:
         super().__init__(config)
-        self._begun = begun
+        self._begun, self._tls = begun, tls
+        self._accepting: asyncio.Task[None] | None = None
+        self._handshakes = InMemory[asyncio.Task[None]](
+            lambda one: one.cancel(), bytes_max=handshakes, of_address_max=max(1, handshakes // 2)
+        )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup([] if self._tls else sockets)
+        if self._tls:
+            for door in sockets or ():
+                self._accepting = asyncio.create_task(self._accept(door, self._tls))
         self._begun()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._accepting is not None:
+            self._accepting.cancel()
+        await super().shutdown(sockets)
+
+    async def _accept(self, door: socket.socket, tls: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        door.setblocking(False)
+        while True:
+            try:
+                caller, address = await loop.sock_accept(door)
+            except OSError:  # no file is free, or it is gone already
+                await asyncio.sleep(ACCEPT_AGAIN_S)
+                continue
+            one = asyncio.create_task(self._shake_hands(caller, tls))
+            one.add_done_callback(self._handshakes.remove)
+            self._handshakes.add(one, block_of(str(address[0])), 1)
+
+    async def _shake_hands(self, caller: socket.socket, tls: ssl.SSLContext) -> None:
+        def protocol() -> asyncio.Protocol:
+            return TimedProtocol(self.config, self.server_state, self.lifespan.state)
+
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                protocol, caller, ssl=tls, ssl_handshake_timeout=HEADERS_S
+            )
+        except OSError:  # TLS faults and time-outs too
+            caller.close()
+        except asyncio.CancelledError:
+            caller.close()
+            raise
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
