@@ -63,8 +63,14 @@ class RosterChange:
         return cls(home, vault, clock, entropy, port, speaker, journal_at(home.journal).find_shared())
 
     def view(self) -> RosterView:
+        """Raises KeysReplaced where the newest version was signed by keys that are not known here."""
         told = () if self.shared is None else lines_of(self.shared.read_text(ROSTER_TEXT))
+        self._check_known(told)
         return join_roster(self.home.folder, told, self.log, self.port)
+
+    def _check_known(self, told: tuple[bytes, ...]) -> None:
+        if is_behind(told, self.log):
+            raise KeysReplaced(behind_text(self.home), hint=FETCH_HINT)
 
     @property
     def log(self) -> KeyLog:
@@ -92,12 +98,11 @@ class RosterChange:
 
     def apply(self, edit: Edit) -> RosterView:
         """The next version: what `edit` makes of the list. Nothing is signed where that changes nothing.
-        Raises KeysReplaced where the newest version was signed by keys that are not known here."""
+        Raises KeysReplaced as `view` does."""
         log = self.log
 
         def signed(told: tuple[bytes, ...]) -> tuple[bytes, ...]:
-            if is_behind(told, log):
-                raise KeysReplaced(behind_text(self.home), hint=FETCH_HINT)
+            self._check_known(told)
             view = join_rosters((*roster_lines(self.home.folder), *told), log, port=self.port)
             wanted = edit(view.enrolled)
             if view and not view.forked and wanted == view.enrolled and view.rank[:2] == log.position:
