@@ -11,6 +11,7 @@ import holdfast
 from holdfast.app.doctor import Level, _clock
 from holdfast.core.clock import SystemClock
 from holdfast.journal.postgres.place import PostgresPlace
+from holdfast.journal.postgres.times import CarriedTime
 from holdfast.testing.lab import Scripted, SkewedClock, wait_until
 from holdfast_proofs.support.postgres import Server
 
@@ -46,3 +47,30 @@ async def test_a_clock_that_is_a_day_off(
             return any(f"s {said} the database's" in one.text for one in notices)
 
         await wait_until(told)
+
+
+class _Stopped:
+    """Clocks of a process that is stopped once, right before it looks at the wall clock."""
+
+    boot_id = "b"
+
+    def __init__(self) -> None:
+        self._ms = 0
+        self.stop_ms = 0
+
+    def wall_ms(self) -> int:
+        self._ms, self.stop_ms = self._ms + self.stop_ms, 0
+        return 1_700_000_000_000 + self._ms
+
+    def boot_ms(self) -> int:
+        return 5_000 + self._ms
+
+
+def test_a_process_that_is_stopped_between_two_clocks_does_not_run_ahead() -> None:
+    """The time of its records would be ahead of everybody else's by as long as it was stopped."""
+    clock = _Stopped()
+    time = CarriedTime(clock)
+    time.heard(clock.wall_ms())
+    clock.stop_ms = 500
+    time.now_ms()
+    assert time.now_ms() <= clock.wall_ms()

@@ -28,9 +28,7 @@ class CarriedTime:
     def heard(self, database_ms: int, *, newest_ms: int = 0) -> None:
         """The database has just said its time; and when the newest record is from."""
         self._ahead_ms = database_ms - self._clock.wall_ms()
-        boot_ms = self._clock.boot_ms()
-        self._floor_ms = max(database_ms, newest_ms, self._carried_ms(boot_ms))
-        self._floor_boot_ms = boot_ms
+        self._raise(max(database_ms, newest_ms))
 
     @property
     def host_ahead_ms(self) -> int:
@@ -42,14 +40,18 @@ class CarriedTime:
         return max(0, self.now_ms() - self._clock.wall_ms() - self._ahead_ms)
 
     def now_ms(self) -> int:
-        boot_ms, told_ms = self._clock.boot_ms(), self._clock.wall_ms() + self._ahead_ms
-        carried_ms = self._carried_ms(boot_ms)
+        carried_ms, told_ms = self._carried_ms(), self._clock.wall_ms() + self._ahead_ms
         if carried_ms < told_ms <= carried_ms + STEP_MS:
-            self._floor_ms, self._floor_boot_ms = told_ms, boot_ms
+            self._raise(told_ms)
             return told_ms
         return carried_ms
 
-    def _carried_ms(self, boot_ms: int) -> int:
+    def _carried_ms(self) -> int:
+        boot_ms = self._clock.boot_ms()
         # A clock of another boot (in tests): at least the time since then has passed.
         passed_ms = boot_ms - self._floor_boot_ms if boot_ms >= self._floor_boot_ms else boot_ms
         return self._floor_ms + passed_ms
+
+    def _raise(self, to_ms: int) -> None:
+        self._floor_ms = max(to_ms, self._carried_ms())
+        self._floor_boot_ms = self._clock.boot_ms()
