@@ -31,6 +31,7 @@ from holdfast.errors import HoldfastError
 from holdfast.instances import envelope, merging
 from holdfast.instances.channels import NEWEST, FolderChannel
 from holdfast.instances.envelope import Parcel, Part, Peers, seal_parcel
+from holdfast.instances.exchange import Heard
 from holdfast.instances.line_document import LineDocument
 from holdfast.instances.merging import Merging
 from holdfast.instances.shared import SharedDocument, Update
@@ -307,7 +308,7 @@ def _none_lacks(self: SharedDocument, other: str) -> bool:
     return False
 
 
-def _as_if_taken(self: Merging, name: str, part: Part, heard: merging._Heard, now_ms: int) -> str:
+def _as_if_taken(self: Merging, name: str, part: Part, heard: Heard, now_ms: int) -> str:
     heard.parts[part.digest] = frozenset()
     return ""
 

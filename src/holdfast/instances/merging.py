@@ -26,8 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -35,6 +34,7 @@ import msgspec
 from holdfast.errors import BadUpdate, HoldfastError
 from holdfast.instances.channels import NEWEST, Channel
 from holdfast.instances.envelope import Parcel, Part, Peers, digest_of, open_parcel, seal_parcel
+from holdfast.instances.exchange import Heard, SentPart, chunks, without_data
 from holdfast.instances.life import Rival, after_sending, begun, documents, forget, sending, two_folders
 from holdfast.instances.line_document import NOTHING, Version, covers
 from holdfast.instances.merge_state import PeerState, Signature, load_state, save_state
@@ -45,41 +45,12 @@ from holdfast.memory.lines import day_of, is_day
 from holdfast.memory.projection import Written, locked
 
 NEWEST_DATA_BYTES = 4 * 1024  # in the newest envelope; what is more goes into a part
-PART_DATA_BYTES = 8 * 1024 * 1024
 PARTS_MAX = 200  # of one instance; more are put together again
 AGAIN_MS, AGAIN_MS_MAX = 5_000, 600_000  # until what is missing or refused is read again; then ever longer
 LOOK_AGAIN_MS = 60_000  # at files that have no document yet
 CHECK_MS = 600_000  # between two looks whether what an instance does not confirm is damaged
 TURN_MS = 600_000  # so long the instance whose turn it is has time to make the first document; then the next one may
 SILENT_MS = 3_600_000  # after so long an instance that others have heard of has no document that nobody else knows
-
-
-@dataclass(slots=True, kw_only=True)
-class _Sent:
-    """A part of ours that is in the place: of each file from which version to which."""
-
-    part: Part
-    mark: object
-    since: dict[str, Version]
-    upto: dict[str, Version]
-    asking: frozenset[str]  # files of which it asks for a whole document
-    whole: frozenset[str]
-
-
-@dataclass(slots=True)
-class _Heard:
-    """What of another instance's envelopes was taken."""
-
-    mark: object = None
-    parts: dict[bytes, frozenset[str]] = field(default_factory=dict[bytes, frozenset[str]])  # the files in each
-    asks: frozenset[str] = frozenset()  # files about which its newest envelope wants to hear
-    missing: int = 0  # parts
-    tries: int = 0  # in vain, of this mark
-    again_ms: int = 0  # when it is read again though it has not changed; 0: not
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return self.asks.union(*self.parts.values())
 
 
 class Merging:
@@ -104,8 +75,8 @@ class Merging:
             kept = {name: self.state.peers.get(name, PeerState()) for name in peers.others}
             self.state = msgspec.structs.replace(self.state, peers=kept, settled={})
         self._files: dict[str, SharedFile] = {}
-        self._heard = {name: _Heard() for name in peers.others}
-        self._sent: list[_Sent] = []
+        self._heard = {name: Heard() for name in peers.others}
+        self._sent: list[SentPart] = []
         self._newest: tuple[object, object, bytes] | None = None  # what it says; how the place shows it; its hash
         self._checked_ms = 0
         self._began_ms = 0  # when this process sent its first envelope
@@ -209,7 +180,7 @@ class Merging:
                 heard.mark, heard.again_ms = marks[name], now_ms + wait_ms if troubles[name] else 0
         return {name: why for name, why in troubles.items() if why}
 
-    def _read(self, name: str, heard: _Heard, now_ms: int) -> str:
+    def _read(self, name: str, heard: Heard, now_ms: int) -> str:
         raw = self._channel.read(name, NEWEST)
         if raw is None:
             return f"nothing has arrived from {name} yet"
@@ -224,7 +195,7 @@ class Merging:
         heard.asks = frozenset(one.file for one in parcel.updates if one.data or one.wants_whole)
         troubles = [self._take_part(name, one, heard, now_ms) for one in parcel.parts]
         # Changes that build on a part which is missing wait for it; what the instance confirms does not.
-        updates = parcel.updates if not heard.missing else [_without_data(one) for one in parcel.updates]
+        updates = parcel.updates if not heard.missing else [without_data(one) for one in parcel.updates]
         troubles.append(self._take(updates, now_ms))
         peers = {**self.state.peers, name: self.state.peers[name].heard(parcel.at_ms, parcel.life, now_ms)}
         self.state = msgspec.structs.replace(self.state, peers=peers)
@@ -233,7 +204,7 @@ class Merging:
         missing = f"{heard.missing} of {len(parcel.parts)} parts of what {name} sent have not arrived yet"
         return missing if heard.missing else next(filter(None, troubles), "")
 
-    def _take_part(self, name: str, part: Part, heard: _Heard, now_ms: int) -> str:
+    def _take_part(self, name: str, part: Part, heard: Heard, now_ms: int) -> str:
         if part.digest in heard.parts:
             return ""
         raw = self._channel.read(name, part.name)
@@ -254,7 +225,7 @@ class Merging:
             shared = self._file(one.file)
             before = shared.document.document
             if one.data and before is not None and before.knows(one.version):
-                one = _without_data(one)  # noqa: PLW2901 - there is nothing new in it
+                one = without_data(one)  # noqa: PLW2901 - there is nothing new in it
             try:
                 with locked(self._place):
                     if shared.receive(one, now_ms=now_ms) or shared.document.document is None:
@@ -427,7 +398,7 @@ class Merging:
             and not self._is_whole(name, one)
         )
 
-    def _is_confirmed(self, sent: _Sent) -> bool:
+    def _is_confirmed(self, sent: SentPart) -> bool:
         return all(
             covers(self._file(name).document.floor(self._peers.others), upto) for name, upto in sent.upto.items()
         )
@@ -446,12 +417,12 @@ class Merging:
         )
 
     def _put_parts(self, updates: Sequence[Update], now_ms: int) -> None:
-        for some in _chunks(updates):
+        for some in chunks(updates):
             raw = seal_parcel(Parcel(at_ms=now_ms, updates=tuple(some)), self._peers, self._key)
             part = Part(digest_of(raw), len(raw))
             since = {one.file: self._since(one.file, self._files[one.file]) for one in some}
             self._sent.append(
-                _Sent(
+                SentPart(
                     part=part,
                     mark=self._put(part.name, raw),
                     since=since,
@@ -502,20 +473,3 @@ class Merging:
         return document.wants_whole or any(
             document.lacks(one) or name in self._heard[one].needs for one in self._peers.others
         )
-
-
-def _without_data(update: Update) -> Update:
-    return msgspec.structs.replace(update, data=b"", whole=False)
-
-
-def _chunks(updates: Sequence[Update]) -> Generator[list[Update]]:
-    """In this order, as many at once as a part may have."""
-    some: list[Update] = []
-    size = 0
-    for one in updates:
-        if some and size + len(one.data) > PART_DATA_BYTES:
-            yield some
-            some, size = [], 0
-        some.append(one)
-        size += len(one.data)
-    yield some
