@@ -152,6 +152,7 @@ def _set_standby(server: Server, names: str) -> None:
 def _commits_wait(server: Server) -> bool:
     """Whether a commit waits for the standby now: the server's checkpointer decides it, a while after a reload."""
     with closing(server.connect()) as db:
+        db.execute("SET synchronous_commit = on")  # whatever the server is set to
         db.pgconn.send_query(b"SELECT pg_logical_emit_message(true, 'test', 'x')")
         waits = False
         for _ in range(50):
