@@ -7,6 +7,7 @@ import pytest
 from holdfast.errors import BadUpdate
 from holdfast.instances.line_document import NOTHING, Author
 from holdfast.instances.shared import SharedDocument, Update
+from holdfast.memory.lines import removal_mark
 from holdfast.memory.shared_lines import merged_with
 
 FIRST = ["# Memory", "", "- the first line", "- the second line"]
@@ -30,7 +31,7 @@ class Side:
         return Author(instance=self.name, at_ms=1_800_000_000_000 + self.write)
 
     def settle(self) -> list[str]:
-        start = self.document.begin(self.base, self.write, {}, self.author)
+        start = self.document.begin(self.base, self.write, {}, self.author, file=self.file)
         self.file = merged_with(start.lines, self.file, base=start.base, gone=start.gone, ours=()).lines
         self.base, self.write = list(self.file), self.write + 1
         self.document.finish(self.file, self.write, self.author)
@@ -144,7 +145,7 @@ def test_lines_that_say_nearly_the_same_are_listed_and_both_stay() -> None:
     one.add("- The landlord answers on Mondays.")
     other.add("- the landlord answers on monday")
     tell(other, one)
-    start = one.document.begin(one.base, one.write, {}, one.author)
+    start = one.document.begin(one.base, one.write, {}, one.author, file=one.file)
     assert start.near == (("- The landlord answers on Mondays.", "- the landlord answers on monday"),)
     assert len(one.settle()) == len(FIRST) + 2
 
@@ -153,6 +154,55 @@ def test_a_removal_counts_where_the_document_has_the_line_in_another_place() -> 
     document = ["- one", "- three", "- two"]
     found = merged_with(document, ["- one", "- three"], base=["- one", "- two", "- three"], gone=(), ours=())
     assert found.lines == ["- one", "- three"]
+
+
+def test_a_line_with_the_same_words_that_came_since_is_not_removed() -> None:
+    one, other, third = sides()
+    one.add("- the same words")
+    other.add("- the same words")
+    one.file.remove("- the same words")  # its own: the file never showed the other one
+    tell(other, one)
+    assert one.settle().count("- the same words") == 1
+    tell_all(one, other, third)
+    other.file.remove("- the same words")
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file == FIRST
+
+
+def test_a_line_stays_where_another_instance_removes_its_own_with_the_same_words() -> None:
+    one, other, third = sides()
+    other.add("- the same words")
+    one.file.append("- the same words")
+    tell(other, one)
+    assert one.settle().count("- the same words") == 1
+    other.file.remove("- the same words")
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file == [*FIRST, "- the same words"]
+
+
+def test_a_line_that_only_moved_meanwhile_is_removed() -> None:
+    one, other, _ = sides()
+    other.file = [*FIRST[:2], FIRST[3], FIRST[2]]
+    other.settle()
+    one.file = [line for line in FIRST if line != FIRST[2]]
+    tell(other, one)
+    assert one.settle() == [*FIRST[:2], FIRST[3]]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_removal_that_the_document_was_not_told_takes_no_line_that_came_since(lost: bool) -> None:
+    one, other, _ = sides()
+    other.add(FIRST[2])  # once more
+    tell(other, one)
+    one.file = one.base = [line for line in FIRST if line != FIRST[2]]  # by a write without the document
+    one.write += 1
+    if lost:
+        one.document = SharedDocument(instance="a", file="MEMORY.md")
+        tell(one, other)
+        tell(other, one)
+    gone = {removal_mark(FIRST[2]): one.write}
+    start = one.document.begin(one.base, one.write, gone, one.author, file=one.file)
+    assert start.lines.count(FIRST[2]) == (2 if lost else 1)
 
 
 @pytest.mark.parametrize("damage", ["version", "data", "whole"])

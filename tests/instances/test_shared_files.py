@@ -9,7 +9,7 @@ import pytest
 from holdfast.app.blame import blame
 from holdfast.instances.shared_files import SharedFile
 from holdfast.layout.agent_home import AgentHome, MemoryPlace
-from holdfast.memory import sidecar
+from holdfast.memory import projection, sidecar
 from holdfast.memory.lines import entry_id, rendered
 from holdfast.memory.projection import MEMORY_HEADING, locked, write_file
 
@@ -169,6 +169,86 @@ def test_what_is_kept_beside_the_file_may_be_lost(hosts: tuple[Host, Host], lost
     )
     told = [line for report in sidecar.read_reports(other.place.report) for line in report["unsure"]]  # pyright: ignore
     assert "- by hand" in told
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def kill_at(monkeypatch: pytest.MonkeyPatch, host: Host, where: object, name: str) -> None:
+    """One pass of the host, killed before this call; then the process is started again."""
+
+    def killed(*_args: object, **_named: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(where, name, killed)
+        with pytest.raises(Killed):
+            host.merge()
+    host.shared = host.open()
+
+
+AT = [(sidecar, "save_state"), (SharedFile, "finish"), (projection, "put_down")]
+
+
+@pytest.mark.parametrize(("where", "name"), AT)
+def test_a_killed_pass_brings_back_no_line_that_another_host_removed(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch, where: object, name: str
+) -> None:
+    one, other = hosts
+    one.save(*one.lines(), "- by hand", "- more")
+    talk(one, other)
+    one.save(*(line for line in one.lines() if line != "- by hand"), "- new")
+    one.merge()
+    with locked(other.place):
+        other.shared.receive(one.shared.document.update_for("b"), now_ms=NOW)
+    kill_at(monkeypatch, other, where, name)
+    talk(one, other)
+    assert one.lines() == other.lines() == [*MEMORY_HEADING, entry("first"), "- more", "- new"]
+
+
+@pytest.mark.parametrize(("where", "name"), AT)
+def test_what_a_killed_pass_brought_is_not_brought_in_once_more(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch, where: object, name: str
+) -> None:
+    one, other = hosts
+    one.save(*one.lines(), "- by hand")
+    one.merge()
+    with locked(other.place):
+        other.shared.receive(one.shared.document.update_for("b"), now_ms=NOW)
+    kill_at(monkeypatch, other, where, name)
+    other.remember("second")  # the next pass is one without the document
+    other.merge()
+    one.save(*(line for line in one.lines() if line != "- by hand"))
+    one.merge()
+    talk(one, other)
+    assert one.lines() == other.lines() == [*MEMORY_HEADING, entry("first"), entry("second")]
+
+
+def test_a_killed_pass_has_told_which_lines_it_was_not_sure_of(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = hosts
+    one.save(*one.lines(), "- by hand")
+    talk(one, other)
+    other.place.sidecar(other.place.memory_file).unlink()
+    other.save(*MEMORY_HEADING, entry("first"))
+    kill_at(monkeypatch, other, sidecar, "save_state")
+    talk(one, other)
+    assert "- by hand" in other.lines()
+    assert sidecar.read_reports(other.place.report)[-1]["unsure"] == ["- by hand"]
+
+
+def test_a_removal_is_noted_only_of_lines_that_came_from_the_document(hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    other.save(*other.lines(), "- the same words")
+    other.remember("second")
+    other.save(*(line for line in other.lines() if line != "- the same words"))
+    other.remember("third")  # no document knows that the line was there
+    one.save(*one.lines(), "- the same words")
+    talk(one, other)
+    assert one.lines() == other.lines()
+    assert "- the same words" in one.lines()
 
 
 def test_a_process_that_was_started_again_continues(hosts: tuple[Host, Host]) -> None:

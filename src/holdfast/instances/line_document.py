@@ -139,6 +139,45 @@ class LineDocument:
             self._doc.commit()
         return True
 
+    def tell_apart(
+        self, added: Collection[str], removed: Collection[str], since: Version, author: Author
+    ) -> frozenset[str]:
+        """A file that showed this document as it was at `since` has got and lost these lines; but other instances have
+        brought in lines with the same words meanwhile. What was added is kept beside theirs, so that it stays where
+        they remove theirs; of what was removed only the elements are that the file showed, and the result has the
+        words that stay. A line that was only moved meanwhile is no new one. Raises HistoryMissing."""
+        elements, _ = self._look()
+        wanted = [at for at, one in enumerate(elements) if one.text in added or one.text in removed]
+        if not wanted or since == self.version():
+            return frozenset()
+        with _refusing():
+            found, known = self._doc.get_list(LINES), VersionVector.decode(since)
+            new = {at for at in wanted if (id_ := found.get_id_at(at)) is not None and not known.includes_id(id_)}
+        if not new:
+            return frozenset()
+        before = {(one.text, one.instance, one.at_ms) for one in self._look_at(since)[0]}
+        fresh = {
+            one.text
+            for at in new
+            if (one := elements[at]).text in removed and (one.text, one.instance, one.at_ms) not in before
+        }
+        beside = {elements[at].text: at for at in sorted(new, reverse=True) if elements[at].text in added}
+        deletes = {
+            at
+            for at in wanted
+            if (one := elements[at]).text in fresh and (at not in new or (one.text, one.instance, one.at_ms) in before)
+        }
+        self._read = None
+        with _refusing():
+            for place in sorted(deletes | set(beside.values()), reverse=True):
+                if place in deletes:
+                    found.delete(place, 1)
+                else:
+                    text = elements[place].text
+                    found.insert(place, [_stored(text), elements[place].number, author.instance, author.at_ms])
+            self._doc.commit()
+        return frozenset(fresh)
+
     def forget(self, entries: Collection[str]) -> None:
         """These entries (hashes) were removed from the file before the document knew them."""
         self._read = None
@@ -172,15 +211,18 @@ class LineDocument:
 
     def lines_at(self, version: Version) -> list[str]:
         """The lines as they were then. Raises HistoryMissing."""
+        return [one.text for one in self._look_at(version)[1]]
+
+    def _look_at(self, version: Version) -> tuple[list[SharedLine], list[SharedLine]]:
         if version == self.version():
-            return self.lines()
+            return self._look()
         if self.begins_after(version) or not self.knows(version):
             raise HistoryMissing("the document no longer has this version, or does not have it yet")
         with _refusing():
             self._doc.checkout(self._doc.vv_to_frontiers(VersionVector.decode(version)))
             self._read = None
             try:
-                return self.lines()
+                return self._look()
             finally:
                 self._read = None
                 self._doc.checkout_to_latest()

@@ -127,30 +127,52 @@ class SharedDocument:
         if shown:
             self._shown = _Shown(version=self.document.version(), digest=_digest(lines_))
 
-    def begin(self, base: Sequence[str] | None, write: int, gone: Mapping[str, int], author: Author) -> Start:
+    def begin(
+        self, base: Sequence[str] | None, write: int, gone: Mapping[str, int], author: Author, *, file: Sequence[str]
+    ) -> Start:
         """What the document says. `base`: the lines that the file's sidecar has, None where it is lost; `write`: its
-        number; `gone`: lines (their marks) that were removed from the file, and by which write.
+        number; `gone`: lines (their marks) that were removed from the file, and by which write; `file`: its lines now.
         The `base` of the result is None where it is not known what the file showed last."""
         document = self._document
-        there = {lines.removal_mark(line) for line in base or ()}
-        self._forget({one for one, when in gone.items() if when > self._shown.write and one not in there}, author)
         last = list(base) if base is not None and _digest(base) == self._shown.digest else self._last()
+        there = {lines.removal_mark(line) for line in base or ()}
+        marks = {one for one, when in gone.items() if when > self._shown.write and one not in there}
+        self._forget(marks, last, author)
         if base is None or last is None or write < self._shown.write:
             return Start(lines=document.lines(), base=None, gone=document.gone())
         if list(base) != last:
             if write == self._shown.write:  # an older sidecar was put back
                 return Start(lines=document.lines(), base=None, gone=document.gone())
             # The file was written meanwhile without the document.
-            merged = lines.merge(last, base, document.lines(), key=whole_line)
+            apart = self._tell_apart(last, last, base, author)
+            merged = lines.merge(_without(last, apart), base, document.lines(), key=whole_line)
             document.change_to(merged.lines, author)
-        return Start(lines=document.lines(), base=list(base), near=self._near(last, author))
+        apart = self._tell_apart(last, base, file, author)
+        return Start(lines=document.lines(), base=_without(base, apart), near=self._near(last, author))
 
-    def _forget(self, removed: Collection[str], author: Author) -> None:
+    def _tell_apart(
+        self, last: Sequence[str], before: Sequence[str], after: Sequence[str], author: Author
+    ) -> frozenset[str]:
+        """See `LineDocument.tell_apart`. Entries are the same on every instance. A line that only a killed pass has
+        shown, since `last`, was seen: no element of it is another line."""
+        had, has = set(before), set(after)
+        added = {line for line in has - had if lines.key_of(line) not in author.ours}
+        added, removed = ({one for one in some if _is_own(one)} for some in (added, (had - has).intersection(last)))
+        if self._shown.version is None or not (added or removed):
+            return frozenset()
+        with contextlib.suppress(HistoryMissing):
+            return self._document.tell_apart(added, removed, self._shown.version, author)
+        return frozenset()
+
+    def _forget(self, removed: Collection[str], last: Sequence[str] | None, author: Author) -> None:
         """These lines (marks) were removed from the file by a write without the document. Only entries are remembered:
-        another instance may write them from the journal later."""
+        another instance may write them from the journal later. Other lines only if a pass brought them and was killed
+        before it noted that: what the file showed `last` is compared below, and where that is not known, a line with
+        these words may be one that another instance has brought in since."""
         self._document.forget([one for one in removed if lines.is_entry_key(one)])
-        if not all(map(lines.is_entry_key, removed)):
-            left = [line for line in self._document.lines() if lines.removal_mark(line) not in removed]
+        if last is not None and not all(map(lines.is_entry_key, removed)):
+            marks = set(removed).difference(map(lines.removal_mark, last))
+            left = [line for line in self._document.lines() if lines.removal_mark(line) not in marks]
             self._document.change_to(left, author)
 
     def finish(self, shown: Sequence[str], write: int, author: Author) -> bool:
@@ -321,6 +343,15 @@ def _lines_at(version: Version, *documents: LineDocument) -> list[str] | None:
         except HistoryMissing:
             continue
     return None
+
+
+def _is_own(line: str) -> bool:
+    """Whether it is a person's, and can be known again by what it says."""
+    return lines.is_telling(line) and not lines.entry_hash(line)
+
+
+def _without(some: Sequence[str], left_out: Collection[str]) -> list[str]:
+    return [line for line in some if line not in left_out]
 
 
 def _digest(shown: Sequence[str]) -> str:

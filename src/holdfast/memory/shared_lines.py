@@ -26,9 +26,17 @@ class Start:
 class SharedLines(Protocol):
     """One pass over one file. Both calls are made under the lock of the place."""
 
-    def begin(self, base: Sequence[str] | None, write: int, gone: Mapping[str, int], ours: Collection[str]) -> Start:
+    def begin(
+        self,
+        base: Sequence[str] | None,
+        write: int,
+        gone: Mapping[str, int],
+        ours: Collection[str],
+        *,
+        file: Sequence[str],
+    ) -> Start:
         """`base`, `write`: what the file's sidecar has. `gone`: lines (their marks) that were removed from the file,
-        and by which write. `ours`: keys of lines that Holdfast brought in."""
+        and by which write. `ours`: keys of lines that Holdfast brought in. `file`: its lines now."""
         ...
 
     def finish(self, lines: Sequence[str], write: int, ours: Collection[str]) -> None:

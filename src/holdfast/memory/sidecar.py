@@ -33,6 +33,7 @@ class State:
     write: int = 0  # counts our writes
     recent: tuple[Added, ...] = field(default=())
     gone: tuple[Gone, ...] = field(default=())
+    taken: dict[str, str] = field(default_factory=dict[str, str])  # asides that are merged: their names and hashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,15 +53,17 @@ def load_state(path: Path) -> State:
             return State()
         recent = msgspec.convert(fields["recent"], tuple[Added, ...])
         gone = msgspec.convert(fields.get("gone", ()), tuple[Gone, ...])
-        return State(base=base, write=msgspec.convert(fields["write"], int), recent=recent, gone=gone)
+        taken = msgspec.convert(fields.get("taken", {}), dict[str, str])
+        return State(base=base, write=msgspec.convert(fields["write"], int), recent=recent, gone=gone, taken=taken)
     except (KeyError, msgspec.ValidationError):
         return State()
 
 
 def save_state(path: Path, state: State) -> None:
     recent = msgspec.to_builtins(state.recent)
-    gone = {"gone": msgspec.to_builtins(state.gone)} if state.gone else {}
-    _save(path, {"base": state.base, "write": state.write, "recent": recent, **gone})
+    more = {"gone": msgspec.to_builtins(state.gone), "taken": state.taken}
+    more = {name: value for name, value in more.items() if value}
+    _save(path, {"base": state.base, "write": state.write, "recent": recent, **more})
 
 
 def load_position(path: Path) -> Position:
