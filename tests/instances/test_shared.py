@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import BadUpdate
-from holdfast.instances.line_document import NOTHING, Author
+from holdfast.instances.line_document import NOTHING, Author, LineDocument
 from holdfast.instances.shared import SharedDocument, Update
 from holdfast.memory.lines import removal_mark
 from holdfast.memory.shared_lines import merged_with
@@ -112,6 +112,26 @@ def test_an_instance_that_was_restored_from_before_a_compaction_comes_back() -> 
     assert sorted(one.file) == sorted([*FIRST[:2], FIRST[3], "- one", "- two", "- after the restore", "- meanwhile"])
     who = {line.text: line.instance for line in one.document.shown()}
     assert who["- after the restore"] == "c"
+
+
+def test_lines_that_come_back_where_two_documents_have_no_common_version_are_told() -> None:
+    one, other, _ = sides()
+    one.file.remove(FIRST[2])
+    other.add("- by b")
+    for side in (one, other):
+        side.settle()
+        assert side.document.document is not None
+        side.document.document = LineDocument(side.document.document.copy(keep_from=side.document.version))
+    for _ in range(3):
+        tell(one, other)
+        tell(other, one)
+    one.document = SharedDocument.load(one.document.stored(), instance="a", file="MEMORY.md")
+    told = [side.document.begin(side.base, side.write, {}, side.author, file=side.file).unsure for side in (one, other)]
+    assert sorted(told) == [(), ("- by b", FIRST[2])]
+    tell_all(one, other)
+    assert one.file == other.file
+    assert sorted(one.file) == sorted([*FIRST, "- by b"])
+    assert one.document.begin(one.base, one.write, {}, one.author, file=one.file).unsure == ()
 
 
 def test_a_lost_document_costs_no_line_and_makes_none_from_the_file() -> None:

@@ -12,7 +12,8 @@ figures. Without the excuse exactly these schedules are red:
 
 - `moved`: a person moved the line, or one that changed places with it, and another host removed it without having seen
   that. A move is a removal and a new line.
-- `listed`: the sidecar or the document of a host was lost, and the merge report of the pass after that lists the line.
+- `listed`: the sidecar or the document of a host was lost, or two documents have no common version, and the merge
+  report of the pass after that lists the line.
 - `forgotten`: a removal that only the lost document of one host knew, of a line that came to this host again later.
 - `unnoted`: a pass was killed between the file and its sidecar, and a person removed a line that this pass had brought.
   A save of a text from before that pass looks the same, and removes nothing.

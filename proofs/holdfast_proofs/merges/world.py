@@ -281,8 +281,10 @@ class World:
         after = one.document.document
         if after is not None and not after.knows(before):  # it has taken another document, and its lines into that
             one.sight = Sight()
-            self.ledger.tell(one.document.version, known | self.known(one))
-        one.store()
+            listed = Changes(frozenset(self.ledger.add(line, Why.LISTED) for line in one.document.unsure))
+            self.ledger.tell(one.document.version, known | self.known(one) | listed)
+        if changed:
+            one.store()
         return changed
 
     def compact(self, one: Instance) -> None:
@@ -308,7 +310,7 @@ class World:
     def tell_again(self, one: Instance) -> None:
         """What a backup has that no document was told then is done now, also where all were told meanwhile."""
         adds = set(one.disk.pending.adds)
-        for add in adds & self.ledger.told():
+        for add in sorted(adds & self.ledger.told() - set(self.remark_adds.values())):
             old = self.ledger.adds[add]
             elsewhere = any(add in self.known(other).adds for other in self.instances.values())
             why = old.why or (Why.UNTOLD if elsewhere else None)

@@ -146,10 +146,10 @@ class LineDocument:
         brought in lines with the same words meanwhile. What was added is kept beside theirs, so that it stays where
         they remove theirs; of what was removed only the elements are that the file showed, and the result has the
         words that stay. A line that was only moved meanwhile is no new one. Raises HistoryMissing."""
+        if since == self.version():
+            return frozenset()
         elements, _ = self._look()
         wanted = [at for at, one in enumerate(elements) if one.text in added or one.text in removed]
-        if not wanted or since == self.version():
-            return frozenset()
         with _refusing():
             found, known = self._doc.get_list(LINES), VersionVector.decode(since)
             new = {at for at in wanted if (id_ := found.get_id_at(at)) is not None and not known.includes_id(id_)}

@@ -11,7 +11,7 @@ every enrolled instance knows.
 An instance may still lack dropped history: it was restored from an old backup. Then neither side can take the other's
 changes. The one that knows less takes the whole document of the other instead, and merges its own lines into it, at
 the last version that both knew (`_rejoin`). Where there is none, every line of both sides stays; what was removed on
-the other side meanwhile comes back then, and the caller reports it.
+the other side meanwhile comes back then, and the next pass reports it.
 
 An instance whose document is lost makes none from its file, because other instances may have removed lines of it: it
 asks for a whole document. Only if every enrolled instance says that it has none, the first of them makes one (`found`).
@@ -58,6 +58,7 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
     base: list[str] | None  # these lines, where the document does not have that version
     known: dict[str, str]  # by instance: the version that it told last
     digest: str  # of the document that follows
+    unsure: list[str] = []  # lines that stay though one side may have removed them, to be reported by the next pass
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,6 +82,7 @@ class SharedDocument:
         self.wants_whole = document is None
         self._asked: set[str] = set()  # who wants the whole document
         self._shown = _Shown()
+        self.unsure: list[str] = []  # lines that stayed though one side may have removed them, not reported yet
 
     @classmethod
     def load(cls, data: bytes, *, instance: str, file: str) -> SharedDocument:
@@ -98,6 +100,7 @@ class SharedDocument:
         found = cls(instance=instance, file=file, document=LineDocument(rest))
         found.known = known
         found._shown = _Shown(write=header.write, version=version, digest=header.lines, base=header.base)
+        found.unsure = header.unsure
         return found
 
     def stored(self) -> bytes:
@@ -110,6 +113,7 @@ class SharedDocument:
             base=self._shown.base,
             known={name: version.hex() for name, version in self.known.items()},
             digest=hashlib.sha256(rest).hexdigest(),
+            unsure=self.unsure,
         )
         return json.dumps(msgspec.structs.asdict(header)).encode() + b"\n" + rest
 
@@ -135,20 +139,24 @@ class SharedDocument:
         The `base` of the result is None where it is not known what the file showed last."""
         document = self._document
         last = list(base) if base is not None and _digest(base) == self._shown.digest else self._last()
-        there = {lines.removal_mark(line) for line in base or ()}
-        marks = {one for one, when in gone.items() if when > self._shown.write and one not in there}
-        self._forget(marks, last, author)
+        if marks := {one for one, when in gone.items() if when > self._shown.write}:
+            self._forget(marks.difference(map(lines.removal_mark, base or ())), last, author)
         if base is None or last is None or write < self._shown.write:
-            return Start(lines=document.lines(), base=None, gone=document.gone())
+            return self._blind()
         if list(base) != last:
             if write == self._shown.write:  # an older sidecar was put back
-                return Start(lines=document.lines(), base=None, gone=document.gone())
+                return self._blind()
             # The file was written meanwhile without the document.
             apart = self._tell_apart(last, last, base, author)
             merged = lines.merge(_without(last, apart), base, document.lines(), key=whole_line)
             document.change_to(merged.lines, author)
         apart = self._tell_apart(last, base, file, author)
-        return Start(lines=document.lines(), base=_without(base, apart), near=self._near(last, author))
+        near, unsure = self._near(last, author), tuple(self.unsure)
+        return Start(lines=document.lines(), base=_without(base, apart), near=near, unsure=unsure)
+
+    def _blind(self) -> Start:
+        document = self._document
+        return Start(lines=document.lines(), base=None, gone=document.gone(), unsure=tuple(self.unsure))
 
     def _tell_apart(
         self, last: Sequence[str], before: Sequence[str], after: Sequence[str], author: Author
@@ -183,8 +191,9 @@ class SharedDocument:
         version = None if differs else document.version()
         base = list(shown) if differs else None
         self._shown = _Shown(write=write, version=version, digest=_digest(shown), base=base)
+        told, self.unsure = bool(self.unsure), []
         same = version is not None and before.version is not None and _same(version, before.version)
-        return changed or differs or not same or write != before.write
+        return changed or differs or not same or write != before.write or told
 
     def _last(self) -> list[str] | None:
         if self._shown.base is not None:
@@ -312,6 +321,8 @@ class SharedDocument:
             if before is None
             else lines.merge(before, own, theirs, key=whole_line)
         )
+        if before is None:
+            self.unsure = sorted({*self.unsure, *(set(own) ^ set(theirs))})
         other.change_to(merged.lines, author, known=mine)
         self.document, self.wants_whole = other, False
         digest = "" if last is None else self._shown.digest

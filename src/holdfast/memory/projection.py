@@ -197,6 +197,7 @@ class _Pass:
         gone = {one.entry: one.write for one in self._gone.values()}
         self._start = shared.begin(self._base, self._state.write, gone, self._recent.keys(), file=theirs)
         self._tell(near=self._start.near)
+        self._tell_unsure(self._start.unsure)
 
     def _merged(self, theirs: list[str], fresh: Sequence[str]) -> list[str]:
         """Theirs and ours, at the version of our last write."""

@@ -15,12 +15,14 @@ from holdfast.memory.lines import Merged, entry_hash, key_of
 class Start:
     """What the document says when a pass begins. `base`: the lines that both it and the file had last; None where that
     is not known: then nothing counts as removed, but the entries in `gone` (hashes) do, where Holdfast wrote them.
-    `near`: lines that arrived and say nearly the same as one of ours."""
+    `near`: lines that arrived and say nearly the same as one of ours. `unsure`: lines that stayed though one side may
+    have removed them, from before this pass."""
 
     lines: list[str]
     base: list[str] | None
     gone: frozenset[str] = frozenset()
     near: tuple[tuple[str, str], ...] = ()
+    unsure: tuple[str, ...] = ()
 
 
 class SharedLines(Protocol):
