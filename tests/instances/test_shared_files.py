@@ -239,6 +239,26 @@ def test_a_killed_pass_has_told_which_lines_it_was_not_sure_of(
     assert sidecar.read_reports(other.place.report)[-1]["unsure"] == ["- by hand"]
 
 
+def test_an_old_text_takes_nothing_away_where_another_host_wrote_the_same_words(
+    hosts: tuple[Host, Host], tmp_path: Path
+) -> None:
+    one, other = hosts
+    third = Host(tmp_path / "third", "c")
+    talk(one, third)
+    old = other.lines()
+    one.save(*one.lines(), "- the same words")
+    talk(one, other)
+    third.save(*third.lines(), "- the same words")
+    third.merge()
+    with locked(other.place):
+        other.shared.receive(third.shared.document.update_for("b"), now_ms=NOW)
+    other.save(*old)  # loaded before the line came: it is put back
+    other.merge()
+    third.save(*old)  # its own, and it has seen no other
+    talk(other, third, rounds=3)
+    assert other.lines() == third.lines() == [*old, "- the same words"]
+
+
 def test_a_removal_is_noted_only_of_lines_that_came_from_the_document(hosts: tuple[Host, Host]) -> None:
     one, other = hosts
     other.save(*other.lines(), "- the same words")

@@ -195,7 +195,9 @@ class _Pass:
 
     def _begin(self, shared: SharedLines, theirs: Sequence[str]) -> None:
         gone = {one.entry: one.write for one in self._gone.values()}
-        self._start = shared.begin(self._base, self._state.write, gone, self._recent.keys(), file=theirs)
+        back, _ = lines.unseen(self._recent.values(), {key_of(line) for line in theirs}, now_ms=self._now_ms)
+        file = [*theirs, *(line for line in self._base or () if key_of(line) in back)]
+        self._start = shared.begin(self._base, self._state.write, gone, self._recent.keys(), file=file)
         self._tell(near=self._start.near)
         self._tell_unsure(self._start.unsure)
 

@@ -38,7 +38,8 @@ class SharedLines(Protocol):
         file: Sequence[str],
     ) -> Start:
         """`base`, `write`: what the file's sidecar has. `gone`: lines (their marks) that were removed from the file,
-        and by which write. `ours`: keys of lines that Holdfast brought in. `file`: its lines now."""
+        and by which write. `ours`: keys of lines that Holdfast brought in. `file`: its lines now, and
+        those that will be put back."""
         ...
 
     def finish(self, lines: Sequence[str], write: int, ours: Collection[str]) -> None:
