@@ -200,6 +200,28 @@ def test_a_line_stays_where_another_instance_removes_its_own_with_the_same_words
     assert one.file == other.file == third.file == [*FIRST, "- the same words"]
 
 
+@pytest.mark.parametrize("lost", ["sidecar", "document"])
+def test_that_holds_also_where_the_sidecar_or_the_document_is_lost(lost: str) -> None:
+    one, other, third = sides()
+    other.add("- the same words")
+    one.file.append("- the same words")
+    if lost == "sidecar":
+        tell(other, one)
+        start = one.document.begin(None, 0, {}, one.author, file=one.file)
+    else:
+        one.document = SharedDocument(instance="a", file="MEMORY.md")
+        tell(one, other)
+        tell(other, one)
+        start = one.document.begin(one.base, one.write, {}, one.author, file=one.file)
+    assert start.base is None
+    one.base = one.file = merged_with(start.lines, one.file, base=None, gone=(), ours=()).lines
+    one.write += 1
+    one.document.finish(one.file, one.write, one.author)
+    other.file.remove("- the same words")
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file == [*FIRST, "- the same words"]
+
+
 def test_a_line_that_only_moved_meanwhile_is_removed() -> None:
     one, other, _ = sides()
     other.file = [*FIRST[:2], FIRST[3], FIRST[2]]

@@ -18,6 +18,10 @@ figures. Without the excuse exactly these schedules are red:
 - `unnoted`: a pass was killed between the file and its sidecar, and a person removed a line that this pass had brought.
   A save of a text from before that pass looks the same, and removes nothing.
 - `untold`: a backup has an edit that no pass had told the document of: after a restore it is an edit of now.
+  Or that pass took away one of two equal lines, for another host: the next one may take away the second.
+- `taken-for-another`: a person added words that another host had added too, and before the document was told of it
+  the document was lost, and the sidecar too, or it has the line. Then nothing is left that knows that these are two
+  lines, and both go where the other one is removed.
 - `copied`: a person had the line twice and removed one of the two; which one is not known. The line is missing only
   where as many of them were removed as there were.
 - `replaced`: only one folder had the change, and it was replaced by its backup.
@@ -27,7 +31,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from holdfast.instances.line_document import LineDocument, Version
@@ -40,9 +44,13 @@ class Why(StrEnum):
     UNNOTED = "unnoted"
     UNTOLD = "untold"
     FORGOTTEN = "forgotten"
+    TAKEN = "taken-for-another"
     COPIED = "copied"
     MOVED = "moved"
     REPLACED = "replaced"
+
+
+LOSSES: frozenset[Why | None] = frozenset({Why.TAKEN, Why.UNNOTED})  # of adds that must be there otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +106,11 @@ class Ledger:
     def add(self, line: str, why: Why | None = None, *, is_copy: bool = False) -> int:
         self.adds.append(Add(line, why, is_copy))
         return len(self.adds) - 1
+
+    def doubt(self, add: int, why: Why) -> None:
+        """It is not certain any more."""
+        old = self.adds[add]
+        self.adds[add] = replace(old, why=old.why or why)
 
     def of(self, line: str, adds: Iterable[int]) -> list[int]:
         return [one for one in adds if self.adds[one].line == line]
@@ -163,4 +176,6 @@ class Ledger:
             if len(events) < sum(copies) + (False in copies):
                 return f"{line!r} is lost: one of its copies was removed"
             self.excused[Why.COPIED] += bool(partly)
+        if not found:
+            self.excused.update({self.adds[one].why for one in may} & LOSSES)
         return ""

@@ -44,6 +44,7 @@ class Disk:
     asides: tuple[tuple[str, ...], ...] = ()  # what killed passes displaced
     # What follows is not on a disk: the ledger's adds.
     pending: Changes = NONE  # what was done to the file, and no document knows
+    is_new: bool = False  # the document came from another instance, and no pass has noted yet what the file shows
     seen: frozenset[int] = frozenset()  # that the file shows, as the document knows
     showed: frozenset[int] = frozenset()  # that the file shows
 
@@ -205,7 +206,7 @@ class World:
         merged = joined(disk, lines)
         known, pending = self.known(one), disk.pending
         if start.base is None:
-            pending = self.unsure(known, pending, start.lines, disk.file)
+            pending = self.unsure(disk, known, start.lines)
         if disk.base is None:
             again = set(merged).difference(lines)
             pending |= Changes(frozenset(self.ledger.add(line, Why.LISTED) for line in again))
@@ -213,6 +214,9 @@ class World:
         one.disk = replace(disk, file=merged, showed=shows, pending=pending)
         if dies == 1:
             # Before anything is noted. What it displaced is left.
+            for add in pending.adds:
+                if merged.count(line := self.ledger.adds[add].line) < disk.file.count(line):
+                    self.ledger.doubt(add, Why.UNNOTED)
             asides = disk.asides if merged == disk.file else (*disk.asides, disk.file)
             one.disk = replace(one.disk, ours=ours, asides=asides)
             raise Died
@@ -223,15 +227,21 @@ class World:
         one.document.finish(merged, one.disk.write, author)
         if dies == 3:
             raise Died
-        one.disk = replace(one.disk, pending=Changes(), seen=shows)
+        one.disk = replace(one.disk, pending=Changes(), seen=shows, is_new=False)
         one.store()
         self.ledger.tell(one.document.version, pending)
 
-    def unsure(self, known: Changes, pending: Changes, document: Sequence[str], file: Sequence[str]) -> Changes:
+    def unsure(self, disk: Disk, known: Changes, document: Sequence[str]) -> Changes:
         """What a pass does that does not know what the file showed: all lines stay, and are in its report."""
+        file, pending = disk.file, disk.pending
         back = {line for line in set(file).difference(document) if is_telling(line)}
         adds = pending.adds.union(self.ledger.add(line, Why.LISTED) for line in back)
         stay = set(document).difference(file)
+        elsewhere = frozenset[int]().union(*(self.known(other).adds for other in self.instances.values()))
+        for add in pending.adds - elsewhere:
+            line = self.ledger.adds[add].line
+            if line in document and disk.is_new and (disk.base is None or line in disk.base):
+                self.ledger.doubt(add, Why.TAKEN)
         removals = set[Removal]()
         for one in pending.removals:
             if self.ledger.adds[one.add].line in stay:
@@ -347,7 +357,7 @@ class World:
             # The lines that the file shows are there; who removed others is not known any more.
             adds = frozenset(add for add in before.adds if self.ledger.adds[add].line in one.disk.file)
             removals = frozenset(replace(gone, why=gone.why or Why.FORGOTTEN) for gone in before.removals)
-            one.disk = replace(one.disk, document=None)
+            one.disk = replace(one.disk, document=None, is_new=True)
             self.pend(one, Changes(adds, removals))
             one.open()
             self.give_up(before)

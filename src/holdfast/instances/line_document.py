@@ -146,7 +146,7 @@ class LineDocument:
         brought in lines with the same words meanwhile. What was added is kept beside theirs, so that it stays where
         they remove theirs; of what was removed only the elements are that the file showed, and the result has the
         words that stay. A line that was only moved meanwhile is no new one. Raises HistoryMissing."""
-        if since == self.version():
+        if since == self.version() or not (added or removed):
             return frozenset()
         elements, _ = self._look()
         wanted = [at for at, one in enumerate(elements) if one.text in added or one.text in removed]
@@ -155,7 +155,8 @@ class LineDocument:
             new = {at for at in wanted if (id_ := found.get_id_at(at)) is not None and not known.includes_id(id_)}
         if not new:
             return frozenset()
-        before = {(one.text, one.instance, one.at_ms) for one in self._look_at(since)[0]}
+        then = self._look_at(since)[0] if removed else ()
+        before = {(one.text, one.instance, one.at_ms) for one in then}
         fresh = {
             one.text
             for at in new

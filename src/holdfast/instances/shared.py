@@ -142,10 +142,10 @@ class SharedDocument:
         if marks := {one for one, when in gone.items() if when > self._shown.write}:
             self._forget(marks.difference(map(lines.removal_mark, base or ())), last, author)
         if base is None or last is None or write < self._shown.write:
-            return self._blind()
+            return self._blind(last or base, file, author)
         if list(base) != last:
             if write == self._shown.write:  # an older sidecar was put back
-                return self._blind()
+                return self._blind(last, file, author)
             # The file was written meanwhile without the document.
             apart = self._tell_apart(last, last, base, author)
             merged = lines.merge(_without(last, apart), base, document.lines(), key=whole_line)
@@ -154,22 +154,28 @@ class SharedDocument:
         near, unsure = self._near(last, author), tuple(self.unsure)
         return Start(lines=document.lines(), base=_without(base, apart), near=near, unsure=unsure)
 
-    def _blind(self) -> Start:
+    def _blind(self, before: Sequence[str] | None, file: Sequence[str], author: Author) -> Start:
+        """`before`: what the file showed once, where that is known: what was added since is known, but not what was
+        removed."""
         document = self._document
+        if before is not None:
+            self._tell_apart((), before, file, author)
         return Start(lines=document.lines(), base=None, gone=document.gone(), unsure=tuple(self.unsure))
 
     def _tell_apart(
         self, last: Sequence[str], before: Sequence[str], after: Sequence[str], author: Author
     ) -> frozenset[str]:
         """See `LineDocument.tell_apart`. Entries are the same on every instance. A line that only a killed pass has
-        shown, since `last`, was seen: no element of it is another line."""
+        shown, since `last`, was seen: no element of it is another line. Where it is not known which version the file
+        showed, a removal takes all."""
         had, has = set(before), set(after)
         added = {line for line in has - had if lines.key_of(line) not in author.ours}
         added, removed = ({one for one in some if _is_own(one)} for some in (added, (had - has).intersection(last)))
-        if self._shown.version is None or not (added or removed):
-            return frozenset()
+        since = self._shown.version
+        if since is None:
+            since, removed = NOTHING, set[str]()
         with contextlib.suppress(HistoryMissing):
-            return self._document.tell_apart(added, removed, self._shown.version, author)
+            return self._document.tell_apart(added, removed, since, author)
         return frozenset()
 
     def _forget(self, removed: Collection[str], last: Sequence[str] | None, author: Author) -> None:

@@ -205,9 +205,9 @@ def joined_in(base: Sequence[str] | None, ours: Sequence[str], displaced: Sequen
 def brought_unnoted(base: Sequence[str] | None, file: Sequence[str], displaced: Sequence[Sequence[str]]) -> set[str]:
     """The keys of lines that a pass brought in which was killed before it noted them: the file has them, and neither
     the base nor what the pass displaced. Nothing where no pass was killed."""
-    if base is None or not displaced:
+    if not displaced:
         return set()
-    had = {*base, *(line for some in displaced for line in some)}
+    had = {*(base or ()), *(line for some in displaced for line in some)}
     return {key_of(line) for line in file if is_telling(line) and line not in had}
 
 
