@@ -12,13 +12,13 @@ figures. Without the excuse exactly these schedules are red:
 
 - `moved`: a person moved the line, or one that changed places with it, and another host removed it without having seen
   that. A move is a removal and a new line.
-- `listed`: the sidecar or the document of a host was lost, or two documents have no common version, and the merge
-  report of the pass after that lists the line.
+- `listed`: the sidecar or the document of a host was lost, or two hosts that were restored have no common
+  version, and the merge report of the pass after that lists the line.
 - `forgotten`: a removal that only the lost document of one host knew, of a line that came to this host again later.
 - `unnoted`: a pass was killed between the file and its sidecar, and a person removed a line that this pass had brought.
   A save of a text from before that pass looks the same, and removes nothing.
-- `untold`: a backup has an edit that no pass had told the document of: after a restore it is an edit of now.
   Or that pass took away one of two equal lines, for another host: the next one may take away the second.
+- `untold`: a backup has an edit that no pass had told the document of: after a restore it is an edit of now.
 - `taken-for-another`: a person added words that another host had added too, and before the document was told of it
   the document was lost, and the sidecar too, or it has the line. Then nothing is left that knows that these are two
   lines, and both go where the other one is removed.

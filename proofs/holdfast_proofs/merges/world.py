@@ -89,6 +89,7 @@ class World:
         self.count = 0
         self.ledger = Ledger((line for line in FIRST if is_telling(line)), without=without)
         self.remark_adds: dict[str, int] = {}
+        self.went_back: set[str] = set()  # the instances that were restored, or lost their documents
         self.flying: list[tuple[str, Update]] = []
         founder = SharedDocument(instance="a", file="MEMORY.md")
         founder.found(FIRST)
@@ -291,7 +292,9 @@ class World:
         after = one.document.document
         if after is not None and not after.knows(before):  # it has taken another document, and its lines into that
             one.sight = Sight()
-            listed = Changes(frozenset(self.ledger.add(line, Why.LISTED) for line in one.document.unsure))
+            # Compaction leaves a common version, unless both were restored, or lost their documents.
+            told = one.document.unsure if len(self.went_back) > 1 else ()
+            listed = Changes(frozenset(self.ledger.add(line, Why.LISTED) for line in told))
             self.ledger.tell(one.document.version, known | self.known(one) | listed)
         if changed:
             one.store()
@@ -313,6 +316,7 @@ class World:
         one.disk = one.backups[at]
         del one.backups[at + 1 :]
         one.open()
+        self.went_back.add(one.name)
         before |= one.disk.pending
         self.tell_again(one)
         self.give_up(before)
@@ -354,6 +358,7 @@ class World:
             one.disk = replace(one.disk, base=None, write=0, gone=frozenset(), ours=frozenset())
         if which != 0:
             before = self.known(one)
+            self.went_back.add(one.name)
             # The lines that the file shows are there; who removed others is not known any more.
             adds = frozenset(add for add in before.adds if self.ledger.adds[add].line in one.disk.file)
             removals = frozenset(replace(gone, why=gone.why or Why.FORGOTTEN) for gone in before.removals)
