@@ -293,7 +293,7 @@ class World:
         if after is not None and not after.knows(before):  # it has taken another document, and its lines into that
             one.sight = Sight()
             # Compaction leaves a common version, unless both were restored, or lost their documents.
-            told = one.document.unsure if len(self.went_back) > 1 else ()
+            told = one.document.unsure if {one.name, update.instance} <= self.went_back else ()
             listed = Changes(frozenset(self.ledger.add(line, Why.LISTED) for line in told))
             self.ledger.tell(one.document.version, known | self.known(one) | listed)
         if changed:
