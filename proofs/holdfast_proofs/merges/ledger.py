@@ -14,16 +14,18 @@ figures. Without the excuse exactly these schedules are red:
   that. A move is a removal and a new line.
 - `listed`: the sidecar or the document of a host was lost, or two hosts that were restored have no common
   version, and the merge report of the pass after that lists the line.
-- `forgotten`: a removal that only the lost document of one host knew, of a line that came to this host again later.
+- `forgotten`: a removal that only the lost document of one host knew, of a line that came to this host again later; or
+  of an entry that no document had yet, where the sidecar is lost: another host writes it from the same journal.
 - `unnoted`: a pass was killed between the file and its sidecar, and a person removed a line that this pass had brought.
   A save of a text from before that pass looks the same, and removes nothing.
-  Or that pass took away one of two equal lines, for another host: the next one may take away the second.
+  Or a pass that was killed before the document was stored took away one of two equal lines, for another host: the next
+  one may take away the second.
 - `untold`: a backup has an edit that no pass had told the document of: after a restore it is an edit of now.
 - `taken-for-another`: a person added words that another host had added too, and before the document was told of it
   the document was lost, and the sidecar too, or it has the line. Then nothing is left that knows that these are two
   lines, and both go where the other one is removed.
 - `copied`: a person had the line twice and removed one of the two; which one is not known. The line is missing only
-  where as many of them were removed as there were.
+  where as many of them were removed as there were. Or another host moved the line meanwhile: copy and move are one.
 - `replaced`: only one folder had the change, and it was replaced by its backup.
 """
 
@@ -50,7 +52,7 @@ class Why(StrEnum):
     REPLACED = "replaced"
 
 
-LOSSES: frozenset[Why | None] = frozenset({Why.TAKEN, Why.UNNOTED})  # of adds that must be there otherwise
+LOSSES: frozenset[Why | None] = frozenset({Why.TAKEN, Why.UNNOTED, Why.COPIED})  # of adds that must be there otherwise
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,10 @@ class World:
                     self.bring(one, moved, Why.MOVED)
             else:
                 self.remove(one, line, is_left=line in lines)
+                if places := [place for place, left in enumerate(lines) if left == line]:
+                    # To copy a line and then to remove one of the two is to move it.
+                    for moved in set(lines[min(at, *places) : max(at, *places) + 1]):
+                        self.bring(one, moved, Why.MOVED)
         one.disk = replace(one.disk, file=tuple(lines))
 
     def new_line(self) -> str:
@@ -172,6 +176,17 @@ class World:
             noted = noted.union(adds)
         whys = ((add, Why.COPIED if is_left else None if add in noted else Why.UNNOTED) for add in adds)
         self.pend(one, Changes(removals=self.ledger.removal(whys)))
+        if disk.base is None:
+            self.forget(one)
+
+    def forget(self, one: Instance) -> None:
+        """Without a sidecar nothing knows that an entry was there which no document has: another host writes it too."""
+        unknown = frozenset(self.remark_adds.values()) - self.known(one).adds
+        removals = {
+            replace(gone, why=gone.why or Why.FORGOTTEN) if gone.add in unknown else gone
+            for gone in one.disk.pending.removals
+        }
+        one.disk = replace(one.disk, pending=replace(one.disk.pending, removals=frozenset(removals)))
 
     def pend(self, one: Instance, changes: Changes) -> None:
         one.disk = replace(one.disk, pending=one.disk.pending | changes)
@@ -213,11 +228,11 @@ class World:
             pending |= Changes(frozenset(self.ledger.add(line, Why.LISTED) for line in again))
         shows = known.adds | pending.adds
         one.disk = replace(disk, file=merged, showed=shows, pending=pending)
+        for add in pending.adds:
+            if merged.count(line := self.ledger.adds[add].line) < disk.file.count(line):
+                self.ledger.doubt(add, Why.UNNOTED if dies else Why.COPIED)
         if dies == 1:
             # Before anything is noted. What it displaced is left.
-            for add in pending.adds:
-                if merged.count(line := self.ledger.adds[add].line) < disk.file.count(line):
-                    self.ledger.doubt(add, Why.UNNOTED)
             asides = disk.asides if merged == disk.file else (*disk.asides, disk.file)
             one.disk = replace(one.disk, ours=ours, asides=asides)
             raise Died
@@ -356,6 +371,7 @@ class World:
         which = self.random.randrange(3)
         if which != 1:
             one.disk = replace(one.disk, base=None, write=0, gone=frozenset(), ours=frozenset())
+            self.forget(one)
         if which != 0:
             before = self.known(one)
             self.went_back.add(one.name)
