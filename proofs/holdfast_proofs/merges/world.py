@@ -302,11 +302,18 @@ class World:
                         self.take(self.instances[name], update)
 
     def take(self, one: Instance, update: Update) -> bool:
-        before, known = one.document.version, self.known(one)
+        before, known, lines = one.document.version, self.known(one), one.document.lines()
         changed = one.document.receive(update, self.author(one.name, one.disk))
         after = one.document.document
         if after is not None and not after.knows(before):  # it has taken another document, and its lines into that
             one.sight = Sight()
+            for add in known.adds:
+                line, is_copy = self.ledger.adds[add].line, self.ledger.adds[add].is_copy
+                moved = any(
+                    self.ledger.adds[each].why is Why.MOVED for each in self.ledger.of(line, self.known(one).adds)
+                )
+                if is_copy and moved and one.document.lines().count(line) < lines.count(line):
+                    self.ledger.doubt(add, Why.COPIED)
             # Compaction leaves a common version, unless both were restored, or lost their documents.
             told = one.document.unsure if {one.name, update.instance} <= self.went_back else ()
             listed = Changes(frozenset(self.ledger.add(line, Why.LISTED) for line in told))
