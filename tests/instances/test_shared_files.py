@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -269,6 +271,88 @@ def test_a_removal_is_noted_only_of_lines_that_came_from_the_document(hosts: tup
     talk(one, other)
     assert one.lines() == other.lines()
     assert "- the same words" in one.lines()
+
+
+def lose_sidecar(host: Host, *, before: Sequence[str] = ()) -> None:
+    """After many writes; then it has no number of these any more. `before`: what an editor saves after the loss."""
+    for number in range(8):
+        host.remember(f"early {number}")
+    host.merge()
+    host.place.sidecar(host.place.memory_file).unlink()
+    if before:
+        host.save(*before)
+
+
+def overtake(host: Host) -> None:
+    """More writes than those whose numbers the document knows."""
+    for number in range(30):
+        host.remember(f"late {number}")
+
+
+def test_an_entry_removed_after_the_sidecar_was_lost_stays_removed(hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    lose_sidecar(one)
+    one.remember("shared")
+    one.remember("later")
+    one.save(*(line for line in one.lines() if line != entry("shared")))
+    overtake(one)
+    other.remember("shared", "later")
+    talk(one, other)
+    assert one.lines() == other.lines()
+    assert entry("shared") not in one.lines()
+
+
+def test_a_text_that_was_saved_after_the_sidecar_was_lost_takes_nothing_away(hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    other.save(*other.lines(), "- by the other host")
+    loaded = one.lines()
+    talk(one, other)
+    lose_sidecar(one, before=loaded)
+    overtake(one)
+    talk(one, other)
+    assert one.lines() == other.lines()
+    assert "- by the other host" in one.lines()
+    told = [line for report in sidecar.read_reports(one.place.report) for line in report["unsure"]]  # pyright: ignore
+    assert "- by the other host" in told
+
+
+def test_a_pass_that_is_killed_after_the_sidecar_was_lost_takes_nothing_away(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = hosts
+    other.save(*other.lines(), "- by the other host")
+    loaded = one.lines()
+    talk(one, other)
+    lose_sidecar(one, before=loaded)
+    one.remember("next")
+    kill_at(monkeypatch, one, SharedFile, "_store")
+    one.save(*loaded)
+    overtake(one)
+    talk(one, other)
+    assert one.lines() == other.lines()
+    assert "- by the other host" in one.lines()
+
+
+def test_files_of_a_version_that_knew_no_lives_are_read(hosts: tuple[Host, Host]) -> None:
+    """A sidecar and a document without the field belong together."""
+    one, other = hosts
+    one.save(*one.lines(), "- from before")
+    talk(one, other)
+    for host in hosts:
+        path = host.place.sidecar(host.place.memory_file)
+        path.write_text(
+            json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != "life"})
+        )
+        stored = host.place.document(host.place.memory_file)
+        head, _, rest = stored.read_bytes().partition(b"\n")
+        fields = {name: value for name, value in json.loads(head).items() if name != "life"}
+        stored.write_bytes(json.dumps(fields).encode() + b"\n" + rest)
+        host.shared = host.open()
+    one.save(*(line for line in one.lines() if line != "- from before"), "- by hand")
+    told = sidecar.read_reports(one.place.report)
+    talk(one, other)
+    assert one.lines() == other.lines() == [*MEMORY_HEADING, entry("first"), "- by hand"]
+    assert sidecar.read_reports(one.place.report) == told
 
 
 def test_a_process_that_was_started_again_continues(hosts: tuple[Host, Host]) -> None:

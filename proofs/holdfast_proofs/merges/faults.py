@@ -60,8 +60,9 @@ def wrong_version() -> Generator[None]:
         author: Author,
         *,
         file: Sequence[str],
+        life: str = "",
     ) -> Start:
-        start = begin(self, base, write, gone, author, file=file)
+        start = begin(self, base, write, gone, author, file=file, life=life)
         return Start(lines=start.lines, base=None if start.base is None else list(start.lines), gone=start.gone)
 
     with patched(SharedDocument, "begin", now):

@@ -38,6 +38,7 @@ class Disk:
     base: tuple[str, ...] | None  # the sidecar of the file
     write: int
     document: bytes | None
+    life: int = 0  # of the sidecar
     projected: int = 0  # remarks of the journal that are in the file
     ours: frozenset[str] = frozenset()
     gone: frozenset[tuple[str, int]] = frozenset()  # lines that were removed, and by which write
@@ -87,14 +88,15 @@ class World:
         self.random = random.Random(seed)
         self.now_ms = 0
         self.count = 0
+        self.lives = 0  # sidecars that took the place of lost ones
         self.ledger = Ledger((line for line in FIRST if is_telling(line)), without=without)
         self.remark_adds: dict[str, int] = {}
         self.went_back: set[str] = set()  # the instances that were restored, or lost their documents
         self.flying: list[tuple[str, Update]] = []
         founder = SharedDocument(instance="a", file="MEMORY.md")
         founder.found(FIRST)
-        founder.begin(FIRST, 0, {}, self.author("a"), file=FIRST)
-        founder.finish(FIRST, 1, self.author("a"))
+        founder.begin(FIRST, 0, {}, self.author("a"), file=FIRST, life="0")
+        founder.finish(FIRST, 1, self.author("a"), life="0")
         self.remarks = [
             rendered(id=entry_id(str(at)), at_ms=0, text=f"r{at}", origin="m", timed=False) for at in range(REMARKS)
         ]
@@ -217,7 +219,7 @@ class World:
             return
         disk, ours = noted(one.disk), one.disk.ours
         author = self.author(one.name, disk)
-        start = one.document.begin(disk.base, disk.write, dict(disk.gone), author, file=disk.file)
+        start = one.document.begin(disk.base, disk.write, dict(disk.gone), author, file=disk.file, life=str(disk.life))
         lines = merged_with(start.lines, disk.file, base=start.base, gone=start.gone, ours=disk.ours).lines
         merged = joined(disk, lines)
         known, pending = self.known(one), disk.pending
@@ -240,7 +242,7 @@ class World:
         one.disk = written(replace(one.disk, ours=disk.ours | came), merged)
         if dies == 2:
             raise Died
-        one.document.finish(merged, one.disk.write, author)
+        one.document.finish(merged, one.disk.write, author, life=str(disk.life))
         if dies == 3:
             raise Died
         one.disk = replace(one.disk, pending=Changes(), seen=shows, is_new=False)
@@ -378,6 +380,8 @@ class World:
         which = self.random.randrange(3)
         if which != 1:
             one.disk = replace(one.disk, base=None, write=0, gone=frozenset(), ours=frozenset())
+            self.lives += 1
+            one.disk = replace(one.disk, life=self.lives)
             self.forget(one)
         if which != 0:
             before = self.known(one)

@@ -59,6 +59,7 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
     known: dict[str, str]  # by instance: the version that it told last
     digest: str  # of the document that follows
     unsure: list[str] = []  # lines that stay though one side may have removed them, to be reported by the next pass
+    life: str = ""  # of the sidecar whose write that is
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,6 +67,7 @@ class _Shown:
     """What the file showed after the last pass: the number of its sidecar, and a version or lines."""
 
     write: int = 0
+    life: str = ""
     version: Version | None = None
     digest: str = ""  # of its lines: to compare them without going back to that version
     base: list[str] | None = None
@@ -99,7 +101,9 @@ class SharedDocument:
             raise BadUpdate(f"the stored document of {file} is damaged, or was written by a newer version")
         found = cls(instance=instance, file=file, document=LineDocument(rest))
         found.known = known
-        found._shown = _Shown(write=header.write, version=version, digest=header.lines, base=header.base)
+        found._shown = _Shown(
+            write=header.write, life=header.life, version=version, digest=header.lines, base=header.base
+        )
         found.unsure = header.unsure
         return found
 
@@ -114,6 +118,7 @@ class SharedDocument:
             known={name: version.hex() for name, version in self.known.items()},
             digest=hashlib.sha256(rest).hexdigest(),
             unsure=self.unsure,
+            life=self._shown.life,
         )
         return json.dumps(msgspec.structs.asdict(header)).encode() + b"\n" + rest
 
@@ -132,16 +137,26 @@ class SharedDocument:
             self._shown = _Shown(version=self.document.version(), digest=_digest(lines_))
 
     def begin(
-        self, base: Sequence[str] | None, write: int, gone: Mapping[str, int], author: Author, *, file: Sequence[str]
+        self,
+        base: Sequence[str] | None,
+        write: int,
+        gone: Mapping[str, int],
+        author: Author,
+        *,
+        file: Sequence[str],
+        life: str = "",
     ) -> Start:
         """What the document says. `base`: the lines that the file's sidecar has, None where it is lost; `write`: its
-        number; `gone`: lines (their marks) that were removed from the file, and by which write; `file`: its lines now.
+        number; `gone`: lines (their marks) that were removed from the file, and by which write; `file`: its lines now;
+        `life`: of the sidecar: numbers of another one say nothing.
         The `base` of the result is None where it is not known what the file showed last."""
         document = self._document
         last = list(base) if base is not None and _digest(base) == self._shown.digest else self._last()
-        if marks := {one for one, when in gone.items() if when > self._shown.write}:
-            self._forget(marks.difference(map(lines.removal_mark, base or ())), last, author)
-        if base is None or last is None or write < self._shown.write:
+        is_other = bool(self._shown.write) and life != self._shown.life
+        if marks := {one for one, when in gone.items() if is_other or when > self._shown.write}:
+            known = None if is_other else last
+            self._forget(marks.difference(map(lines.removal_mark, base or ())), known, author)
+        if base is None or last is None or is_other or write < self._shown.write:
             return self._blind(last or base, file, author)
         if list(base) != last:
             if write == self._shown.write:  # an older sidecar was put back
@@ -189,17 +204,17 @@ class SharedDocument:
             left = [line for line in self._document.lines() if lines.removal_mark(line) not in marks]
             self._document.change_to(left, author)
 
-    def finish(self, shown: Sequence[str], write: int, author: Author) -> bool:
+    def finish(self, shown: Sequence[str], write: int, author: Author, *, life: str = "") -> bool:
         """The file shows these lines now; whether there is anything new to store."""
         document, before = self._document, self._shown
         changed = document.change_to(shown, author)
         differs = document.lines() != list(shown)
         version = None if differs else document.version()
         base = list(shown) if differs else None
-        self._shown = _Shown(write=write, version=version, digest=_digest(shown), base=base)
+        self._shown = _Shown(write=write, life=life, version=version, digest=_digest(shown), base=base)
         told, self.unsure = bool(self.unsure), []
         same = version is not None and before.version is not None and _same(version, before.version)
-        return changed or differs or not same or write != before.write or told
+        return changed or differs or not same or (write, life) != (before.write, before.life) or told
 
     def _last(self) -> list[str] | None:
         if self._shown.base is not None:
@@ -332,12 +347,7 @@ class SharedDocument:
         other.change_to(merged.lines, author, known=mine)
         self.document, self.wants_whole = other, False
         digest = "" if last is None else self._shown.digest
-        self._shown = _Shown(write=self._shown.write, digest=digest, base=last)
-
-    @property
-    def seen_write(self) -> int:
-        """The number of the newest write of the file that the document knows of."""
-        return self._shown.write
+        self._shown = _Shown(write=self._shown.write, life=self._shown.life, digest=digest, base=last)
 
     @property
     def _document(self) -> LineDocument:

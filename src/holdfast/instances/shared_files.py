@@ -106,11 +106,12 @@ class SharedFile:
         ours: Collection[str],
         *,
         file: Sequence[str],
+        life: str,
     ) -> Start:
-        return self.document.begin(base, write, gone, self._author(ours, self._now_ms), file=file)
+        return self.document.begin(base, write, gone, self._author(ours, self._now_ms), file=file, life=life)
 
-    def finish(self, lines: Sequence[str], write: int, ours: Collection[str]) -> None:
-        if self.document.finish(lines, write, self._author(ours, self._now_ms)):
+    def finish(self, lines: Sequence[str], write: int, ours: Collection[str], *, life: str) -> None:
+        if self.document.finish(lines, write, self._author(ours, self._now_ms), life=life):
             self._store()
 
     # --- the file of the document -------------------------------------------------------------

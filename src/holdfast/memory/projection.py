@@ -32,6 +32,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import secrets
 import socket
 import time
 from collections.abc import Collection, Generator, Sequence
@@ -144,6 +145,7 @@ class _Pass:
         self._state = sidecar.load_state(place.sidecar(path))
         self._recent = {one.key: one for one in self._state.recent}
         self._write = self._state.write
+        self._life = self._state.life if self._state.base is not None else secrets.token_hex(8)
         self._gone = {one.entry: one for one in self._state.gone}
         self._shared = shared
         self._start: Start | None = None
@@ -197,7 +199,7 @@ class _Pass:
         gone = {one.entry: one.write for one in self._gone.values()}
         back, _ = lines.unseen(self._recent.values(), {key_of(line) for line in theirs}, now_ms=self._now_ms)
         file = [*theirs, *(line for line in self._base or () if key_of(line) in back)]
-        self._start = shared.begin(self._base, self._state.write, gone, self._recent.keys(), file=file)
+        self._start = shared.begin(self._base, self._state.write, gone, self._recent.keys(), file=file, life=self._life)
         self._tell(near=self._start.near)
         self._tell_unsure(self._start.unsure)
 
@@ -314,6 +316,7 @@ class _Pass:
         state = sidecar.State(
             base=base,
             write=self._write,
+            life=self._life,
             recent=tuple(recent),
             gone=tuple(one for one in gone if self._now_ms - one.at_ms < lines.RECENT_MS)[-lines.RECENT_MAX :],
         )
@@ -321,7 +324,7 @@ class _Pass:
             taken = {aside.name: hash_of(content) for aside, content in self._asides}
             sidecar.save_state(self._place.sidecar(self._path), replace(state, taken=taken))
         if self._shared is not None:
-            self._shared.finish(merged, self._write, self._recent.keys())
+            self._shared.finish(merged, self._write, self._recent.keys(), life=self._life)
         self._tell(left=sum(not put_down(aside, taken) for aside, taken in self._asides))
 
     def _note_removed(self, merged: Sequence[str]) -> None:

@@ -36,13 +36,14 @@ class SharedLines(Protocol):
         ours: Collection[str],
         *,
         file: Sequence[str],
+        life: str,
     ) -> Start:
-        """`base`, `write`: what the file's sidecar has. `gone`: lines (their marks) that were removed from the file,
-        and by which write. `ours`: keys of lines that Holdfast brought in. `file`: its lines now, and
-        those that will be put back."""
+        """`base`, `write`, `life`: what the file's sidecar has. `gone`: lines (their marks) that were removed from the
+        file, and by which write. `ours`: keys of lines that Holdfast brought in. `file`: its lines now, and those that
+        will be put back."""
         ...
 
-    def finish(self, lines: Sequence[str], write: int, ours: Collection[str]) -> None:
+    def finish(self, lines: Sequence[str], write: int, ours: Collection[str], *, life: str) -> None:
         """The file and its sidecar have these lines; durable on return."""
         ...
 
