@@ -276,3 +276,83 @@ def test_one_line_is_small_on_the_way() -> None:
     tell_all(one, other)
     one.add("- one more")
     assert len(one.document.update_for("b").data) < 1_000
+
+
+def test_of_two_equal_lines_one_stays_where_two_instances_each_remove_one() -> None:
+    one, other, third = sides()
+    one.add("- twice", "- between", "- twice")
+    tell_all(one, other, third)
+    one.file.remove("- twice")
+    other.file.pop()
+    one.settle()
+    other.settle()
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file
+    assert one.file.count("- twice") == 1
+
+
+def test_that_holds_also_where_the_removal_comes_before_the_pass() -> None:
+    one, other, third = sides()
+    one.add("- twice", "- between", "- twice")
+    tell_all(one, other, third)
+    other.file.pop()
+    other.settle()
+    one.file.remove("- twice")
+    tell(other, one)
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file
+    assert one.file.count("- twice") == 1
+
+
+def test_a_copy_stays_beside_a_move() -> None:
+    one, other, third = sides()
+    other.file = [*FIRST[:2], FIRST[3], FIRST[2]]
+    other.settle()
+    one.file = [*FIRST[:2], FIRST[2], FIRST[2], FIRST[3]]
+    tell(other, one)
+    assert one.settle().count(FIRST[2]) == 2
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file
+    assert one.file.count(FIRST[2]) == 2
+
+
+@pytest.mark.parametrize("lost", ["document", "both"])
+def test_a_line_that_only_a_lost_document_knew_stays_where_others_remove_theirs(lost: str) -> None:
+    one, other, third = sides()
+    other.add("- the same words")
+    one.add("- the same words")  # the document knows it, and nobody else
+    one.document = SharedDocument(instance="a", file="MEMORY.md")
+    tell(one, other)
+    tell(other, one)
+    base = None if lost == "both" else one.base
+    start = one.document.begin(base, one.write, {}, one.author, file=one.file)
+    one.base = one.file = merged_with(start.lines, one.file, base=start.base, gone=(), ours=()).lines
+    one.write += 1
+    one.document.finish(one.file, one.write, one.author)
+    tell(one, other)
+    other.file.remove("- the same words")  # from a text that did not show the other one yet
+    start = other.document.begin(other.base, other.write, {}, other.author, file=other.file)
+    assert start.unsure == ("- the same words",)
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file == [*FIRST, "- the same words"]
+
+
+def test_a_line_that_comes_back_because_a_document_was_lost_is_listed_where_it_was_removed() -> None:
+    one, other, third = sides()
+    other.add("- a line")
+    tell_all(one, other, third)
+    one.document = SharedDocument(instance="a", file="MEMORY.md")
+    tell(one, third)
+    tell(third, one)
+    one.settle()
+    other.file.remove("- a line")
+    other.settle()
+    tell(one, other)
+    start = other.document.begin(other.base, other.write, {}, other.author, file=other.file)
+    assert start.unsure == ("- a line",)
+    other.settle()
+    assert "- a line" in other.file
+    assert other.document.begin(other.base, other.write, {}, other.author, file=other.file).unsure == ()
+    other.file.remove("- a line")  # for good
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file == FIRST

@@ -13,19 +13,14 @@ figures. Without the excuse exactly these schedules are red:
 - `moved`: a person moved the line, or one that changed places with it, and another host removed it without having seen
   that. A move is a removal and a new line.
 - `listed`: the sidecar or the document of a host was lost, or two hosts that were restored have no common
-  version, and the merge report of the pass after that lists the line.
+  version, and the merge report lists the line: that of the pass after it, or that of a host to which the line returns.
 - `forgotten`: a removal that only the lost document of one host knew, of a line that came to this host again later; or
   of an entry that no document had yet, where the sidecar is lost: another host writes it from the same journal.
 - `unnoted`: a pass was killed between the file and its sidecar, and a person removed a line that this pass had brought.
   A save of a text from before that pass looks the same, and removes nothing.
-  Or a pass that was killed before the document was stored took away one of two equal lines, for another host: the next
-  one may take away the second.
 - `untold`: a backup has an edit that no pass had told the document of: after a restore it is an edit of now.
-- `taken-for-another`: a person added words that another host had added too, and before the document was told of it
-  the document was lost, and the sidecar too, or it has the line. Then nothing is left that knows that these are two
-  lines, and both go where the other one is removed.
-- `copied`: a person had the line twice and removed one of the two; which one is not known. The line is missing only
-  where as many of them were removed as there were. Or another host moved the line meanwhile: copy and move are one.
+- `copied`: a person had the line twice and removed one of the two; which one is not known, but one stays. Or a person
+  copied an entry, and another host removed it: an entry is known by its id, and stays away however often it was there.
 - `replaced`: only one folder had the change, and it was replaced by its backup.
 """
 
@@ -33,7 +28,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from holdfast.instances.line_document import LineDocument, Version
@@ -46,13 +41,12 @@ class Why(StrEnum):
     UNNOTED = "unnoted"
     UNTOLD = "untold"
     FORGOTTEN = "forgotten"
-    TAKEN = "taken-for-another"
     COPIED = "copied"
     MOVED = "moved"
     REPLACED = "replaced"
 
 
-LOSSES: frozenset[Why | None] = frozenset({Why.TAKEN, Why.UNNOTED, Why.COPIED})  # of adds that must be there otherwise
+LOSSES: frozenset[Why | None] = frozenset({Why.COPIED})  # of adds that must be there otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +103,6 @@ class Ledger:
         self.adds.append(Add(line, why, is_copy))
         return len(self.adds) - 1
 
-    def doubt(self, add: int, why: Why) -> None:
-        """It is not certain any more."""
-        old = self.adds[add]
-        self.adds[add] = replace(old, why=old.why or why)
-
     def of(self, line: str, adds: Iterable[int]) -> list[int]:
         return [one for one in adds if self.adds[one].line == line]
 
@@ -136,10 +125,15 @@ class Ledger:
                     sight.known |= changes
         return sight.known
 
+    def _why(self, add: int) -> Why | None:
+        """Without an excuse for lines that are missing its adds are certain; without another one they are none."""
+        why = self.adds[add].why
+        return None if why is self._without and why in LOSSES else why
+
     def judge(self, known: Changes, shown: Collection[str]) -> str:
         """What is wrong where all files show these lines; empty where nothing is."""
         counts = Counter(shown)
-        certain = {one for one, add in enumerate(self.adds) if add.why is None}
+        certain = {one for one in range(len(self.adds)) if self._why(one) is None}
         replaced = frozenset[int]() if self._without is Why.REPLACED else self.replaced.adds
         if missing := certain - known.adds - replaced:
             return f"nobody knows any more that {self.adds[min(missing)].line!r} was added"
@@ -152,15 +146,15 @@ class Ledger:
         for line, adds in by_line.items():
             if wrong := self._judge_line(line, [one for one in adds if one in known.adds], removals, counts[line]):
                 return wrong
-            certain = [one for one in adds if self.adds[one].why is None and one not in known.adds]
+            certain = [one for one in adds if self._why(one) is None and one not in known.adds]
             self.excused[Why.REPLACED] += bool(certain and not counts[line])
         return ""
 
     def _judge_line(self, line: str, adds: list[int], removals: dict[int, list[Removal]], found: int) -> str:
         out = (None, self._without)
         may = [one for one in adds if all(removal.why not in out for removal in removals.get(one, ()))]
-        may = [one for one in may if self.adds[one].why is None or self.adds[one].why is not self._without]
-        certain = [one for one in may if self.adds[one].why is None]
+        may = [one for one in may if self._why(one) is None or self._why(one) is not self._without]
+        certain = [one for one in may if self._why(one) is None]
         must = [one for one in certain if one not in removals]
         if found > 1 + sum(self.adds[one].is_copy for one in may):
             return f"{line!r} is there {found} times"
@@ -171,13 +165,8 @@ class Ledger:
         if found and not must:
             whys = {why for one in may for why in (self.adds[one].why, *(each.why for each in removals.get(one, ())))}
             self.excused[next(why for why in Why if why in whys)] += 1
-        if not found and certain:
-            partly = [one for one in certain if {each.why for each in removals[one]} == {Why.COPIED}]
-            events = {each.event for one in partly for each in removals[one]}
-            copies = [self.adds[one].is_copy for one in partly]
-            if len(events) < sum(copies) + (False in copies):
-                return f"{line!r} is lost: one of its copies was removed"
-            self.excused[Why.COPIED] += bool(partly)
+        if not found and any({each.why for each in removals[one]} == {Why.COPIED} for one in certain):
+            return f"{line!r} is lost: one of its copies was removed"
         if not found:
             self.excused.update({self.adds[one].why for one in may} & LOSSES)
         return ""

@@ -45,7 +45,6 @@ class Disk:
     asides: tuple[tuple[str, ...], ...] = ()  # what killed passes displaced
     # What follows is not on a disk: the ledger's adds.
     pending: Changes = NONE  # what was done to the file, and no document knows
-    is_new: bool = False  # the document came from another instance, and no pass has noted yet what the file shows
     seen: frozenset[int] = frozenset()  # that the file shows, as the document knows
     showed: frozenset[int] = frozenset()  # that the file shows
 
@@ -225,14 +224,12 @@ class World:
         known, pending = self.known(one), disk.pending
         if start.base is None:
             pending = self.unsure(disk, known, start.lines)
+        listed = set(start.unsure).difference(one.document.unsure)
         if disk.base is None:
-            again = set(merged).difference(lines)
-            pending |= Changes(frozenset(self.ledger.add(line, Why.LISTED) for line in again))
+            listed |= set(merged).difference(lines)
+        pending |= Changes(frozenset(self.ledger.add(line, Why.LISTED) for line in listed))
         shows = known.adds | pending.adds
         one.disk = replace(disk, file=merged, showed=shows, pending=pending)
-        for add in pending.adds:
-            if merged.count(line := self.ledger.adds[add].line) < disk.file.count(line):
-                self.ledger.doubt(add, Why.UNNOTED if dies else Why.COPIED)
         if dies == 1:
             # Before anything is noted. What it displaced is left.
             asides = disk.asides if merged == disk.file else (*disk.asides, disk.file)
@@ -245,7 +242,7 @@ class World:
         one.document.finish(merged, one.disk.write, author, life=str(disk.life))
         if dies == 3:
             raise Died
-        one.disk = replace(one.disk, pending=Changes(), seen=shows, is_new=False)
+        one.disk = replace(one.disk, pending=Changes(), seen=shows)
         one.store()
         self.ledger.tell(one.document.version, pending)
 
@@ -255,11 +252,6 @@ class World:
         back = {line for line in set(file).difference(document) if is_telling(line)}
         adds = pending.adds.union(self.ledger.add(line, Why.LISTED) for line in back)
         stay = set(document).difference(file)
-        elsewhere = frozenset[int]().union(*(self.known(other).adds for other in self.instances.values()))
-        for add in pending.adds - elsewhere:
-            line = self.ledger.adds[add].line
-            if line in document and disk.is_new and (disk.base is None or line in disk.base):
-                self.ledger.doubt(add, Why.TAKEN)
         removals = set[Removal]()
         for one in pending.removals:
             if self.ledger.adds[one.add].line in stay:
@@ -304,18 +296,11 @@ class World:
                         self.take(self.instances[name], update)
 
     def take(self, one: Instance, update: Update) -> bool:
-        before, known, lines = one.document.version, self.known(one), one.document.lines()
+        before, known = one.document.version, self.known(one)
         changed = one.document.receive(update, self.author(one.name, one.disk))
         after = one.document.document
         if after is not None and not after.knows(before):  # it has taken another document, and its lines into that
             one.sight = Sight()
-            for add in known.adds:
-                line, is_copy = self.ledger.adds[add].line, self.ledger.adds[add].is_copy
-                moved = any(
-                    self.ledger.adds[each].why is Why.MOVED for each in self.ledger.of(line, self.known(one).adds)
-                )
-                if is_copy and moved and one.document.lines().count(line) < lines.count(line):
-                    self.ledger.doubt(add, Why.COPIED)
             # Compaction leaves a common version, unless both were restored, or lost their documents.
             told = one.document.unsure if {one.name, update.instance} <= self.went_back else ()
             listed = Changes(frozenset(self.ledger.add(line, Why.LISTED) for line in told))
@@ -389,7 +374,7 @@ class World:
             # The lines that the file shows are there; who removed others is not known any more.
             adds = frozenset(add for add in before.adds if self.ledger.adds[add].line in one.disk.file)
             removals = frozenset(replace(gone, why=gone.why or Why.FORGOTTEN) for gone in before.removals)
-            one.disk = replace(one.disk, document=None, is_new=True)
+            one.disk = replace(one.disk, document=None)
             self.pend(one, Changes(adds, removals))
             one.open()
             self.give_up(before)

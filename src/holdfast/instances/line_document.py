@@ -30,6 +30,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -64,7 +65,8 @@ class Author:
 
 @dataclass(slots=True, kw_only=True)
 class SharedLine:
-    """A line, and who brought it in. An empty `instance`: it was there before the instances shared the file."""
+    """A line, and who brought it in. An empty `instance`: it was there before the instances shared the file; no time:
+    an instance had it in its file when its document was lost."""
 
     text: str
     number: int = 0
@@ -118,12 +120,12 @@ class LineDocument:
         also_gone = frozenset[str]() if known is None else known.gone() - gone
         if [one.text for one in shown] == list(lines) and not also_gone:
             return False
-        kept, gaps = changes([one.text for one in shown], lines)
+        kept, gaps = _lowest_kept(shown, *changes([one.text for one in shown], lines))
         stay = [one for one, stays in zip(shown, kept, strict=True) if stays]
         removed = [one for one, stays in zip(shown, kept, strict=True) if not stays]
         deletes = {place for one in removed for place in one.places}
         deletes |= {at for at, one in enumerate(elements) if gone and entry_hash(one.text) in gone}
-        new = _numbered(stay, (*removed, *before), gaps, author)
+        new = _numbered(stay, (*sorted(removed, key=lambda one: one.number), *before), gaps, author)
         inserts = {shown[at].places[0] if at < len(shown) else len(elements): gap for at, gap in new.items()}
         self._read = None
         with _refusing():
@@ -178,6 +180,21 @@ class LineDocument:
                     found.insert(place, [_stored(text), elements[place].number, author.instance, author.at_ms])
             self._doc.commit()
         return frozenset(fresh)
+
+    def keep_beside(self, lines: Collection[str], author: Author, *, first: Collection[str]) -> None:
+        """A file has these lines, and it is not known whether they are those that the document has. Each gets an
+        element of this instance, of no time, so that it stays where others remove theirs. `first`: of these lines not
+        those that were there before the instances shared the file."""
+        elements, shown = self._look()
+        mine = {one.text for one in elements if one.instance == author.instance and not one.at_ms}
+        mine |= {one.text for one in elements if not one.instance and one.text in first}
+        wanted = [one for one in shown if one.text in lines and one.text not in mine]
+        self._read = None
+        with _refusing():
+            found = self._doc.get_list(LINES)
+            for one in sorted(wanted, key=lambda one: one.places[0], reverse=True):
+                found.insert(one.places[0] + 1, [_stored(one.text), one.number, author.instance, 0])
+            self._doc.commit()
 
     def forget(self, entries: Collection[str]) -> None:
         """These entries (hashes) were removed from the file before the document knew them."""
@@ -319,6 +336,24 @@ def _shown(elements: Sequence[SharedLine], gone: Collection[str]) -> list[Shared
             found.append(line)
         known.places.append(place)
     return found
+
+
+def _lowest_kept(
+    shown: Sequence[SharedLine], kept: list[bool], gaps: list[list[str]]
+) -> tuple[list[bool], list[list[str]]]:
+    """Of equal lines those with the lowest numbers stay, whichever place they have then: two instances that each remove
+    one of two remove the same one."""
+    numbers: dict[str, list[int]] = {}
+    for one in shown:
+        numbers.setdefault(one.text, []).append(one.number)
+    copied = {text: sorted(found) for text, found in numbers.items() if len(found) > 1 and is_telling(text)}
+    if copied:
+        stay = Counter(one.text for one, stays in zip(shown, kept, strict=True) if stays)
+        for at, one in enumerate(shown):
+            if kept[at] and one.text in copied and one.number not in copied[one.text][: stay[one.text]]:
+                kept[at] = False
+                gaps[at + 1].insert(0, one.text)
+    return kept, gaps
 
 
 def _numbered(

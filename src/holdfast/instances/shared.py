@@ -14,7 +14,7 @@ the last version that both knew (`_rejoin`). Where there is none, every line of 
 the other side meanwhile comes back then, and the next pass reports it.
 
 An instance whose document is lost makes none from its file, because other instances may have removed lines of it: it
-asks for a whole document. Only if every enrolled instance says that it has none, the first of them makes one (`found`).
+asks for a whole document, and keeps its own lines beside those with the same words (`LineDocument.keep_beside`). Only if every enrolled instance says that it has none, the first of them makes one (`found`).
 
 The order on disk: an update is taken and the document stored before others learn the version; the file; its
 sidecar; then the document with the version that the file shows. A crash between any two of them leaves a sidecar that
@@ -34,7 +34,7 @@ import msgspec
 from holdfast.errors import BadUpdate, HistoryMissing
 from holdfast.instances.line_document import NOTHING, Author, LineDocument, SharedLine, Version, common, rank_of
 from holdfast.memory import lines
-from holdfast.memory.shared_lines import Start, whole_line
+from holdfast.memory.shared_lines import Start, merged_at, whole_line
 
 FORMAT = 1
 
@@ -157,24 +157,36 @@ class SharedDocument:
             known = None if is_other else last
             self._forget(marks.difference(map(lines.removal_mark, base or ())), known, author)
         if base is None or last is None or is_other or write < self._shown.write:
-            return self._blind(last or base, file, author)
+            return self._blind(last, base, file, author)
+        kept = frozenset[str]()
         if list(base) != last:
             if write == self._shown.write:  # an older sidecar was put back
-                return self._blind(last, file, author)
+                return self._blind(last, base, file, author)
             # The file was written meanwhile without the document.
-            apart = self._tell_apart(last, last, base, author)
-            merged = lines.merge(_without(last, apart), base, document.lines(), key=whole_line)
+            kept = self._tell_apart(last, last, base, author)
+            merged = merged_at(_without(last, kept), base, document.lines())
             document.change_to(merged.lines, author)
         apart = self._tell_apart(last, base, file, author)
-        near, unsure = self._near(last, author), tuple(self.unsure)
+        unsure = tuple(sorted({*self.unsure, *self._returned(_without(last, apart | kept))}))
+        near = self._near(last, author)
         return Start(lines=document.lines(), base=_without(base, apart), near=near, unsure=unsure)
 
-    def _blind(self, before: Sequence[str] | None, file: Sequence[str], author: Author) -> Start:
-        """`before`: what the file showed once, where that is known: what was added since is known, but not what was
-        removed."""
+    def _returned(self, last: Sequence[str]) -> list[str]:
+        """Lines that are back, or stay, because an instance had them in its file when its document was lost."""
+        before = set(last)
+        return [one.text for one in self._document.shown() if one.instance and not one.at_ms and one.text not in before]
+
+    def _blind(
+        self, last: Sequence[str] | None, base: Sequence[str] | None, file: Sequence[str], author: Author
+    ) -> Start:
+        """What was added since `last` or `base` is known, but not what was removed. Where the document is another
+        instance's, each line of a person is kept beside one with the same words."""
         document = self._document
+        before = last if last is not None else base
         if before is not None:
             self._tell_apart((), before, file, author)
+        if last is None:
+            document.keep_beside({line for line in file if _is_own(line)}, author, first=base or ())
         return Start(lines=document.lines(), base=None, gone=document.gone(), unsure=tuple(self.unsure))
 
     def _tell_apart(
@@ -337,11 +349,7 @@ class SharedDocument:
         last = self._last()
         own, theirs = mine.lines(), other.lines()
         before = _lines_at(common(mine.version(), other.version()), mine, other)
-        merged = (
-            lines.union(own, theirs, key=whole_line)
-            if before is None
-            else lines.merge(before, own, theirs, key=whole_line)
-        )
+        merged = lines.union(own, theirs, key=whole_line) if before is None else merged_at(before, own, theirs)
         if before is None:
             self.unsure = sorted({*self.unsure, *(set(own) ^ set(theirs))})
         other.change_to(merged.lines, author, known=mine)

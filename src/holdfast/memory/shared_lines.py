@@ -61,11 +61,45 @@ def merged_with(
     A line that both have keeps its place in the document: a line that moves is removed and brought in again, and would
     come back where another instance removes it meanwhile."""
     if base is not None:
-        merged = lines.merge(base, file, document, key=whole_line)
-        left = _without_removed(merged.lines, Counter(base), Counter(file), Counter(document))
-        return Merged(lines=left, duplicates=merged.duplicates, near=merged.near)
+        return merged_at(base, file, document)
     left = [line for line in file if not gone or entry_hash(line) not in gone or key_of(line) not in ours]
     return lines.union(left, document, key=whole_line)
+
+
+def merged_at(base: Sequence[str], file: Sequence[str], document: Sequence[str]) -> Merged:
+    """Both sides' changes to the base. A line that both sides show stays, however often either had it; so of two equal
+    lines one stays where each side has removed one, and a line that one side copied and the other moved stays twice."""
+    merged = lines.merge(base, file, document, key=whole_line)
+    counts = Counter(base), Counter(file), Counter(document)
+    left = _with_shown(_without_removed(merged.lines, *counts), file, document, *counts)
+    return Merged(lines=left, duplicates=merged.duplicates, near=merged.near)
+
+
+def _with_shown(
+    merged: list[str],
+    one_side: Sequence[str],
+    other_side: Sequence[str],
+    base: Counter[str],
+    file: Counter[str],
+    document: Counter[str],
+) -> list[str]:
+    """With the lines that both sides show, as often as they want them together."""
+    found, left = Counter(merged), merged
+    for line in file.keys() & document.keys():
+        low, high = sorted((file[line] - base[line], document[line] - base[line]))
+        wanted = base[line] + (low + high if low < 0 < high else low if high <= 0 else high)
+        if lines.is_telling(line):
+            for _ in range(max(1, wanted) - found[line]):
+                left = _put_in(left, line, one_side if file[line] >= document[line] else other_side)
+    return left
+
+
+def _put_in(some: list[str], line: str, side: Sequence[str]) -> list[str]:
+    """Behind the line that it follows on this side."""
+    last = len(side) - 1 - side[::-1].index(line)
+    places = {one: at for at, one in enumerate(some)}
+    at = next((places[one] + 1 for one in side[:last][::-1] if one in places), 0)
+    return [*some[:at], line, *some[at:]]
 
 
 def _without_removed(merged: list[str], base: Counter[str], file: Counter[str], document: Counter[str]) -> list[str]:
