@@ -356,3 +356,13 @@ def test_a_line_that_comes_back_because_a_document_was_lost_is_listed_where_it_w
     other.file.remove("- a line")  # for good
     tell_all(one, other, third)
     assert one.file == other.file == third.file == FIRST
+
+
+def test_the_instance_that_makes_the_document_has_each_line_once() -> None:
+    one = SharedDocument(instance="a", file="MEMORY.md")
+    one.found(FIRST)
+    author = Author(instance="a", at_ms=1)
+    for base in (None, FIRST):
+        one.begin(base, 1, {}, author, file=FIRST)
+    assert one.document is not None
+    assert [found.places for found in one.document.shown()] == [[at] for at in range(len(FIRST))]

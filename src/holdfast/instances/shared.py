@@ -14,7 +14,8 @@ the last version that both knew (`_rejoin`). Where there is none, every line of 
 the other side meanwhile comes back then, and the next pass reports it.
 
 An instance whose document is lost makes none from its file, because other instances may have removed lines of it: it
-asks for a whole document, and keeps its own lines beside those with the same words (`LineDocument.keep_beside`). Only if every enrolled instance says that it has none, the first of them makes one (`found`).
+asks for a whole document, and keeps its own lines beside those with the same words (`LineDocument.keep_beside`). Only
+if every enrolled instance says that it has none, the first of them makes one (`found`).
 
 The order on disk: an update is taken and the document stored before others learn the version; the file; its
 sidecar; then the document with the version that the file shows. A crash between any two of them leaves a sidecar that
@@ -84,6 +85,7 @@ class SharedDocument:
         self.wants_whole = document is None
         self._asked: set[str] = set()  # who wants the whole document
         self._shown = _Shown()
+        self._is_founder = False  # the document was made from the file, just now
         self.unsure: list[str] = []  # lines that stayed though one side may have removed them, not reported yet
 
     @classmethod
@@ -132,7 +134,7 @@ class SharedDocument:
 
     def found(self, lines_: Sequence[str], *, shown: bool = False) -> None:
         """`shown`: the file began with these lines, and what else it has was written without the document."""
-        self.document, self.wants_whole = LineDocument.from_lines(lines_), False
+        self.document, self.wants_whole, self._is_founder = LineDocument.from_lines(lines_), False, True
         if shown:
             self._shown = _Shown(version=self.document.version(), digest=_digest(lines_))
 
@@ -185,7 +187,7 @@ class SharedDocument:
         before = last if last is not None else base
         if before is not None:
             self._tell_apart((), before, file, author)
-        if last is None:
+        if last is None and not self._is_founder:
             document.keep_beside({line for line in file if _is_own(line)}, author, first=base or ())
         return Start(lines=document.lines(), base=None, gone=document.gone(), unsure=tuple(self.unsure))
 
