@@ -19,7 +19,9 @@ figures. Without the excuse exactly these schedules are red:
 - `unnoted`: a pass was killed between the file and its sidecar, and a person removed a line that this pass had brought.
   A save of a text from before that pass looks the same, and removes nothing.
 - `untold`: a backup has an edit that no pass had told the document of: after a restore it is an edit of now.
-- `copied`: a person had the line twice and removed one of the two; which one is not known, but one stays. Or a person
+- `copied`: a person had the line twice and removed one of the two; which one is not known, but one stays, unless
+  another person removes a line of these: to copy a line and to remove one of the two, between two passes, is nothing
+  that a document can know, and whoever removes the line then removes what is left. Or a person
   copied an entry, and another host removed it: an entry is known by its id, and stays away however often it was there.
 - `replaced`: only one folder had the change, and it was replaced by its backup.
 """
@@ -150,6 +152,15 @@ class Ledger:
             self.excused[Why.REPLACED] += bool(certain and not counts[line])
         return ""
 
+    def _is_copy_lost(self, adds: list[int], removals: dict[int, list[Removal]]) -> bool:
+        """Who removes one of two leaves one, and that is missing only where somebody else removed a line of these."""
+        partly = {one: {each.event for each in removals.get(one, ()) if each.why is Why.COPIED} for one in adds}
+        wholly = {one for one in adds if any(each.why is not Why.COPIED for each in removals.get(one, ()))}
+        left = {one: events for one, events in partly.items() if events and one not in wholly}
+        taken = {event for one in wholly for event in partly[one]}
+        events = frozenset[int]().union(*left.values())
+        return bool(events - taken) or len(events) < len(left)
+
     def _judge_line(self, line: str, adds: list[int], removals: dict[int, list[Removal]], found: int) -> str:
         out = (None, self._without)
         may = [one for one in adds if all(removal.why not in out for removal in removals.get(one, ()))]
@@ -165,7 +176,7 @@ class Ledger:
         if found and not must:
             whys = {why for one in may for why in (self.adds[one].why, *(each.why for each in removals.get(one, ())))}
             self.excused[next(why for why in Why if why in whys)] += 1
-        if not found and any({each.why for each in removals[one]} == {Why.COPIED} for one in certain):
+        if not found and self._is_copy_lost([one for one in adds if self._why(one) is None], removals):
             return f"{line!r} is lost: one of its copies was removed"
         if not found:
             self.excused.update({self.adds[one].why for one in may} & LOSSES)
