@@ -353,6 +353,10 @@ def test_a_line_that_comes_back_because_a_document_was_lost_is_listed_where_it_w
     other.settle()
     assert "- a line" in other.file
     assert other.document.begin(other.base, other.write, {}, other.author, file=other.file).unsure == ()
+    tell(other, third)
+    third.document.receive(one.document.update_for("c"), third.author)
+    start = third.document.begin(third.base, third.write, {}, third.author, file=third.file)
+    assert start.unsure == ("- a line",)  # also where it was only said that it was removed
     other.file.remove("- a line")  # for good
     tell_all(one, other, third)
     assert one.file == other.file == third.file == FIRST

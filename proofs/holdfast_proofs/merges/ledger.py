@@ -13,7 +13,7 @@ figures. Without the excuse exactly these schedules are red:
 - `moved`: a person moved the line, or one that changed places with it, and another host removed it without having seen
   that. A move is a removal and a new line.
 - `listed`: the sidecar or the document of a host was lost, or two hosts that were restored have no common
-  version, and the merge report lists the line: that of the pass after it, or that of a host to which the line returns.
+  version, and the merge report lists the line: that of the pass after it, or that of hosts that hear of the removal.
 - `forgotten`: a removal that only the lost document of one host knew, of a line that came to this host again later; or
   of an entry that no document had yet, where the sidecar is lost: another host writes it from the same journal.
 - `unnoted`: a pass was killed between the file and its sidecar, and a person removed a line that this pass had brought.
@@ -48,7 +48,7 @@ class Why(StrEnum):
     REPLACED = "replaced"
 
 
-LOSSES: frozenset[Why | None] = frozenset({Why.COPIED})  # of adds that must be there otherwise
+LOSSES: frozenset[Why] = frozenset({Why.COPIED})  # of adds that must be there otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,5 +179,5 @@ class Ledger:
         if not found and self._is_copy_lost([one for one in adds if self._why(one) is None], removals):
             return f"{line!r} is lost: one of its copies was removed"
         if not found:
-            self.excused.update({self.adds[one].why for one in may} & LOSSES)
+            self.excused.update(why for why in LOSSES if any(self.adds[one].why is why for one in may))
         return ""

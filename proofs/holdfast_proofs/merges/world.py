@@ -142,8 +142,8 @@ class World:
             if what == "change":
                 lines.insert(at, self.new_line())
                 self.bring(one, lines[at])
+            to = self.random.randrange(len(lines) + 1) if what in ("move", "copy") else at
             if what in ("move", "copy"):
-                to = self.random.randrange(len(lines) + 1)
                 lines.insert(to, line)
             if what == "copy":
                 # An entry that is removed stays away, also where it was copied meanwhile.

@@ -196,6 +196,13 @@ class LineDocument:
                 found.insert(one.places[0] + 1, [_stored(one.text), one.number, author.instance, 0])
             self._doc.commit()
 
+    def only_beside(self, version: Version | None = None) -> frozenset[str]:
+        """The lines that are, or were then, shown only because of `keep_beside`. Raises HistoryMissing."""
+        elements, shown = self._look() if version is None else self._look_at(version)
+        return frozenset(
+            one.text for one in shown if all(elements[at].instance and not elements[at].at_ms for at in one.places)
+        )
+
     def forget(self, entries: Collection[str]) -> None:
         """These entries (hashes) were removed from the file before the document knew them."""
         self._read = None

@@ -169,14 +169,18 @@ class SharedDocument:
             merged = merged_at(_without(last, kept), base, document.lines())
             document.change_to(merged.lines, author)
         apart = self._tell_apart(last, base, file, author)
-        unsure = tuple(sorted({*self.unsure, *self._returned(_without(last, apart | kept))}))
+        unsure = self._doubted(apart | kept)
         near = self._near(last, author)
         return Start(lines=document.lines(), base=_without(base, apart), near=near, unsure=unsure)
 
-    def _returned(self, last: Sequence[str]) -> list[str]:
-        """Lines that are back, or stay, because an instance had them in its file when its document was lost."""
-        before = set(last)
-        return [one.text for one in self._document.shown() if one.instance and not one.at_ms and one.text not in before]
+    def _doubted(self, removed: Collection[str] = ()) -> tuple[str, ...]:
+        """What is to be reported: also lines that others or this file (`removed`) have removed since the last pass, and
+        that are there because an instance had them in its file when its document was lost."""
+        if now := self._document.only_beside():
+            with contextlib.suppress(HistoryMissing):
+                if self._shown.version is not None:
+                    now -= self._document.only_beside(self._shown.version).difference(removed)
+        return tuple(sorted({*self.unsure, *now}))
 
     def _blind(
         self, last: Sequence[str] | None, base: Sequence[str] | None, file: Sequence[str], author: Author
@@ -189,7 +193,7 @@ class SharedDocument:
             self._tell_apart((), before, file, author)
         if last is None and not self._is_founder:
             document.keep_beside({line for line in file if _is_own(line)}, author, first=base or ())
-        return Start(lines=document.lines(), base=None, gone=document.gone(), unsure=tuple(self.unsure))
+        return Start(lines=document.lines(), base=None, gone=document.gone(), unsure=self._doubted())
 
     def _tell_apart(
         self, last: Sequence[str], before: Sequence[str], after: Sequence[str], author: Author
