@@ -17,6 +17,11 @@ def test_schedules_hold(part: int) -> None:
     assert judge_all(range(part * count, (part + 1) * count))[0] == []
 
 
+@pytest.mark.parametrize("seed", [12581, 13822, 16151, 16932, 17601, 30540, 30755, 33671, 61026])
+def test_schedules_that_broke_once_hold(seed: int) -> None:
+    assert judge_all(range(seed, seed + 1))[0] == []
+
+
 @pytest.mark.parametrize("fault", ["whole-file-update", "diff-at-wrong-version", "no-normaliser"])
 def test_a_trap_that_is_opened_again_is_noticed(fault: str) -> None:
     assert find_first(fault, 30) is not None

@@ -7,11 +7,12 @@ import pytest
 from holdfast.errors import BadUpdate
 from holdfast.instances.line_document import NOTHING, Author, LineDocument
 from holdfast.instances.shared import SharedDocument, Update
-from holdfast.memory.lines import removal_mark
+from holdfast.memory.lines import entry_id, removal_mark, rendered
 from holdfast.memory.shared_lines import merged_with
 
 FIRST = ["# Memory", "", "- the first line", "- the second line"]
 NAMES = ("a", "b", "c")
+ENTRY = rendered(id=entry_id("1"), at_ms=0, text="said", origin="model", timed=False)
 
 
 class Side:
@@ -370,3 +371,39 @@ def test_the_instance_that_makes_the_document_has_each_line_once() -> None:
         one.begin(base, 1, {}, author, file=FIRST)
     assert one.document is not None
     assert [found.places for found in one.document.shown()] == [[at] for at in range(len(FIRST))]
+
+
+def test_a_line_stays_where_its_instance_takes_another_document_and_others_remove_theirs() -> None:
+    one, other, third = sides()
+    old = one.document.stored()
+    other.add("- the same words")
+    tell_all(one, other, third)
+    for side in (other, third):
+        side.document.compact(NAMES)
+    one = Side("a", old)
+    one.add("- the same words", "- and more")
+    other.file.remove("- the same words")
+    other.settle()
+    third.add("- one", "- two", "- three")
+    one.document.receive(third.document.update_since(NOTHING, whole=True), one.author)
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file
+    assert one.file.count("- the same words") == 1
+
+
+def test_an_entry_that_an_instance_removed_stays_away_where_it_takes_another_document() -> None:
+    one, other, third = sides()
+    old = one.document.stored()
+    other.add(ENTRY)
+    tell_all(one, other, third)
+    for side in (other, third):
+        side.document.compact(NAMES)
+    one = Side("a", old)
+    one.add(ENTRY)
+    one.file.remove(ENTRY)
+    one.settle()
+    third.add("- one", "- two", "- three")
+    one.document.receive(third.document.update_since(NOTHING, whole=True), one.author)
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file
+    assert ENTRY not in one.file

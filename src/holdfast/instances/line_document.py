@@ -142,12 +142,19 @@ class LineDocument:
         return True
 
     def tell_apart(
-        self, added: Collection[str], removed: Collection[str], since: Version, author: Author
+        self,
+        added: Collection[str],
+        removed: Collection[str],
+        since: Version,
+        author: Author,
+        *,
+        past: LineDocument | None = None,
     ) -> frozenset[str]:
         """A file that showed this document as it was at `since` has got and lost these lines; but other instances have
         brought in lines with the same words meanwhile. What was added is kept beside theirs, so that it stays where
         they remove theirs; of what was removed only the elements are that the file showed, and the result has the
-        words that stay. A line that was only moved meanwhile is no new one. Raises HistoryMissing."""
+        words that stay. A line that was only moved meanwhile is no new one. `past`: the document that still
+        has that version, where it is another one. Raises HistoryMissing."""
         if since == self.version() or not (added or removed):
             return frozenset()
         elements, _ = self._look()
@@ -157,7 +164,7 @@ class LineDocument:
             new = {at for at in wanted if (id_ := found.get_id_at(at)) is not None and not known.includes_id(id_)}
         if not new:
             return frozenset()
-        then = self._look_at(since)[0] if removed else ()
+        then = (past or self)._look_at(since)[0] if removed else ()
         before = {(one.text, one.instance, one.at_ms) for one in then}
         fresh = {
             one.text
@@ -237,6 +244,17 @@ class LineDocument:
     def lines_at(self, version: Version) -> list[str]:
         """The lines as they were then. Raises HistoryMissing."""
         return [one.text for one in self._look_at(version)[1]]
+
+    def gone_at(self, version: Version) -> frozenset[str]:
+        """The hashes of the entries that were removed then. Raises HistoryMissing."""
+        if self.begins_after(version) or not self.knows(version):
+            raise HistoryMissing("the document no longer has this version, or does not have it yet")
+        with _refusing():
+            self._doc.checkout(self._doc.vv_to_frontiers(VersionVector.decode(version)))
+            try:
+                return self.gone()
+            finally:
+                self._doc.checkout_to_latest()
 
     def _look_at(self, version: Version) -> tuple[list[SharedLine], list[SharedLine]]:
         if version == self.version():

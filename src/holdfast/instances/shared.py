@@ -354,10 +354,20 @@ class SharedDocument:
     def _rejoin(self, mine: LineDocument, other: LineDocument, author: Author) -> None:
         last = self._last()
         own, theirs = mine.lines(), other.lines()
-        before = _lines_at(common(mine.version(), other.version()), mine, other)
-        merged = lines.union(own, theirs, key=whole_line) if before is None else merged_at(before, own, theirs)
-        if before is None:
+        both = {line for line in set(own).intersection(theirs) if _is_own(line)}
+        since = common(mine.version(), other.version())
+        if (knows := _which_has(since, mine, other)) is None:
             self.unsure = sorted({*self.unsure, *(set(own) ^ set(theirs))})
+            other.keep_beside(both, author, first=own)
+            merged = lines.union(own, theirs, key=whole_line)
+        else:
+            # The same words that both have brought in since are two lines, and an entry that was removed stays away.
+            before, gone = knows.lines_at(since), mine.gone() - knows.gone_at(since)
+            removed = {line for line in set(before).difference(own) if _is_own(line)}
+            kept = other.tell_apart((), removed, since, author, past=knows)
+            other.tell_apart(both.difference(before), (), NOTHING, author)
+            left = [line for line in other.lines() if lines.entry_hash(line) not in gone or line in own]
+            merged = merged_at(_without(before, kept), own, left)
         other.change_to(merged.lines, author, known=mine)
         self.document, self.wants_whole = other, False
         digest = "" if last is None else self._shown.digest
@@ -377,13 +387,9 @@ class SharedDocument:
         return [] if self.document is None else self.document.shown()
 
 
-def _lines_at(version: Version, *documents: LineDocument) -> list[str] | None:
-    for one in documents:
-        try:
-            return one.lines_at(version)
-        except HistoryMissing:
-            continue
-    return None
+def _which_has(version: Version, *documents: LineDocument) -> LineDocument | None:
+    """The first one that still has this version."""
+    return next((one for one in documents if one.knows(version) and not one.begins_after(version)), None)
 
 
 def _is_own(line: str) -> bool:
