@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import BadUpdate
-from holdfast.instances.line_document import NOTHING, Author
+from holdfast.instances.line_document import NOTHING, Author, LineDocument
 from holdfast.instances.shared import SharedDocument, Update
+from holdfast.memory.lines import entry_id, removal_mark, rendered
 from holdfast.memory.shared_lines import merged_with
 
 FIRST = ["# Memory", "", "- the first line", "- the second line"]
 NAMES = ("a", "b", "c")
+ENTRY = rendered(id=entry_id("1"), at_ms=0, text="said", origin="model", timed=False)
 
 
 class Side:
@@ -30,7 +32,7 @@ class Side:
         return Author(instance=self.name, at_ms=1_800_000_000_000 + self.write)
 
     def settle(self) -> list[str]:
-        start = self.document.begin(self.base, self.write, {}, self.author)
+        start = self.document.begin(self.base, self.write, {}, self.author, file=self.file)
         self.file = merged_with(start.lines, self.file, base=start.base, gone=start.gone, ours=()).lines
         self.base, self.write = list(self.file), self.write + 1
         self.document.finish(self.file, self.write, self.author)
@@ -113,6 +115,26 @@ def test_an_instance_that_was_restored_from_before_a_compaction_comes_back() -> 
     assert who["- after the restore"] == "c"
 
 
+def test_lines_that_come_back_where_two_documents_have_no_common_version_are_told() -> None:
+    one, other, _ = sides()
+    one.file.remove(FIRST[2])
+    other.add("- by b")
+    for side in (one, other):
+        side.settle()
+        assert side.document.document is not None
+        side.document.document = LineDocument(side.document.document.copy(keep_from=side.document.version))
+    for _ in range(3):
+        tell(one, other)
+        tell(other, one)
+    one.document = SharedDocument.load(one.document.stored(), instance="a", file="MEMORY.md")
+    told = [side.document.begin(side.base, side.write, {}, side.author, file=side.file).unsure for side in (one, other)]
+    assert sorted(told) == [(), ("- by b", FIRST[2])]
+    tell_all(one, other)
+    assert one.file == other.file
+    assert sorted(one.file) == sorted([*FIRST, "- by b"])
+    assert one.document.begin(one.base, one.write, {}, one.author, file=one.file).unsure == ()
+
+
 def test_a_lost_document_costs_no_line_and_makes_none_from_the_file() -> None:
     one, other, _ = sides()
     one.add("- one")
@@ -144,7 +166,7 @@ def test_lines_that_say_nearly_the_same_are_listed_and_both_stay() -> None:
     one.add("- The landlord answers on Mondays.")
     other.add("- the landlord answers on monday")
     tell(other, one)
-    start = one.document.begin(one.base, one.write, {}, one.author)
+    start = one.document.begin(one.base, one.write, {}, one.author, file=one.file)
     assert start.near == (("- The landlord answers on Mondays.", "- the landlord answers on monday"),)
     assert len(one.settle()) == len(FIRST) + 2
 
@@ -153,6 +175,77 @@ def test_a_removal_counts_where_the_document_has_the_line_in_another_place() -> 
     document = ["- one", "- three", "- two"]
     found = merged_with(document, ["- one", "- three"], base=["- one", "- two", "- three"], gone=(), ours=())
     assert found.lines == ["- one", "- three"]
+
+
+def test_a_line_with_the_same_words_that_came_since_is_not_removed() -> None:
+    one, other, third = sides()
+    one.add("- the same words")
+    other.add("- the same words")
+    one.file.remove("- the same words")  # its own: the file never showed the other one
+    tell(other, one)
+    assert one.settle().count("- the same words") == 1
+    tell_all(one, other, third)
+    other.file.remove("- the same words")
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file == FIRST
+
+
+def test_a_line_stays_where_another_instance_removes_its_own_with_the_same_words() -> None:
+    one, other, third = sides()
+    other.add("- the same words")
+    one.file.append("- the same words")
+    tell(other, one)
+    assert one.settle().count("- the same words") == 1
+    other.file.remove("- the same words")
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file == [*FIRST, "- the same words"]
+
+
+@pytest.mark.parametrize("lost", ["sidecar", "document"])
+def test_that_holds_also_where_the_sidecar_or_the_document_is_lost(lost: str) -> None:
+    one, other, third = sides()
+    other.add("- the same words")
+    one.file.append("- the same words")
+    if lost == "sidecar":
+        tell(other, one)
+        start = one.document.begin(None, 0, {}, one.author, file=one.file)
+    else:
+        one.document = SharedDocument(instance="a", file="MEMORY.md")
+        tell(one, other)
+        tell(other, one)
+        start = one.document.begin(one.base, one.write, {}, one.author, file=one.file)
+    assert start.base is None
+    one.base = one.file = merged_with(start.lines, one.file, base=None, gone=(), ours=()).lines
+    one.write += 1
+    one.document.finish(one.file, one.write, one.author)
+    other.file.remove("- the same words")
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file == [*FIRST, "- the same words"]
+
+
+def test_a_line_that_only_moved_meanwhile_is_removed() -> None:
+    one, other, _ = sides()
+    other.file = [*FIRST[:2], FIRST[3], FIRST[2]]
+    other.settle()
+    one.file = [line for line in FIRST if line != FIRST[2]]
+    tell(other, one)
+    assert one.settle() == [*FIRST[:2], FIRST[3]]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_removal_that_the_document_was_not_told_takes_no_line_that_came_since(lost: bool) -> None:
+    one, other, _ = sides()
+    other.add(FIRST[2])  # once more
+    tell(other, one)
+    one.file = one.base = [line for line in FIRST if line != FIRST[2]]  # by a write without the document
+    one.write += 1
+    if lost:
+        one.document = SharedDocument(instance="a", file="MEMORY.md")
+        tell(one, other)
+        tell(other, one)
+    gone = {removal_mark(FIRST[2]): one.write}
+    start = one.document.begin(one.base, one.write, gone, one.author, file=one.file)
+    assert start.lines.count(FIRST[2]) == (2 if lost else 1)
 
 
 @pytest.mark.parametrize("damage", ["version", "data", "whole"])
@@ -184,3 +277,133 @@ def test_one_line_is_small_on_the_way() -> None:
     tell_all(one, other)
     one.add("- one more")
     assert len(one.document.update_for("b").data) < 1_000
+
+
+def test_of_two_equal_lines_one_stays_where_two_instances_each_remove_one() -> None:
+    one, other, third = sides()
+    one.add("- twice", "- between", "- twice")
+    tell_all(one, other, third)
+    one.file.remove("- twice")
+    other.file.pop()
+    one.settle()
+    other.settle()
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file
+    assert one.file.count("- twice") == 1
+
+
+def test_that_holds_also_where_the_removal_comes_before_the_pass() -> None:
+    one, other, third = sides()
+    one.add("- twice", "- between", "- twice")
+    tell_all(one, other, third)
+    other.file.pop()
+    other.settle()
+    one.file.remove("- twice")
+    tell(other, one)
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file
+    assert one.file.count("- twice") == 1
+
+
+def test_a_copy_stays_beside_a_move() -> None:
+    one, other, third = sides()
+    other.file = [*FIRST[:2], FIRST[3], FIRST[2]]
+    other.settle()
+    one.file = [*FIRST[:2], FIRST[2], FIRST[2], FIRST[3]]
+    tell(other, one)
+    assert one.settle().count(FIRST[2]) == 2
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file
+    assert one.file.count(FIRST[2]) == 2
+
+
+@pytest.mark.parametrize("lost", ["document", "both"])
+def test_a_line_that_only_a_lost_document_knew_stays_where_others_remove_theirs(lost: str) -> None:
+    one, other, third = sides()
+    other.add("- the same words")
+    one.add("- the same words")  # the document knows it, and nobody else
+    one.document = SharedDocument(instance="a", file="MEMORY.md")
+    tell(one, other)
+    tell(other, one)
+    base = None if lost == "both" else one.base
+    start = one.document.begin(base, one.write, {}, one.author, file=one.file)
+    one.base = one.file = merged_with(start.lines, one.file, base=start.base, gone=(), ours=()).lines
+    one.write += 1
+    one.document.finish(one.file, one.write, one.author)
+    tell(one, other)
+    other.file.remove("- the same words")  # from a text that did not show the other one yet
+    start = other.document.begin(other.base, other.write, {}, other.author, file=other.file)
+    assert start.unsure == ("- the same words",)
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file == [*FIRST, "- the same words"]
+
+
+def test_a_line_that_comes_back_because_a_document_was_lost_is_listed_where_it_was_removed() -> None:
+    one, other, third = sides()
+    other.add("- a line")
+    tell_all(one, other, third)
+    one.document = SharedDocument(instance="a", file="MEMORY.md")
+    tell(one, third)
+    tell(third, one)
+    one.settle()
+    other.file.remove("- a line")
+    other.settle()
+    tell(one, other)
+    start = other.document.begin(other.base, other.write, {}, other.author, file=other.file)
+    assert start.unsure == ("- a line",)
+    other.settle()
+    assert "- a line" in other.file
+    assert other.document.begin(other.base, other.write, {}, other.author, file=other.file).unsure == ()
+    tell(other, third)
+    third.document.receive(one.document.update_for("c"), third.author)
+    start = third.document.begin(third.base, third.write, {}, third.author, file=third.file)
+    assert start.unsure == ("- a line",)  # also where it was only said that it was removed
+    other.file.remove("- a line")  # for good
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file == FIRST
+
+
+def test_the_instance_that_makes_the_document_has_each_line_once() -> None:
+    one = SharedDocument(instance="a", file="MEMORY.md")
+    one.found(FIRST)
+    author = Author(instance="a", at_ms=1)
+    for base in (None, FIRST):
+        one.begin(base, 1, {}, author, file=FIRST)
+    assert one.document is not None
+    assert [found.places for found in one.document.shown()] == [[at] for at in range(len(FIRST))]
+
+
+def test_a_line_stays_where_its_instance_takes_another_document_and_others_remove_theirs() -> None:
+    one, other, third = sides()
+    old = one.document.stored()
+    other.add("- the same words")
+    tell_all(one, other, third)
+    for side in (other, third):
+        side.document.compact(NAMES)
+    one = Side("a", old)
+    one.add("- the same words", "- and more")
+    other.file.remove("- the same words")
+    other.settle()
+    third.add("- one", "- two", "- three")
+    one.document.receive(third.document.update_since(NOTHING, whole=True), one.author)
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file
+    assert one.file.count("- the same words") == 1
+
+
+def test_an_entry_that_an_instance_removed_stays_away_where_it_takes_another_document() -> None:
+    one, other, third = sides()
+    old = one.document.stored()
+    other.add(ENTRY)
+    tell_all(one, other, third)
+    for side in (other, third):
+        side.document.compact(NAMES)
+    one = Side("a", old)
+    one.add(ENTRY)
+    one.file.remove(ENTRY)
+    one.settle()
+    third.add("- one", "- two", "- three")
+    one.document.receive(third.document.update_since(NOTHING, whole=True), one.author)
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file
+    assert ENTRY not in one.file

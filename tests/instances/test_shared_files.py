@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from holdfast.app.blame import blame
 from holdfast.instances.shared_files import SharedFile
 from holdfast.layout.agent_home import AgentHome, MemoryPlace
-from holdfast.memory import sidecar
+from holdfast.memory import projection, sidecar
 from holdfast.memory.lines import entry_id, rendered
 from holdfast.memory.projection import MEMORY_HEADING, locked, write_file
 
@@ -169,6 +171,188 @@ def test_what_is_kept_beside_the_file_may_be_lost(hosts: tuple[Host, Host], lost
     )
     told = [line for report in sidecar.read_reports(other.place.report) for line in report["unsure"]]  # pyright: ignore
     assert "- by hand" in told
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def kill_at(monkeypatch: pytest.MonkeyPatch, host: Host, where: object, name: str) -> None:
+    """One pass of the host, killed before this call; then the process is started again."""
+
+    def killed(*_args: object, **_named: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(where, name, killed)
+        with pytest.raises(Killed):
+            host.merge()
+    host.shared = host.open()
+
+
+AT = [(sidecar, "save_state"), (SharedFile, "finish"), (projection, "put_down")]
+
+
+@pytest.mark.parametrize(("where", "name"), AT)
+def test_a_killed_pass_brings_back_no_line_that_another_host_removed(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch, where: object, name: str
+) -> None:
+    one, other = hosts
+    one.save(*one.lines(), "- by hand", "- more")
+    talk(one, other)
+    one.save(*(line for line in one.lines() if line != "- by hand"), "- new")
+    one.merge()
+    with locked(other.place):
+        other.shared.receive(one.shared.document.update_for("b"), now_ms=NOW)
+    kill_at(monkeypatch, other, where, name)
+    talk(one, other)
+    assert one.lines() == other.lines() == [*MEMORY_HEADING, entry("first"), "- more", "- new"]
+
+
+@pytest.mark.parametrize(("where", "name"), AT)
+def test_what_a_killed_pass_brought_is_not_brought_in_once_more(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch, where: object, name: str
+) -> None:
+    one, other = hosts
+    one.save(*one.lines(), "- by hand")
+    one.merge()
+    with locked(other.place):
+        other.shared.receive(one.shared.document.update_for("b"), now_ms=NOW)
+    kill_at(monkeypatch, other, where, name)
+    other.remember("second")  # the next pass is one without the document
+    other.merge()
+    one.save(*(line for line in one.lines() if line != "- by hand"))
+    one.merge()
+    talk(one, other)
+    assert one.lines() == other.lines() == [*MEMORY_HEADING, entry("first"), entry("second")]
+
+
+def test_a_killed_pass_has_told_which_lines_it_was_not_sure_of(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = hosts
+    one.save(*one.lines(), "- by hand")
+    talk(one, other)
+    other.place.sidecar(other.place.memory_file).unlink()
+    other.save(*MEMORY_HEADING, entry("first"))
+    kill_at(monkeypatch, other, sidecar, "save_state")
+    talk(one, other)
+    assert "- by hand" in other.lines()
+    assert sidecar.read_reports(other.place.report)[-1]["unsure"] == ["- by hand"]
+
+
+def test_an_old_text_takes_nothing_away_where_another_host_wrote_the_same_words(
+    hosts: tuple[Host, Host], tmp_path: Path
+) -> None:
+    one, other = hosts
+    third = Host(tmp_path / "third", "c")
+    talk(one, third)
+    old = other.lines()
+    one.save(*one.lines(), "- the same words")
+    talk(one, other)
+    third.save(*third.lines(), "- the same words")
+    third.merge()
+    with locked(other.place):
+        other.shared.receive(third.shared.document.update_for("b"), now_ms=NOW)
+    other.save(*old)  # loaded before the line came: it is put back
+    other.merge()
+    third.save(*old)  # its own, and it has seen no other
+    talk(other, third, rounds=3)
+    assert other.lines() == third.lines() == [*old, "- the same words"]
+
+
+def test_a_removal_is_noted_only_of_lines_that_came_from_the_document(hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    other.save(*other.lines(), "- the same words")
+    other.remember("second")
+    other.save(*(line for line in other.lines() if line != "- the same words"))
+    other.remember("third")  # no document knows that the line was there
+    one.save(*one.lines(), "- the same words")
+    talk(one, other)
+    assert one.lines() == other.lines()
+    assert "- the same words" in one.lines()
+
+
+def lose_sidecar(host: Host, *, before: Sequence[str] = ()) -> None:
+    """After many writes; then it has no number of these any more. `before`: what an editor saves after the loss."""
+    for number in range(8):
+        host.remember(f"early {number}")
+    host.merge()
+    host.place.sidecar(host.place.memory_file).unlink()
+    if before:
+        host.save(*before)
+
+
+def overtake(host: Host) -> None:
+    """More writes than those whose numbers the document knows."""
+    for number in range(30):
+        host.remember(f"late {number}")
+
+
+def test_an_entry_removed_after_the_sidecar_was_lost_stays_removed(hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    lose_sidecar(one)
+    one.remember("shared")
+    one.remember("later")
+    one.save(*(line for line in one.lines() if line != entry("shared")))
+    overtake(one)
+    other.remember("shared", "later")
+    talk(one, other)
+    assert one.lines() == other.lines()
+    assert entry("shared") not in one.lines()
+
+
+def test_a_text_that_was_saved_after_the_sidecar_was_lost_takes_nothing_away(hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    other.save(*other.lines(), "- by the other host")
+    loaded = one.lines()
+    talk(one, other)
+    lose_sidecar(one, before=loaded)
+    overtake(one)
+    talk(one, other)
+    assert one.lines() == other.lines()
+    assert "- by the other host" in one.lines()
+    told = [line for report in sidecar.read_reports(one.place.report) for line in report["unsure"]]  # pyright: ignore
+    assert "- by the other host" in told
+
+
+def test_a_pass_that_is_killed_after_the_sidecar_was_lost_takes_nothing_away(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = hosts
+    other.save(*other.lines(), "- by the other host")
+    loaded = one.lines()
+    talk(one, other)
+    lose_sidecar(one, before=loaded)
+    one.remember("next")
+    kill_at(monkeypatch, one, SharedFile, "_store")
+    one.save(*loaded)
+    overtake(one)
+    talk(one, other)
+    assert one.lines() == other.lines()
+    assert "- by the other host" in one.lines()
+
+
+def test_files_of_a_version_that_knew_no_lives_are_read(hosts: tuple[Host, Host]) -> None:
+    """A sidecar and a document without the field belong together."""
+    one, other = hosts
+    one.save(*one.lines(), "- from before")
+    talk(one, other)
+    for host in hosts:
+        path = host.place.sidecar(host.place.memory_file)
+        path.write_text(
+            json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != "life"})
+        )
+        stored = host.place.document(host.place.memory_file)
+        head, _, rest = stored.read_bytes().partition(b"\n")
+        fields = {name: value for name, value in json.loads(head).items() if name != "life"}
+        stored.write_bytes(json.dumps(fields).encode() + b"\n" + rest)
+        host.shared = host.open()
+    one.save(*(line for line in one.lines() if line != "- from before"), "- by hand")
+    told = sidecar.read_reports(one.place.report)
+    talk(one, other)
+    assert one.lines() == other.lines() == [*MEMORY_HEADING, entry("first"), "- by hand"]
+    assert sidecar.read_reports(one.place.report) == told
 
 
 def test_a_process_that_was_started_again_continues(hosts: tuple[Host, Host]) -> None:

@@ -53,9 +53,16 @@ def wrong_version() -> Generator[None]:
     begin = SharedDocument.begin
 
     def now(
-        self: SharedDocument, base: Sequence[str] | None, write: int, gone: Mapping[str, int], author: Author
+        self: SharedDocument,
+        base: Sequence[str] | None,
+        write: int,
+        gone: Mapping[str, int],
+        author: Author,
+        *,
+        file: Sequence[str],
+        life: str = "",
     ) -> Start:
-        start = begin(self, base, write, gone, author)
+        start = begin(self, base, write, gone, author, file=file, life=life)
         return Start(lines=start.lines, base=None if start.base is None else list(start.lines), gone=start.gone)
 
     with patched(SharedDocument, "begin", now):

@@ -1,9 +1,10 @@
 """`python -m holdfast_proofs.merges.kills`: a merge pass killed, and failed for want of space, at each of its calls.
 
-Two instances share a folder. One has sent changes, one part of its own among them; a person has edited the other's
-files. Each trial is a fork that runs one pass of the other over a copy of it all, with the crash shim loaded. Then the
-files must be whole, with no line lost or doubled; and the next passes finish it: both have the same bytes, each line
-once, nothing is left aside, and the folder has nothing that no envelope names.
+Two instances share a folder. One has sent changes, one part of its own and a removal among them; a person has edited
+the other's files. Each trial is a fork that runs one pass of the other over a copy of it all, with the crash shim
+loaded. Then the files must be whole, with no line lost or doubled; and the next passes finish it: both have the same
+bytes, each line once and the removed one not at all, nothing is left aside, and the folder has nothing that no envelope
+names.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ HOSTS = ("ada", "ben")
 DAY = "memory/2027-01-16.md"
 FILES = ("MEMORY.md", "HEARTBEAT.md", DAY)
 SENT = [f"- sent by ben {number:03}, and some words more" for number in range(150)]
+REMOVED = "- ben removes this line"
 BLOCK = b"- [ ] an open task\n"
 
 
@@ -79,7 +81,10 @@ def prepare(root: Path) -> None:
         write_heartbeat(place.heartbeat_file, BLOCK, asides=place.asides)
     save(root, "ada", "MEMORY.md", ["# Memory", "", "- from before"])
     settle(root)
-    save(root, "ben", "MEMORY.md", [*lines_of(root, "ben", "MEMORY.md"), *SENT])
+    before = lines_of(root, "ben", "MEMORY.md")
+    save(root, "ben", "MEMORY.md", [*before, REMOVED])
+    settle(root)
+    save(root, "ben", "MEMORY.md", [*before, *SENT])
     save(root, "ben", DAY, ["# 2027-01-16", "", "- ben's day"])
     merging(root, "ben").run(now_ms=NOW_MS)
     save(root, "ada", "MEMORY.md", [*lines_of(root, "ada", "MEMORY.md"), "- by hand"])
@@ -106,6 +111,8 @@ def check(root: Path, *, done: bool) -> None:
         said = {*lines_of(root, "ada", "MEMORY.md"), *lines_of(root, "ada", DAY)}
         if lost := {*SENT, "- ben's day"} - said:
             raise AssertionError(f"lost: {sorted(lost)[:3]}")
+        if REMOVED in said:
+            raise AssertionError(f"back: {REMOVED}")
         for host in HOSTS:
             left = os.listdir(root / host / ".holdfast" / "aside")
             more = {path.name for path in root.glob(f"shared/*/{host}/*")} - {NEWEST}

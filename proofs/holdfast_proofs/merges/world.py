@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from holdfast.instances.line_document import Author
 from holdfast.instances.shared import SharedDocument, Update
-from holdfast.memory.lines import RECENT_MS, entry_hash, entry_id, is_telling, key_of, merge, removal_mark, rendered
+from holdfast.memory.lines import (
+    RECENT_MS,
+    brought_unnoted,
+    entry_hash,
+    entry_id,
+    is_telling,
+    joined_in,
+    key_of,
+    merge,
+    removal_mark,
+    rendered,
+)
 from holdfast.memory.shared_lines import merged_with
+from holdfast_proofs.merges.ledger import NONE, Changes, Ledger, Removal, Sight, Why
 
 INSTANCES = ("a", "b", "c", "d", "e")
 EVENTS = 36
@@ -27,19 +38,15 @@ class Disk:
     base: tuple[str, ...] | None  # the sidecar of the file
     write: int
     document: bytes | None
+    life: int = 0  # of the sidecar
     projected: int = 0  # remarks of the journal that are in the file
     ours: frozenset[str] = frozenset()
-    gone: frozenset[tuple[str, int]] = frozenset()  # entries that a person removed, and by which write
-
-
-@dataclass(slots=True, kw_only=True)
-class Truth:
-    """What people did with a line, and which ends are right beside that."""
-
-    copies: int = 1
-    removed: bool = False
-    may_return: bool = False  # though it was removed
-    may_be_lost: bool = False  # though it was not: only a folder that was replaced by its backup had it
+    gone: frozenset[tuple[str, int]] = frozenset()  # lines that were removed, and by which write
+    asides: tuple[tuple[str, ...], ...] = ()  # what killed passes displaced
+    # What follows is not on a disk: the ledger's adds.
+    pending: Changes = NONE  # what was done to the file, and no document knows
+    seen: frozenset[int] = frozenset()  # that the file shows, as the document knows
+    showed: frozenset[int] = frozenset()  # that the file shows
 
 
 class Died(Exception):
@@ -53,14 +60,14 @@ class Instance:
     name: str
     disk: Disk
     document: SharedDocument = field(init=False)
-    blind: bool = False  # it is not known what the file showed last
     backups: list[Disk] = field(default_factory=list[Disk])
-    touched: list[set[str]] = field(default_factory=list[set[str]])  # since each backup
+    sight: Sight = field(init=False)
 
     def __post_init__(self) -> None:
         self.open()
 
     def open(self) -> None:
+        self.sight = Sight()
         stored = self.disk.document
         self.document = (
             SharedDocument(instance=self.name, file="MEMORY.md")
@@ -76,26 +83,26 @@ class Instance:
 class World:
     """A schedule by its seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, without: Why | None = None) -> None:
         self.random = random.Random(seed)
         self.now_ms = 0
         self.count = 0
-        self.truth: dict[str, Truth] = {line: Truth() for line in FIRST if is_telling(line)}
-        self.told_back: set[str] = set()  # lines that a merge report lists
+        self.lives = 0  # sidecars that took the place of lost ones
+        self.ledger = Ledger((line for line in FIRST if is_telling(line)), without=without)
+        self.remark_adds: dict[str, int] = {}
+        self.went_back: set[str] = set()  # the instances that were restored, or lost their documents
         self.flying: list[tuple[str, Update]] = []
         founder = SharedDocument(instance="a", file="MEMORY.md")
         founder.found(FIRST)
-        founder.begin(FIRST, 0, {}, self.author("a"))
-        founder.finish(FIRST, 1, self.author("a"))
+        founder.begin(FIRST, 0, {}, self.author("a"), file=FIRST, life="0")
+        founder.finish(FIRST, 1, self.author("a"), life="0")
         self.remarks = [
             rendered(id=entry_id(str(at)), at_ms=0, text=f"r{at}", origin="m", timed=False) for at in range(REMARKS)
         ]
-        self.instances = {
-            name: Instance(
-                name=name, disk=Disk(file=tuple(FIRST), base=tuple(FIRST), write=1, document=founder.stored())
-            )
-            for name in INSTANCES
-        }
+        first = self.ledger.first
+        self.ledger.tell(founder.version, Changes(first))
+        disk = Disk(file=tuple(FIRST), base=tuple(FIRST), write=1, document=founder.stored(), seen=first, showed=first)
+        self.instances = {name: Instance(name=name, disk=disk) for name in INSTANCES}
 
     def author(self, name: str, disk: Disk | None = None) -> Author:
         self.now_ms += RECENT_MS  # no line counts as recent: near lines are another test
@@ -135,42 +142,62 @@ class World:
             if what == "change":
                 lines.insert(at, self.new_line())
                 self.bring(one, lines[at])
+            to = self.random.randrange(len(lines) + 1) if what in ("move", "copy") else at
             if what in ("move", "copy"):
-                to = self.random.randrange(len(lines) + 1)
                 lines.insert(to, line)
-                self.truth[line].copies += what == "copy"
-                # A move is a removal and a new line, which a host that removes the line had not seen. Of two lines that
-                # change places it is not known which one was moved. A copy whose original is removed later is a move.
-                for moved in lines[min(at, to) : max(at, to) + 1]:
-                    self.truth.get(moved, Truth()).may_return = True
-            elif is_telling(line):
-                self.truth[line].removed = True
-                # No sidecar knows that the file showed the line: it was lost, or the pass that wrote it was killed
-                # before it wrote the sidecar. Then the save may be one of an older text, which removes nothing.
-                self.truth[line].may_return |= one.blind or line not in (one.disk.base or ())
-            self.touch(one, line)
+            if what == "copy":
+                # An entry that is removed stays away, also where it was copied meanwhile.
+                self.bring(one, line, Why.COPIED if entry_hash(line) else None, is_copy=True)
+            elif what == "move":
+                # Of two lines that change places it is not known which one was moved.
+                for moved in set(lines[min(at, to) : max(at, to) + 1]):
+                    self.bring(one, moved, Why.MOVED)
+            else:
+                self.remove(one, line, is_left=line in lines)
+                if places := [place for place, left in enumerate(lines) if left == line]:
+                    # To copy a line and then to remove one of the two is to move it.
+                    for moved in set(lines[min(at, *places) : max(at, *places) + 1]):
+                        self.bring(one, moved, Why.MOVED)
         one.disk = replace(one.disk, file=tuple(lines))
 
     def new_line(self) -> str:
         self.count += 1
         return f"- n{self.count:03}"
 
-    def bring(self, one: Instance, line: str) -> None:
+    def bring(self, one: Instance, line: str, why: Why | None = None, *, is_copy: bool = False) -> None:
         if is_telling(line):
-            known = self.truth.get(line)
-            if known is None:
-                self.truth[line] = Truth()
-            else:
-                known.may_return = True  # what another person removes, this host had not seen
-            self.touch(one, line)
+            self.pend(one, Changes(frozenset([self.ledger.add(line, why, is_copy=is_copy)])))
 
-    def touch(self, one: Instance, line: str) -> None:
-        for touched in one.touched:
-            touched.add(line)
+    def remove(self, one: Instance, line: str, *, is_left: bool) -> None:
+        """A person removes what the file shows. `is_left`: it shows the line once more."""
+        disk = one.disk
+        adds = self.ledger.of(line, disk.showed | disk.pending.adds)
+        noted = disk.pending.adds | disk.seen
+        if line in (disk.base or ()) and noted.isdisjoint(adds):
+            noted = noted.union(adds)
+        whys = ((add, Why.COPIED if is_left else None if add in noted else Why.UNNOTED) for add in adds)
+        self.pend(one, Changes(removals=self.ledger.removal(whys)))
+        if disk.base is None:
+            self.forget(one)
+
+    def forget(self, one: Instance) -> None:
+        """Without a sidecar nothing knows that an entry was there which no document has: another host writes it too."""
+        unknown = frozenset(self.remark_adds.values()) - self.known(one).adds
+        removals = {
+            replace(gone, why=gone.why or Why.FORGOTTEN) if gone.add in unknown else gone
+            for gone in one.disk.pending.removals
+        }
+        one.disk = replace(one.disk, pending=replace(one.disk.pending, removals=frozenset(removals)))
+
+    def pend(self, one: Instance, changes: Changes) -> None:
+        one.disk = replace(one.disk, pending=one.disk.pending | changes)
+
+    def known(self, one: Instance) -> Changes:
+        return self.ledger.known(one.document.document, one.sight)
 
     def project(self, one: Instance) -> None:
         """The next remark of the journal, written without the document."""
-        disk = one.disk
+        disk = noted(one.disk)
         if disk.projected == len(self.remarks):
             return
         line = self.remarks[disk.projected]
@@ -178,32 +205,60 @@ class World:
         base = list(disk.base) if disk.base is not None else list(disk.file)
         known = {key_of(found) for found in (*disk.file, *base)}
         fresh = [] if key in known or entry_hash(line) in dict(disk.gone) else [line]
-        lines = tuple(merge(base, [*base, *fresh], disk.file).lines)
+        lines = joined(disk, merge(base, [*base, *fresh], disk.file).lines)
         if fresh:
-            self.truth.setdefault(line, Truth())
+            add = self.remark_adds.get(line)
+            self.remark_adds[line] = add = self.ledger.add(line) if add is None else add
+            disk = replace(disk, pending=disk.pending | Changes(frozenset([add])))
         one.disk = written(replace(disk, projected=disk.projected + 1, ours=disk.ours | {key}), lines)
 
     def merge_pass(self, one: Instance, *, dies: int = 0) -> None:
         """As `memory/projection.py` does it."""
         if one.document.document is None:
             return
-        disk, author = one.disk, self.author(one.name, one.disk)
-        start = one.document.begin(disk.base, disk.write, dict(disk.gone), author)
-        merged = tuple(merged_with(start.lines, disk.file, base=start.base, gone=start.gone, ours=disk.ours).lines)
+        disk, ours = noted(one.disk), one.disk.ours
+        author = self.author(one.name, disk)
+        start = one.document.begin(disk.base, disk.write, dict(disk.gone), author, file=disk.file, life=str(disk.life))
+        lines = merged_with(start.lines, disk.file, base=start.base, gone=start.gone, ours=disk.ours).lines
+        merged = joined(disk, lines)
+        known, pending = self.known(one), disk.pending
         if start.base is None:
-            self.told_back |= set(merged) - (set(start.lines) & set(disk.file))
-        one.disk = replace(one.disk, file=merged)
+            pending = self.unsure(disk, known, start.lines)
+        listed = set(start.unsure).difference(one.document.unsure)
+        if disk.base is None:
+            listed |= set(merged).difference(lines)
+        pending |= Changes(frozenset(self.ledger.add(line, Why.LISTED) for line in listed))
+        shows = known.adds | pending.adds
+        one.disk = replace(disk, file=merged, showed=shows, pending=pending)
         if dies == 1:
+            # Before anything is noted. What it displaced is left.
+            asides = disk.asides if merged == disk.file else (*disk.asides, disk.file)
+            one.disk = replace(one.disk, ours=ours, asides=asides)
             raise Died
-        came = {key_of(line) for line in merged if entry_hash(line) and line not in disk.file}
+        came = {key_of(line) for line in merged if is_telling(line) and line not in disk.file}
         one.disk = written(replace(one.disk, ours=disk.ours | came), merged)
         if dies == 2:
             raise Died
-        one.document.finish(merged, one.disk.write, author)
+        one.document.finish(merged, one.disk.write, author, life=str(disk.life))
         if dies == 3:
             raise Died
-        one.blind = False
+        one.disk = replace(one.disk, pending=Changes(), seen=shows)
         one.store()
+        self.ledger.tell(one.document.version, pending)
+
+    def unsure(self, disk: Disk, known: Changes, document: Sequence[str]) -> Changes:
+        """What a pass does that does not know what the file showed: all lines stay, and are in its report."""
+        file, pending = disk.file, disk.pending
+        back = {line for line in set(file).difference(document) if is_telling(line)}
+        adds = pending.adds.union(self.ledger.add(line, Why.LISTED) for line in back)
+        stay = set(document).difference(file)
+        removals = set[Removal]()
+        for one in pending.removals:
+            if self.ledger.adds[one.add].line in stay:
+                removals.add(replace(one, why=Why.LISTED))
+            else:
+                removals.add(one if one.add in known.adds else replace(one, why=one.why or Why.FORGOTTEN))
+        return Changes(adds, frozenset(removals))
 
     def die(self, one: Instance) -> None:
         try:
@@ -241,8 +296,17 @@ class World:
                         self.take(self.instances[name], update)
 
     def take(self, one: Instance, update: Update) -> bool:
+        before, known = one.document.version, self.known(one)
         changed = one.document.receive(update, self.author(one.name, one.disk))
-        one.store()
+        after = one.document.document
+        if after is not None and not after.knows(before):  # it has taken another document, and its lines into that
+            one.sight = Sight()
+            # Compaction leaves a common version, unless both were restored, or lost their documents.
+            told = one.document.unsure if {one.name, update.instance} <= self.went_back else ()
+            listed = Changes(frozenset(self.ledger.add(line, Why.LISTED) for line in told))
+            self.ledger.tell(one.document.version, known | self.known(one) | listed)
+        if changed:
+            one.store()
         return changed
 
     def compact(self, one: Instance) -> None:
@@ -252,29 +316,35 @@ class World:
 
     def back_up(self, one: Instance) -> None:
         one.backups.append(one.disk)
-        one.touched.append(set())
 
     def restore(self, one: Instance) -> None:
         if not one.backups:
             return
         at = self.random.randrange(len(one.backups))
-        others = [self.instances[name] for name in INSTANCES if name != one.name]
-        known = one.document.document is not None and any(
-            other.document.document is not None and other.document.document.knows(one.document.document.version())
-            for other in others
-        )
-        # What only this folder knew is gone with it: lines that no other has, and removals that no other was told of.
-        if not known or one.disk.base != one.disk.file or one.document.seen_write != one.disk.write:
-            elsewhere = {line for other in others for line in (*other.disk.file, *other.document.lines())}
-            for line in one.touched[at] & self.truth.keys():
-                self.truth[line].may_return = True
-                self.truth[line].may_be_lost |= line not in elsewhere
+        before = self.known(one) | one.disk.pending
         one.disk = one.backups[at]
-        del one.backups[at + 1 :], one.touched[at + 1 :]
+        del one.backups[at + 1 :]
         one.open()
-        # A line that no pass had told the document of is new again: no instance can tell it from one that is added now.
-        for line in set(one.disk.file) - set(one.document.lines()):
-            self.truth.get(line, Truth()).may_return = True
+        self.went_back.add(one.name)
+        before |= one.disk.pending
+        self.tell_again(one)
+        self.give_up(before)
+
+    def tell_again(self, one: Instance) -> None:
+        """What a backup has that no document was told then is done now, also where all were told meanwhile."""
+        adds = set(one.disk.pending.adds)
+        for add in sorted(adds & self.ledger.told() - set(self.remark_adds.values())):
+            old = self.ledger.adds[add]
+            elsewhere = any(add in self.known(other).adds for other in self.instances.values())
+            why = old.why or (Why.UNTOLD if elsewhere else None)
+            adds ^= {add, self.ledger.add(old.line, why, is_copy=old.is_copy)}
+        one.disk = replace(one.disk, pending=replace(one.disk.pending, adds=frozenset(adds)))
+
+    def give_up(self, before: Changes) -> None:
+        """What a folder had and no folder has now."""
+        for other in self.instances.values():
+            before -= self.known(other) | other.disk.pending
+        self.ledger.replaced |= before
 
     def come_back_old(self, one: Instance) -> None:
         """All know everything and drop their history; then one is restored from before that, and edited."""
@@ -293,15 +363,21 @@ class World:
     def lose_sidecar(self, one: Instance) -> None:
         """What Holdfast keeps beside the file, or a part of it."""
         which = self.random.randrange(3)
-        one.blind = True
-        for line in set(one.disk.base or ()) - set(one.disk.file) if which != 1 else ():
-            self.truth.get(line, Truth()).may_return = True  # removed, and nothing knows of it any more
-        one.disk = replace(
-            one.disk,
-            base=one.disk.base if which == 1 else None,
-            write=one.disk.write if which == 1 else 0,
-            document=one.disk.document if which == 0 else None,
-        )
+        if which != 1:
+            one.disk = replace(one.disk, base=None, write=0, gone=frozenset(), ours=frozenset())
+            self.lives += 1
+            one.disk = replace(one.disk, life=self.lives)
+            self.forget(one)
+        if which != 0:
+            before = self.known(one)
+            self.went_back.add(one.name)
+            # The lines that the file shows are there; who removed others is not known any more.
+            adds = frozenset(add for add in before.adds if self.ledger.adds[add].line in one.disk.file)
+            removals = frozenset(replace(gone, why=gone.why or Why.FORGOTTEN) for gone in before.removals)
+            one.disk = replace(one.disk, document=None)
+            self.pend(one, Changes(adds, removals))
+            one.open()
+            self.give_up(before)
         one.open()
 
     # --- the end ------------------------------------------------------------------------------
@@ -332,27 +408,29 @@ class World:
         files = {one.disk.file for one in self.instances.values()}
         if len(files) > 1:
             return f"the files differ: {sorted(files)[:2]}"
-        counts = Counter(next(iter(files)))
-        for line, truth in self.truth.items():
-            found = counts[line]
-            if found > truth.copies:
-                return f"{line!r} is there {found} times"
-            if not found and not truth.removed and not truth.may_be_lost:
-                return f"{line!r} is lost"
-            # Of a line that a person copied, one may be removed; what the merge report lists, a person knows.
-            excused = truth.may_return or truth.copies > 1 or line in self.told_back
-            if found and truth.removed and not excused:
-                return f"{line!r} was removed and is back"
-        return ""
+        return self.ledger.judge(self.known(self.instances["a"]), next(iter(files)))
+
+
+def noted(disk: Disk) -> Disk:
+    """As a pass finds it after one that was killed."""
+    return replace(disk, ours=disk.ours | brought_unnoted(disk.base, disk.file, disk.asides))
+
+
+def joined(disk: Disk, lines: Sequence[str]) -> tuple[str, ...]:
+    for one in disk.asides:
+        lines = joined_in(disk.base, lines, one).lines
+    return tuple(lines)
 
 
 def written(disk: Disk, lines: tuple[str, ...]) -> Disk:
     """The file, and then its sidecar, with what a person removed."""
-    removed = [line for line in disk.base or () if is_telling(line) and line not in lines]
+    noted = [line for line in disk.base or () if entry_hash(line) or key_of(line) in disk.ours]
+    removed = [line for line in noted if line not in lines]
     return replace(
         disk,
         file=lines,
         base=lines,
+        asides=(),
         write=disk.write + 1,
         ours=disk.ours - {key_of(line) for line in removed},
         gone=disk.gone | {(removal_mark(line), disk.write + 1) for line in removed},

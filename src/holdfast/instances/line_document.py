@@ -30,6 +30,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -64,7 +65,8 @@ class Author:
 
 @dataclass(slots=True, kw_only=True)
 class SharedLine:
-    """A line, and who brought it in. An empty `instance`: it was there before the instances shared the file."""
+    """A line, and who brought it in. An empty `instance`: it was there before the instances shared the file; no time:
+    an instance had it in its file when its document was lost."""
 
     text: str
     number: int = 0
@@ -118,12 +120,12 @@ class LineDocument:
         also_gone = frozenset[str]() if known is None else known.gone() - gone
         if [one.text for one in shown] == list(lines) and not also_gone:
             return False
-        kept, gaps = changes([one.text for one in shown], lines)
+        kept, gaps = _lowest_kept(shown, *changes([one.text for one in shown], lines))
         stay = [one for one, stays in zip(shown, kept, strict=True) if stays]
         removed = [one for one, stays in zip(shown, kept, strict=True) if not stays]
         deletes = {place for one in removed for place in one.places}
         deletes |= {at for at, one in enumerate(elements) if gone and entry_hash(one.text) in gone}
-        new = _numbered(stay, (*removed, *before), gaps, author)
+        new = _numbered(stay, (*sorted(removed, key=lambda one: one.number), *before), gaps, author)
         inserts = {shown[at].places[0] if at < len(shown) else len(elements): gap for at, gap in new.items()}
         self._read = None
         with _refusing():
@@ -138,6 +140,75 @@ class LineDocument:
             )
             self._doc.commit()
         return True
+
+    def tell_apart(
+        self,
+        added: Collection[str],
+        removed: Collection[str],
+        since: Version,
+        author: Author,
+        *,
+        past: LineDocument | None = None,
+    ) -> frozenset[str]:
+        """A file that showed this document as it was at `since` has got and lost these lines; but other instances have
+        brought in lines with the same words meanwhile. What was added is kept beside theirs, so that it stays where
+        they remove theirs; of what was removed only the elements are that the file showed, and the result has the
+        words that stay. A line that was only moved meanwhile is no new one. `past`: the document that still
+        has that version, where it is another one. Raises HistoryMissing."""
+        if since == self.version() or not (added or removed):
+            return frozenset()
+        elements, _ = self._look()
+        wanted = [at for at, one in enumerate(elements) if one.text in added or one.text in removed]
+        with _refusing():
+            found, known = self._doc.get_list(LINES), VersionVector.decode(since)
+            new = {at for at in wanted if (id_ := found.get_id_at(at)) is not None and not known.includes_id(id_)}
+        if not new:
+            return frozenset()
+        then = (past or self)._look_at(since)[0] if removed else ()
+        before = {(one.text, one.instance, one.at_ms) for one in then}
+        fresh = {
+            one.text
+            for at in new
+            if (one := elements[at]).text in removed and (one.text, one.instance, one.at_ms) not in before
+        }
+        beside = {elements[at].text: at for at in sorted(new, reverse=True) if elements[at].text in added}
+        deletes = {
+            at
+            for at in wanted
+            if (one := elements[at]).text in fresh and (at not in new or (one.text, one.instance, one.at_ms) in before)
+        }
+        self._read = None
+        with _refusing():
+            for place in sorted(deletes | set(beside.values()), reverse=True):
+                if place in deletes:
+                    found.delete(place, 1)
+                else:
+                    text = elements[place].text
+                    found.insert(place, [_stored(text), elements[place].number, author.instance, author.at_ms])
+            self._doc.commit()
+        return frozenset(fresh)
+
+    def keep_beside(self, lines: Collection[str], author: Author, *, first: Collection[str]) -> None:
+        """A file has these lines, and it is not known whether they are those that the document has. Each gets an
+        element of this instance, of no time, so that it stays where others remove theirs. `first`: of these lines not
+        those that were there before the instances shared the file."""
+        elements, shown = self._look()
+        mine = {one.text for one in elements if one.instance == author.instance and not one.at_ms}
+        mine |= {one.text for one in elements if not one.instance and one.text in first}
+        wanted = [one for one in shown if one.text in lines and one.text not in mine]
+        self._read = None
+        with _refusing():
+            found = self._doc.get_list(LINES)
+            for one in sorted(wanted, key=lambda one: one.places[0], reverse=True):
+                found.insert(one.places[0] + 1, [_stored(one.text), one.number, author.instance, 0])
+            self._doc.commit()
+
+    def only_beside(self, version: Version | None = None) -> frozenset[str]:
+        """The lines that are, or were then, shown only because of `keep_beside`. Raises HistoryMissing."""
+        elements, shown = self._look() if version is None else self._look_at(version)
+        return frozenset(
+            one.text for one in shown if all(elements[at].instance and not elements[at].at_ms for at in one.places)
+        )
 
     def forget(self, entries: Collection[str]) -> None:
         """These entries (hashes) were removed from the file before the document knew them."""
@@ -172,15 +243,29 @@ class LineDocument:
 
     def lines_at(self, version: Version) -> list[str]:
         """The lines as they were then. Raises HistoryMissing."""
+        return [one.text for one in self._look_at(version)[1]]
+
+    def gone_at(self, version: Version) -> frozenset[str]:
+        """The hashes of the entries that were removed then. Raises HistoryMissing."""
+        if self.begins_after(version) or not self.knows(version):
+            raise HistoryMissing("the document no longer has this version, or does not have it yet")
+        with _refusing():
+            self._doc.checkout(self._doc.vv_to_frontiers(VersionVector.decode(version)))
+            try:
+                return self.gone()
+            finally:
+                self._doc.checkout_to_latest()
+
+    def _look_at(self, version: Version) -> tuple[list[SharedLine], list[SharedLine]]:
         if version == self.version():
-            return self.lines()
+            return self._look()
         if self.begins_after(version) or not self.knows(version):
             raise HistoryMissing("the document no longer has this version, or does not have it yet")
         with _refusing():
             self._doc.checkout(self._doc.vv_to_frontiers(VersionVector.decode(version)))
             self._read = None
             try:
-                return self.lines()
+                return self._look()
             finally:
                 self._read = None
                 self._doc.checkout_to_latest()
@@ -276,6 +361,24 @@ def _shown(elements: Sequence[SharedLine], gone: Collection[str]) -> list[Shared
             found.append(line)
         known.places.append(place)
     return found
+
+
+def _lowest_kept(
+    shown: Sequence[SharedLine], kept: list[bool], gaps: list[list[str]]
+) -> tuple[list[bool], list[list[str]]]:
+    """Of equal lines those with the lowest numbers stay, whichever place they have then: two instances that each remove
+    one of two remove the same one."""
+    numbers: dict[str, list[int]] = {}
+    for one in shown:
+        numbers.setdefault(one.text, []).append(one.number)
+    copied = {text: sorted(found) for text, found in numbers.items() if len(found) > 1 and is_telling(text)}
+    if copied:
+        stay = Counter(one.text for one, stays in zip(shown, kept, strict=True) if stays)
+        for at, one in enumerate(shown):
+            if kept[at] and one.text in copied and one.number not in copied[one.text][: stay[one.text]]:
+                kept[at] = False
+                gaps[at + 1].insert(0, one.text)
+    return kept, gaps
 
 
 def _numbered(

@@ -11,10 +11,11 @@ every enrolled instance knows.
 An instance may still lack dropped history: it was restored from an old backup. Then neither side can take the other's
 changes. The one that knows less takes the whole document of the other instead, and merges its own lines into it, at
 the last version that both knew (`_rejoin`). Where there is none, every line of both sides stays; what was removed on
-the other side meanwhile comes back then, and the caller reports it.
+the other side meanwhile comes back then, and the next pass reports it.
 
 An instance whose document is lost makes none from its file, because other instances may have removed lines of it: it
-asks for a whole document. Only if every enrolled instance says that it has none, the first of them makes one (`found`).
+asks for a whole document, and keeps its own lines beside those with the same words (`LineDocument.keep_beside`). Only
+if every enrolled instance says that it has none, the first of them makes one (`found`).
 
 The order on disk: an update is taken and the document stored before others learn the version; the file; its
 sidecar; then the document with the version that the file shows. A crash between any two of them leaves a sidecar that
@@ -34,7 +35,7 @@ import msgspec
 from holdfast.errors import BadUpdate, HistoryMissing
 from holdfast.instances.line_document import NOTHING, Author, LineDocument, SharedLine, Version, common, rank_of
 from holdfast.memory import lines
-from holdfast.memory.shared_lines import Start, whole_line
+from holdfast.memory.shared_lines import Start, merged_at, whole_line
 
 FORMAT = 1
 
@@ -58,6 +59,8 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
     base: list[str] | None  # these lines, where the document does not have that version
     known: dict[str, str]  # by instance: the version that it told last
     digest: str  # of the document that follows
+    unsure: list[str] = []  # lines that stay though one side may have removed them, to be reported by the next pass
+    life: str = ""  # of the sidecar whose write that is
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,6 +68,7 @@ class _Shown:
     """What the file showed after the last pass: the number of its sidecar, and a version or lines."""
 
     write: int = 0
+    life: str = ""
     version: Version | None = None
     digest: str = ""  # of its lines: to compare them without going back to that version
     base: list[str] | None = None
@@ -81,6 +85,8 @@ class SharedDocument:
         self.wants_whole = document is None
         self._asked: set[str] = set()  # who wants the whole document
         self._shown = _Shown()
+        self._is_founder = False  # the document was made from the file, just now
+        self.unsure: list[str] = []  # lines that stayed though one side may have removed them, not reported yet
 
     @classmethod
     def load(cls, data: bytes, *, instance: str, file: str) -> SharedDocument:
@@ -97,7 +103,10 @@ class SharedDocument:
             raise BadUpdate(f"the stored document of {file} is damaged, or was written by a newer version")
         found = cls(instance=instance, file=file, document=LineDocument(rest))
         found.known = known
-        found._shown = _Shown(write=header.write, version=version, digest=header.lines, base=header.base)
+        found._shown = _Shown(
+            write=header.write, life=header.life, version=version, digest=header.lines, base=header.base
+        )
+        found.unsure = header.unsure
         return found
 
     def stored(self) -> bytes:
@@ -110,6 +119,8 @@ class SharedDocument:
             base=self._shown.base,
             known={name: version.hex() for name, version in self.known.items()},
             digest=hashlib.sha256(rest).hexdigest(),
+            unsure=self.unsure,
+            life=self._shown.life,
         )
         return json.dumps(msgspec.structs.asdict(header)).encode() + b"\n" + rest
 
@@ -123,46 +134,105 @@ class SharedDocument:
 
     def found(self, lines_: Sequence[str], *, shown: bool = False) -> None:
         """`shown`: the file began with these lines, and what else it has was written without the document."""
-        self.document, self.wants_whole = LineDocument.from_lines(lines_), False
+        self.document, self.wants_whole, self._is_founder = LineDocument.from_lines(lines_), False, True
         if shown:
             self._shown = _Shown(version=self.document.version(), digest=_digest(lines_))
 
-    def begin(self, base: Sequence[str] | None, write: int, gone: Mapping[str, int], author: Author) -> Start:
+    def begin(
+        self,
+        base: Sequence[str] | None,
+        write: int,
+        gone: Mapping[str, int],
+        author: Author,
+        *,
+        file: Sequence[str],
+        life: str = "",
+    ) -> Start:
         """What the document says. `base`: the lines that the file's sidecar has, None where it is lost; `write`: its
-        number; `gone`: lines (their marks) that were removed from the file, and by which write.
+        number; `gone`: lines (their marks) that were removed from the file, and by which write; `file`: its lines now;
+        `life`: of the sidecar: numbers of another one say nothing.
         The `base` of the result is None where it is not known what the file showed last."""
         document = self._document
-        there = {lines.removal_mark(line) for line in base or ()}
-        self._forget({one for one, when in gone.items() if when > self._shown.write and one not in there}, author)
         last = list(base) if base is not None and _digest(base) == self._shown.digest else self._last()
-        if base is None or last is None or write < self._shown.write:
-            return Start(lines=document.lines(), base=None, gone=document.gone())
+        is_other = bool(self._shown.write) and life != self._shown.life
+        if marks := {one for one, when in gone.items() if is_other or when > self._shown.write}:
+            known = None if is_other else last
+            self._forget(marks.difference(map(lines.removal_mark, base or ())), known, author)
+        if base is None or last is None or is_other or write < self._shown.write:
+            return self._blind(last, base, file, author)
+        kept = frozenset[str]()
         if list(base) != last:
             if write == self._shown.write:  # an older sidecar was put back
-                return Start(lines=document.lines(), base=None, gone=document.gone())
+                return self._blind(last, base, file, author)
             # The file was written meanwhile without the document.
-            merged = lines.merge(last, base, document.lines(), key=whole_line)
+            kept = self._tell_apart(last, last, base, author)
+            merged = merged_at(_without(last, kept), base, document.lines())
             document.change_to(merged.lines, author)
-        return Start(lines=document.lines(), base=list(base), near=self._near(last, author))
+        apart = self._tell_apart(last, base, file, author)
+        unsure = self._doubted(apart | kept)
+        near = self._near(last, author)
+        return Start(lines=document.lines(), base=_without(base, apart), near=near, unsure=unsure)
 
-    def _forget(self, removed: Collection[str], author: Author) -> None:
+    def _doubted(self, removed: Collection[str] = ()) -> tuple[str, ...]:
+        """What is to be reported: also lines that others or this file (`removed`) have removed since the last pass, and
+        that are there because an instance had them in its file when its document was lost."""
+        if now := self._document.only_beside():
+            with contextlib.suppress(HistoryMissing):
+                if self._shown.version is not None:
+                    now -= self._document.only_beside(self._shown.version).difference(removed)
+        return tuple(sorted({*self.unsure, *now}))
+
+    def _blind(
+        self, last: Sequence[str] | None, base: Sequence[str] | None, file: Sequence[str], author: Author
+    ) -> Start:
+        """What was added since `last` or `base` is known, but not what was removed. Where the document is another
+        instance's, each line of a person is kept beside one with the same words."""
+        document = self._document
+        before = last if last is not None else base
+        if before is not None:
+            self._tell_apart((), before, file, author)
+        if last is None and not self._is_founder:
+            document.keep_beside({line for line in file if _is_own(line)}, author, first=base or ())
+        return Start(lines=document.lines(), base=None, gone=document.gone(), unsure=self._doubted())
+
+    def _tell_apart(
+        self, last: Sequence[str], before: Sequence[str], after: Sequence[str], author: Author
+    ) -> frozenset[str]:
+        """See `LineDocument.tell_apart`. Entries are the same on every instance. A line that only a killed pass has
+        shown, since `last`, was seen: no element of it is another line. Where it is not known which version the file
+        showed, a removal takes all."""
+        had, has = set(before), set(after)
+        added = {line for line in has - had if lines.key_of(line) not in author.ours}
+        added, removed = ({one for one in some if _is_own(one)} for some in (added, (had - has).intersection(last)))
+        since = self._shown.version
+        if since is None:
+            since, removed = NOTHING, set[str]()
+        with contextlib.suppress(HistoryMissing):
+            return self._document.tell_apart(added, removed, since, author)
+        return frozenset()
+
+    def _forget(self, removed: Collection[str], last: Sequence[str] | None, author: Author) -> None:
         """These lines (marks) were removed from the file by a write without the document. Only entries are remembered:
-        another instance may write them from the journal later."""
+        another instance may write them from the journal later. Other lines only if a pass brought them and was killed
+        before it noted that: what the file showed `last` is compared below, and where that is not known, a line with
+        these words may be one that another instance has brought in since."""
         self._document.forget([one for one in removed if lines.is_entry_key(one)])
-        if not all(map(lines.is_entry_key, removed)):
-            left = [line for line in self._document.lines() if lines.removal_mark(line) not in removed]
+        if last is not None and not all(map(lines.is_entry_key, removed)):
+            marks = set(removed).difference(map(lines.removal_mark, last))
+            left = [line for line in self._document.lines() if lines.removal_mark(line) not in marks]
             self._document.change_to(left, author)
 
-    def finish(self, shown: Sequence[str], write: int, author: Author) -> bool:
+    def finish(self, shown: Sequence[str], write: int, author: Author, *, life: str = "") -> bool:
         """The file shows these lines now; whether there is anything new to store."""
         document, before = self._document, self._shown
         changed = document.change_to(shown, author)
         differs = document.lines() != list(shown)
         version = None if differs else document.version()
         base = list(shown) if differs else None
-        self._shown = _Shown(write=write, version=version, digest=_digest(shown), base=base)
+        self._shown = _Shown(write=write, life=life, version=version, digest=_digest(shown), base=base)
+        told, self.unsure = bool(self.unsure), []
         same = version is not None and before.version is not None and _same(version, before.version)
-        return changed or differs or not same or write != before.write
+        return changed or differs or not same or (write, life) != (before.write, before.life) or told
 
     def _last(self) -> list[str] | None:
         if self._shown.base is not None:
@@ -284,21 +354,24 @@ class SharedDocument:
     def _rejoin(self, mine: LineDocument, other: LineDocument, author: Author) -> None:
         last = self._last()
         own, theirs = mine.lines(), other.lines()
-        before = _lines_at(common(mine.version(), other.version()), mine, other)
-        merged = (
-            lines.union(own, theirs, key=whole_line)
-            if before is None
-            else lines.merge(before, own, theirs, key=whole_line)
-        )
+        both = {line for line in set(own).intersection(theirs) if _is_own(line)}
+        since = common(mine.version(), other.version())
+        if (knows := _which_has(since, mine, other)) is None:
+            self.unsure = sorted({*self.unsure, *(set(own) ^ set(theirs))})
+            other.keep_beside(both, author, first=own)
+            merged = lines.union(own, theirs, key=whole_line)
+        else:
+            # The same words that both have brought in since are two lines, and an entry that was removed stays away.
+            before, gone = knows.lines_at(since), mine.gone() - knows.gone_at(since)
+            removed = {line for line in set(before).difference(own) if _is_own(line)}
+            kept = other.tell_apart((), removed, since, author, past=knows)
+            other.tell_apart(both.difference(before), (), NOTHING, author)
+            left = [line for line in other.lines() if lines.entry_hash(line) not in gone or line in own]
+            merged = merged_at(_without(before, kept), own, left)
         other.change_to(merged.lines, author, known=mine)
         self.document, self.wants_whole = other, False
         digest = "" if last is None else self._shown.digest
-        self._shown = _Shown(write=self._shown.write, digest=digest, base=last)
-
-    @property
-    def seen_write(self) -> int:
-        """The number of the newest write of the file that the document knows of."""
-        return self._shown.write
+        self._shown = _Shown(write=self._shown.write, life=self._shown.life, digest=digest, base=last)
 
     @property
     def _document(self) -> LineDocument:
@@ -314,13 +387,18 @@ class SharedDocument:
         return [] if self.document is None else self.document.shown()
 
 
-def _lines_at(version: Version, *documents: LineDocument) -> list[str] | None:
-    for one in documents:
-        try:
-            return one.lines_at(version)
-        except HistoryMissing:
-            continue
-    return None
+def _which_has(version: Version, *documents: LineDocument) -> LineDocument | None:
+    """The first one that still has this version."""
+    return next((one for one in documents if one.knows(version) and not one.begins_after(version)), None)
+
+
+def _is_own(line: str) -> bool:
+    """Whether it is a person's, and can be known again by what it says."""
+    return lines.is_telling(line) and not lines.entry_hash(line)
+
+
+def _without(some: Sequence[str], left_out: Collection[str]) -> list[str]:
+    return [line for line in some if line not in left_out]
 
 
 def _digest(shown: Sequence[str]) -> str:

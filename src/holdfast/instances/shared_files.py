@@ -13,6 +13,8 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from holdfast.errors import BadUpdate
 from holdfast.host.private_files import write_atomically
 from holdfast.instances.line_document import Author, check_foreign
@@ -81,7 +83,7 @@ class SharedFile:
             return None
         self._now_ms = now_ms
         told = merge_file(self._place, self._path, self, now_ms=now_ms, part=self._part)
-        keep_report(self._place, [told])
+        keep_report(self._place, [msgspec.structs.replace(told, unsure=())])
         return told
 
     def compact(self, enrolled: Collection[str]) -> None:
@@ -96,11 +98,20 @@ class SharedFile:
 
     # --- the port of the pass -----------------------------------------------------------------
 
-    def begin(self, base: Sequence[str] | None, write: int, gone: Mapping[str, int], ours: Collection[str]) -> Start:
-        return self.document.begin(base, write, gone, self._author(ours, self._now_ms))
+    def begin(
+        self,
+        base: Sequence[str] | None,
+        write: int,
+        gone: Mapping[str, int],
+        ours: Collection[str],
+        *,
+        file: Sequence[str],
+        life: str,
+    ) -> Start:
+        return self.document.begin(base, write, gone, self._author(ours, self._now_ms), file=file, life=life)
 
-    def finish(self, lines: Sequence[str], write: int, ours: Collection[str]) -> None:
-        if self.document.finish(lines, write, self._author(ours, self._now_ms)):
+    def finish(self, lines: Sequence[str], write: int, ours: Collection[str], *, life: str) -> None:
+        if self.document.finish(lines, write, self._author(ours, self._now_ms), life=life):
             self.store()
 
     # --- the file of the document -------------------------------------------------------------

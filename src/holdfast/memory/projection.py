@@ -19,10 +19,10 @@ its writer removed it. Each round reads what came out of the last exchange; wher
 been read, that is an editor's save, and it is merged with what is in the file by now, at the version
 that our last write left.
 
-The order: what earlier passes left aside; read; merge; exchange; look at what came out, again until
-it is what was expected; the sidecar; then the asides are removed. A crash anywhere leaves the file
-whole, old or new, and what was displaced aside; the next pass joins it in, and adds what is not
-there yet by its id.
+The order: read, also what earlier passes left aside; merge; exchange; look at what came out, again until
+it is what was expected; the sidecar, which names the asides; then these are removed. A crash anywhere leaves
+the file whole, old or new, and what was displaced aside; where the sidecar does not name it, the next pass
+joins it in, but for lines of the sidecar that were removed since, and adds what is not there yet by its id.
 
 A writer holds the lock of the place: two passes of ours would only disturb each other.
 """
@@ -32,10 +32,12 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import secrets
 import socket
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -46,7 +48,7 @@ from holdfast.host.private_files import ensure_private_folder, open_private
 from holdfast.journal.contract import Journal, KeptRemark, Remark, RemarkTo
 from holdfast.layout.agent_home import MemoryPlace
 from holdfast.memory import lines, sidecar
-from holdfast.memory.exchange import exchange, is_taken, left_asides, put_down, read_quiet
+from holdfast.memory.exchange import exchange, hash_of, is_taken, left_asides, put_down, read_quiet
 from holdfast.memory.heartbeat import FreePart
 from holdfast.memory.lines import Added, Gone, Merged, day_of, entry_id, heading, key_of, rendered
 from holdfast.memory.shared_lines import SharedLines, Start, merged_with
@@ -57,7 +59,7 @@ ROUND_WAIT_MAX_S = 0.1
 LOCK_WAIT_S = 30.0
 LOCK_LOOK_S = 0.005
 ASIDES_MAX = 100  # looked at in one pass
-UNSURE_MAX = 100
+UNSURE_MAX = 10_000
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,8 +120,9 @@ def merge_file(
     place: MemoryPlace, path: Path, shared: SharedLines, *, now_ms: int, part: FreePart | None = None
 ) -> Written:
     """Give the file what other instances have changed, and the document what was changed in the file. Hold the place's
-    lock, and report what it did (`keep_report`). `part`: the part of the file that is shared, where it is not all of
-    it. Raises as `write_file` does, and BadInput where that part cannot be told from the rest."""
+    lock, and report what it did (`keep_report`), but for `unsure`: that is in the report on return. `part`: the part of
+    the file that is shared, where it is not all of it. Raises as `write_file` does, and BadInput where that part cannot
+    be told from the rest."""
     return _Pass(place, path, heading=(), now_ms=now_ms, shared=shared, part=part).run(())
 
 
@@ -142,6 +145,7 @@ class _Pass:
         self._state = sidecar.load_state(place.sidecar(path))
         self._recent = {one.key: one for one in self._state.recent}
         self._write = self._state.write
+        self._life = self._state.life if self._state.base is not None else secrets.token_hex(8)
         self._gone = {one.entry: one for one in self._state.gone}
         self._shared = shared
         self._start: Start | None = None
@@ -155,14 +159,18 @@ class _Pass:
         known = {key_of(line) for line in (*theirs, *lines.split(self._state.base or "")[0])}
         # Nor an entry that a person removed: it may have come from another instance before the journal's row was read.
         fresh = [line for line in new if key_of(line) not in known and lines.entry_hash(line) not in self._gone]
+        left = self._read_asides(theirs)
         if self._shared is not None:
-            self._begin(self._shared)
-        merged = self._join_asides(self._merged(theirs, fresh))
+            self._begin(self._shared, theirs)
+        merged = self._join(left, self._merged(theirs, fresh))
         if self._heading and merged and not any(line.strip() for line in theirs):
             merged = [*self._heading, *(line for line in merged if line not in self._heading)]
         self._tell(added=len(fresh))
         if self._raw is None and not merged:
             return self._told
+        if self._told.unsure:  # before the lines are in the file: a pass that is killed there would never tell
+            told = Written(file=self._told.file, at_ms=self._now_ms, unsure=self._told.unsure)
+            keep_report(self._place, [told])
         if self._data(merged) != self._raw:
             merged = self._put(theirs, merged)
         self._finish(merged)
@@ -187,19 +195,21 @@ class _Pass:
         text = lines.joined(merged).encode(errors="surrogateescape")
         return text if self._part is None else self._part.closed(text)
 
-    def _begin(self, shared: SharedLines) -> None:
-        base = None if self._state.base is None else lines.split(self._state.base)[0]
+    def _begin(self, shared: SharedLines, theirs: Sequence[str]) -> None:
         gone = {one.entry: one.write for one in self._gone.values()}
-        self._start = shared.begin(base, self._state.write, gone, self._recent.keys())
+        back, _ = lines.unseen(self._recent.values(), {key_of(line) for line in theirs}, now_ms=self._now_ms)
+        file = [*theirs, *(line for line in self._base or () if key_of(line) in back)]
+        self._start = shared.begin(self._base, self._state.write, gone, self._recent.keys(), file=file, life=self._life)
         self._tell(near=self._start.near)
+        self._tell_unsure(self._start.unsure)
 
     def _merged(self, theirs: list[str], fresh: Sequence[str]) -> list[str]:
         """Theirs and ours, at the version of our last write."""
         if self._start is not None:
             return self._merge(self._start.base, self._start.lines, theirs)
-        if self._state.base is None:
+        base = self._base
+        if base is None:
             return [*theirs, *fresh]
-        base, _ = lines.split(self._state.base)
         return self._merge(base, [*base, *fresh], theirs)
 
     def _merge(self, base: list[str] | None, ours: list[str], theirs: list[str]) -> list[str]:
@@ -217,32 +227,51 @@ class _Pass:
         if self._start is not None:
             merged = merged_with(ours, theirs, base=base, gone=self._start.gone, ours=self._recent.keys())
             if base is None:
-                self._tell(unsure=tuple(sorted(set(ours) ^ set(theirs)))[:UNSURE_MAX])
+                self._tell_unsure(set(ours) ^ set(theirs))
         else:
             merged = lines.merge(base or (), ours, theirs)
         self._count(merged)
         self._tell(put_back=self._told.put_back + len(shown), removed=self._told.removed + len(removed))
         return merged.lines
 
-    def _join_asides(self, merged: list[str]) -> list[str]:
-        """What earlier passes displaced and did not come to take, or what was written since."""
+    def _read_asides(self, theirs: Sequence[str]) -> list[list[str]]:
+        """The lines that earlier passes displaced and did not come to take, or that were written since."""
+        left: list[list[str]] = []
         for aside in left_asides(self._path, self._place.asides)[:ASIDES_MAX]:
             content = read_quiet(aside) or b""
-            if not is_taken(aside, content):
-                union = lines.union(merged, lines.split(self._text(content, newest=False))[0])
-                if len(union.lines) > len(merged):
-                    self._tell(joined=self._told.joined + 1)
-                merged = union.lines
-                self._count(union)
+            if not is_taken(aside, content) and self._state.taken.get(aside.name) != hash_of(content):
+                left.append(lines.split(self._text(content, newest=False))[0])
             self._asides.append((aside, content))
+        if self._place.document(self._path).exists():
+            for key in lines.brought_unnoted(self._base, theirs, left) - self._recent.keys():
+                # Of no write: nothing tells what was loaded before it. A document must not take it for a person's.
+                self._recent[key] = Added(first=0, write=0, at_ms=self._now_ms, key=key)
+        return left
+
+    @property
+    def _base(self) -> list[str] | None:
+        return None if self._state.base is None else lines.split(self._state.base)[0]
+
+    def _join(self, left: Sequence[Sequence[str]], merged: list[str]) -> list[str]:
+        for one in left:
+            joined = lines.joined_in(self._base, merged, one)
+            if len(joined.lines) > len(merged):
+                self._tell(joined=self._told.joined + 1)
+            if self._start is not None and self._base is None:
+                self._tell_unsure(set(joined.lines).difference(merged))
+            merged = joined.lines
+            self._count(joined)
         return merged
+
+    def _tell_unsure(self, some: Collection[str]) -> None:
+        self._tell(unsure=tuple(sorted({*self._told.unsure, *some}))[:UNSURE_MAX])
 
     def _put(self, theirs: list[str], merged: list[str]) -> list[str]:
         """Put the merged version into its place, again for each save that comes between."""
         folder = self._path.parent
         if folder.is_symlink() or not folder.is_dir():  # one that a person has made keeps its mode
             ensure_private_folder(folder)
-        base = theirs if self._state.base is None else lines.split(self._state.base)[0]
+        base = theirs if self._base is None else self._base
         base = base if self._start is None else self._start.base or theirs
         expected, data = self._raw, self._data(merged)
         for number in range(ROUNDS_MAX):
@@ -287,20 +316,25 @@ class _Pass:
         state = sidecar.State(
             base=base,
             write=self._write,
+            life=self._life,
             recent=tuple(recent),
             gone=tuple(one for one in gone if self._now_ms - one.at_ms < lines.RECENT_MS)[-lines.RECENT_MAX :],
         )
-        if state != self._state:
-            sidecar.save_state(self._place.sidecar(self._path), state)
+        if state != replace(self._state, taken={}):
+            taken = {aside.name: hash_of(content) for aside, content in self._asides}
+            sidecar.save_state(self._place.sidecar(self._path), replace(state, taken=taken))
         if self._shared is not None:
-            self._shared.finish(merged, self._write, self._recent.keys())
+            self._shared.finish(merged, self._write, self._recent.keys(), life=self._life)
         self._tell(left=sum(not put_down(aside, taken) for aside, taken in self._asides))
 
     def _note_removed(self, merged: Sequence[str]) -> None:
-        """The document may still have the line: from a pass that died before it could note what the file shows."""
+        """The document may still have a line that a write brought from it: the pass may have died before it could note
+        what the file shows. A line that was written into the file is not noted: one with these words that the document
+        has by then is another instance's."""
+        brought = {one.key for one in self._state.recent}
         if self._state.base is not None and self._place.document(self._path).exists():
             for line in set(lines.split(self._state.base)[0]).difference(merged):
-                if lines.is_telling(line):
+                if lines.entry_hash(line) or key_of(line) in brought:
                     mark = lines.removal_mark(line)
                     self._gone[mark] = Gone(write=self._write, at_ms=self._now_ms, entry=mark)
 

@@ -15,23 +15,35 @@ from holdfast.memory.lines import Merged, entry_hash, key_of
 class Start:
     """What the document says when a pass begins. `base`: the lines that both it and the file had last; None where that
     is not known: then nothing counts as removed, but the entries in `gone` (hashes) do, where Holdfast wrote them.
-    `near`: lines that arrived and say nearly the same as one of ours."""
+    `near`: lines that arrived and say nearly the same as one of ours. `unsure`: lines that stayed though one side may
+    have removed them, from before this pass."""
 
     lines: list[str]
     base: list[str] | None
     gone: frozenset[str] = frozenset()
     near: tuple[tuple[str, str], ...] = ()
+    unsure: tuple[str, ...] = ()
 
 
 class SharedLines(Protocol):
     """One pass over one file. Both calls are made under the lock of the place."""
 
-    def begin(self, base: Sequence[str] | None, write: int, gone: Mapping[str, int], ours: Collection[str]) -> Start:
-        """`base`, `write`: what the file's sidecar has. `gone`: lines (their marks) that were removed from the file,
-        and by which write. `ours`: keys of lines that Holdfast brought in."""
+    def begin(
+        self,
+        base: Sequence[str] | None,
+        write: int,
+        gone: Mapping[str, int],
+        ours: Collection[str],
+        *,
+        file: Sequence[str],
+        life: str,
+    ) -> Start:
+        """`base`, `write`, `life`: what the file's sidecar has. `gone`: lines (their marks) that were removed from the
+        file, and by which write. `ours`: keys of lines that Holdfast brought in. `file`: its lines now, and those that
+        will be put back."""
         ...
 
-    def finish(self, lines: Sequence[str], write: int, ours: Collection[str]) -> None:
+    def finish(self, lines: Sequence[str], write: int, ours: Collection[str], *, life: str) -> None:
         """The file and its sidecar have these lines; durable on return."""
         ...
 
@@ -49,11 +61,45 @@ def merged_with(
     A line that both have keeps its place in the document: a line that moves is removed and brought in again, and would
     come back where another instance removes it meanwhile."""
     if base is not None:
-        merged = lines.merge(base, file, document, key=whole_line)
-        left = _without_removed(merged.lines, Counter(base), Counter(file), Counter(document))
-        return Merged(lines=left, duplicates=merged.duplicates, near=merged.near)
+        return merged_at(base, file, document)
     left = [line for line in file if not gone or entry_hash(line) not in gone or key_of(line) not in ours]
     return lines.union(left, document, key=whole_line)
+
+
+def merged_at(base: Sequence[str], file: Sequence[str], document: Sequence[str]) -> Merged:
+    """Both sides' changes to the base. A line that both sides show stays, however often either had it; so of two equal
+    lines one stays where each side has removed one, and a line that one side copied and the other moved stays twice."""
+    merged = lines.merge(base, file, document, key=whole_line)
+    counts = Counter(base), Counter(file), Counter(document)
+    left = _with_shown(_without_removed(merged.lines, *counts), file, document, *counts)
+    return Merged(lines=left, duplicates=merged.duplicates, near=merged.near)
+
+
+def _with_shown(
+    merged: list[str],
+    one_side: Sequence[str],
+    other_side: Sequence[str],
+    base: Counter[str],
+    file: Counter[str],
+    document: Counter[str],
+) -> list[str]:
+    """With the lines that both sides show, as often as they want them together."""
+    found, left = Counter(merged), merged
+    for line in file.keys() & document.keys():
+        low, high = sorted((file[line] - base[line], document[line] - base[line]))
+        wanted = base[line] + (low + high if low < 0 < high else low if high <= 0 else high)
+        if lines.is_telling(line):
+            for _ in range(max(1, wanted) - found[line]):
+                left = _put_in(left, line, one_side if file[line] >= document[line] else other_side)
+    return left
+
+
+def _put_in(some: list[str], line: str, side: Sequence[str]) -> list[str]:
+    """Behind the line that it follows on this side."""
+    last = len(side) - 1 - side[::-1].index(line)
+    places = {one: at for at, one in enumerate(some)}
+    at = next((places[one] + 1 for one in side[:last][::-1] if one in places), 0)
+    return [*some[:at], line, *some[at:]]
 
 
 def _without_removed(merged: list[str], base: Counter[str], file: Counter[str], document: Counter[str]) -> list[str]:

@@ -31,8 +31,10 @@ class State:
 
     base: str | None = None
     write: int = 0  # counts our writes
+    life: str = ""  # which sidecar counts them: one that took the place of a lost one is another
     recent: tuple[Added, ...] = field(default=())
     gone: tuple[Gone, ...] = field(default=())
+    taken: dict[str, str] = field(default_factory=dict[str, str])  # asides that are merged: their names and hashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,15 +54,18 @@ def load_state(path: Path) -> State:
             return State()
         recent = msgspec.convert(fields["recent"], tuple[Added, ...])
         gone = msgspec.convert(fields.get("gone", ()), tuple[Gone, ...])
-        return State(base=base, write=msgspec.convert(fields["write"], int), recent=recent, gone=gone)
+        taken = msgspec.convert(fields.get("taken", {}), dict[str, str])
+        write, life = msgspec.convert(fields["write"], int), msgspec.convert(fields.get("life", ""), str)
+        return State(base=base, write=write, life=life, recent=recent, gone=gone, taken=taken)
     except (KeyError, msgspec.ValidationError):
         return State()
 
 
 def save_state(path: Path, state: State) -> None:
     recent = msgspec.to_builtins(state.recent)
-    gone = {"gone": msgspec.to_builtins(state.gone)} if state.gone else {}
-    _save(path, {"base": state.base, "write": state.write, "recent": recent, **gone})
+    more = {"life": state.life, "gone": msgspec.to_builtins(state.gone), "taken": state.taken}
+    more = {name: value for name, value in more.items() if value}
+    _save(path, {"base": state.base, "write": state.write, "recent": recent, **more})
 
 
 def load_position(path: Path) -> Position:

@@ -67,7 +67,7 @@ def parcel(raw: bytes) -> None:
 
 def document(raw: bytes) -> None:
     """NAME.doc, as it is found beside a memory file."""
-    SharedDocument.load(raw, instance="alder", file="MEMORY.md").begin(_LINES, 1, {}, _AUTHOR)
+    SharedDocument.load(raw, instance="alder", file="MEMORY.md").begin(_LINES, 1, {}, _AUTHOR, file=_LINES)
 
 
 def _stored() -> bytes:
