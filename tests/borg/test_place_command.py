@@ -99,11 +99,11 @@ def test_programs_read_what_was_done(
     made = asked("place", "add", "nas", str(tmp_path / "nas"), fields=SHAPE)
     assert made["repository"] == f"{tmp_path}/nas/ada/repository"
     assert asked("place", "check", "nas", fields=CHECKED)["snapshots"] == []
-    done = asked("backup", "due", fields={"due", "host", "places"}, code=7)
+    done = asked("backup", "due", fields={"due", "host", "places", "relays"}, code=7)
     assert done["due"] == ["nas"]
     # This home has no identity to sign with: what went wrong is in the answer.
     assert [(one["name"], one["result"]) for one in done["places"]] == [("nas", "log-missing")]
-    assert asked("backup", "due", fields={"due", "host", "places"})["due"] == []
+    assert asked("backup", "due", fields={"due", "host", "places", "relays"})["due"] == []
     found = asked("place", "check", "nas", "--deep", fields=CHECKED)
     assert found["deep"]
     assert found["snapshots"] == []
