@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import pytest
 
-from holdfast_proofs.instance_worlds.__main__ import FAULTS
+from holdfast_proofs.instance_worlds.campaign import FAULTS
 from holdfast_proofs.instance_worlds.world import drop_template, find_breach
 
 SEEDS = range(3)

@@ -26,6 +26,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.clock import Clock, Entropy
+from holdfast.core.decoding import decode_json
 from holdfast.core.journal_address import JournalAddress
 from holdfast.core.ports import KeyRing
 from holdfast.errors import BadSettings, HoldfastError
@@ -241,7 +242,7 @@ def read_lease(instance: Path) -> Shown | None:
     except FileNotFoundError:
         return None
     try:
-        shown = msgspec.json.decode(raw, type=Shown)
+        shown = decode_json(raw, Shown)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return shown if shown.format == FORMAT else None

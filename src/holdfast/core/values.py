@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import msgspec
 
+from holdfast.core.decoding import json_decoder
 from holdfast.errors import BadValue, TooLarge
 
 PAYLOAD_BYTES_MAX = 16 * 1024 * 1024  # one argument list or result; larger things are blobs
@@ -34,7 +35,7 @@ _LONG_NUMBER = b"0" * 19
 _FLOAT = b"0e"
 _sorted_encode = msgspec.json.Encoder(order="sorted").encode
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
+_decode = json_decoder().decode
 
 
 def checked(value: Any, *, what: str) -> Json:

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from holdfast.core.decoding import convert
+
 
 class FaultKind(StrEnum):
     DROP_REPLY = "drop_reply"  # the work is done, the connection is closed without an answer
@@ -51,7 +53,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 def parse_fault(value: object) -> Fault:
     """Check one fault that came as JSON. Raises BadFault: unknown field or kind, or a value out of range."""
     try:
-        return msgspec.convert(value, Fault)
+        return convert(value, Fault)
     except msgspec.ValidationError as error:
         raise BadFault(f"this is not a valid fault: {error}") from None
 

@@ -24,6 +24,7 @@ from typing import cast
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.host.private_files import FILE_MODE, ensure_private_folder
 from holdfast.host.sqlite import log_ahead, open_or_create
 
@@ -172,7 +173,7 @@ class KeyStore:
         if fingerprint != asked.fingerprint:
             return KeyState.OTHER_BODY, None
         if status is not None:
-            pairs = msgspec.json.decode(cast(bytes, headers), type=list[tuple[str, str]])
+            pairs = decode_json(cast(bytes, headers), list[tuple[str, str]])
             given = tuple((bytes.fromhex(name), bytes.fromhex(value)) for name, value in pairs)
             return KeyState.ANSWERED, StoredAnswer(status=cast(int, status), headers=given, body=cast(bytes, body))
         if owner and self._is_alive(str(owner), (asked.scope, str(key))):

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
 import h11
-import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.downstream.faults import Fault
 from holdfast.downstream.http_server import LOOPBACK
 from holdfast.downstream.keys import Fingerprint
@@ -61,7 +61,7 @@ class FarEnd:
 
     async def ledger(self) -> Page:
         """Everything that arrived and everything that took place."""
-        return msgspec.json.decode(await self._control("GET", "/_ledger"), type=Page)
+        return decode_json(await self._control("GET", "/_ledger"), Page)
 
     async def faults(self, *faults: Fault) -> None:
         """Put these faults in force instead of the ones before; none clears them."""
@@ -70,20 +70,20 @@ class FarEnd:
     async def wait_inside(self, count: int = 1, *, timeout_s: float = 30.0) -> tuple[Seen, ...]:
         """Return when `count` requests are inside, held or delayed. Raises TimeoutError: fewer came in that time."""
         raw = await self._wait(f"n={count}", timeout_s)
-        inside = msgspec.json.decode(raw, type=dict[str, tuple[Seen, ...]])["inside"]
+        inside = decode_json(raw, dict[str, tuple[Seen, ...]])["inside"]
         if len(inside) < count:
             raise TimeoutError(f"only {len(inside)} of {count} requests arrived within {timeout_s:g} s")
         return inside
 
     async def wait_effects(self, count: int, *, timeout_s: float = 30.0) -> None:
         """Return when at least `count` effects have taken place. Raises TimeoutError: fewer did in that time."""
-        found = msgspec.json.decode(await self._wait(f"effects={count}", timeout_s), type=dict[str, int])["effects"]
+        found = decode_json(await self._wait(f"effects={count}", timeout_s), dict[str, int])["effects"]
         if found < count:
             raise TimeoutError(f"only {found} of {count} effects happened within {timeout_s:g} s")
 
     async def wait_idle(self, *, timeout_s: float = 30.0) -> None:
         """Return when no request is inside and none is still to arrive late. Raises TimeoutError: some still are."""
-        if not msgspec.json.decode(await self._wait("idle=1", timeout_s), type=dict[str, bool])["idle"]:
+        if not decode_json(await self._wait("idle=1", timeout_s), dict[str, bool])["idle"]:
             raise TimeoutError(f"some requests did not end within {timeout_s:g} s")
 
     async def _wait(self, what: str, timeout_s: float) -> bytes:

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.drills.production import gone_in_copy
 from holdfast.drills.run import DrillRun, Json
 from holdfast.drills.tool_alone import SCRATCH, WORK
@@ -74,7 +75,7 @@ def _find_tools(run: DrillRun) -> list[ToolSeen]:
                 f"the app {run.production.home.settings.drills.app} cannot be loaded: {done.said}",
                 hint="`[drills] app` is counted from the agent's folder",
             )
-        return msgspec.json.decode(done.out.splitlines()[-1], type=list[ToolSeen])[:TOOLS_MAX]
+        return decode_json(done.out.splitlines()[-1], list[ToolSeen])[:TOOLS_MAX]
 
 
 def _ran(run: DrillRun, tool: ToolSeen, number: int) -> out.ToolFiles:

@@ -26,6 +26,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.errors import BackupDamaged, BackupFailed
 from holdfast.host.private_files import disk_error, read_private, remove_durably, sync_folder, write_atomically
 from holdfast.host.tree import empty, open_folder
@@ -105,7 +106,7 @@ def settle(home: Path) -> None:
     except FileNotFoundError:
         return
     try:
-        note = msgspec.json.decode(raw, type=_Note)
+        note = decode_json(raw, _Note)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BackupDamaged(
             f"{path}, the note of an interrupted restore, is malformed: {error}",

@@ -19,6 +19,7 @@ from itertools import pairwise
 
 import msgspec
 
+from holdfast.core.decoding import json_decoder
 from holdfast.errors import JournalDamaged
 
 FORMAT = 1
@@ -61,7 +62,7 @@ def made(files: Iterable[File], folders: Iterable[str]) -> Manifest:
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Manifest, strict=True).decode
+_decode = json_decoder(Manifest).decode
 
 
 def encode(manifest: Manifest) -> bytes:

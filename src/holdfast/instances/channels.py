@@ -26,6 +26,7 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.errors import BadUpdate, InstancesUnfit
 from holdfast.host.private_files import write_all
 from holdfast.instances.envelope import ENVELOPE_BYTES_MAX
@@ -222,6 +223,6 @@ def _text_name(instance: str, name: str) -> str:
 def _parsed(text: str) -> dict[str, _Sent]:
     """None where it is damaged: each instance writes its own again."""
     try:
-        return msgspec.json.decode(text or "{}", type=dict[str, _Sent])
+        return decode_json(text or "{}", dict[str, _Sent])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return {}

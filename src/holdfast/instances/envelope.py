@@ -23,6 +23,7 @@ import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+from holdfast.core.decoding import msgpack_decoder
 from holdfast.errors import BadUpdate, UpdateNewer, UpdateRefused
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.encodings import SIGNATURE_BYTES
@@ -169,7 +170,7 @@ def _bound(agent: str, incarnation: int, instance: str) -> bytes:
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_WIRE = msgspec.msgpack.Decoder(_Wire)
-_VERSION = msgspec.msgpack.Decoder(_Version)
-_OUTER = msgspec.msgpack.Decoder(_Outer)
-_PARCEL = msgspec.msgpack.Decoder(Parcel)
+_WIRE = msgpack_decoder(_Wire)
+_VERSION = msgpack_decoder(_Version)
+_OUTER = msgpack_decoder(_Outer)
+_PARCEL = msgpack_decoder(Parcel)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.errors import HoldfastError
 from holdfast.host.private_files import ensure_private_folder, read_private, write_atomically
 
@@ -64,7 +65,7 @@ class MergeState(msgspec.Struct, frozen=True, kw_only=True):
 def load_state(instance: Path) -> MergeState:
     """What this folder knows; nothing where the file is missing or cannot be read."""
     try:
-        return msgspec.json.decode(read_private(instance / STATE, STATE_BYTES_MAX), type=MergeState)
+        return decode_json(read_private(instance / STATE, STATE_BYTES_MAX), MergeState)
     except (FileNotFoundError, HoldfastError, msgspec.MsgspecError):
         return MergeState()
 

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from holdfast.core.decoding import convert
 from holdfast.errors import BadUpdate, HistoryMissing
 from holdfast.instances.line_document import NOTHING, Author, LineDocument, SharedLine, Version, common, rank_of
 from holdfast.memory import lines
@@ -94,7 +95,7 @@ class SharedDocument:
         head, _, rest = data.partition(b"\n")
         try:
             # A file that is not UTF-8 has lone surrogates in its text: msgspec refuses them.
-            header = msgspec.convert(json.loads(head), _Header)
+            header = convert(json.loads(head), _Header)
             known = {name: bytes.fromhex(version) for name, version in header.known.items()}
             version = bytes.fromhex(header.shown) if header.shown else None
         except (msgspec.MsgspecError, ValueError) as error:

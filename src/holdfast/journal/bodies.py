@@ -18,6 +18,8 @@ from typing import Any, Self
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from holdfast.core.decoding import convert
+
 Body = dict[str, Any]  # Any: JSON read back from a sealed payload; fields are checked where used
 
 
@@ -106,7 +108,7 @@ class Written(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def read(cls, body: Body) -> Self:
-        return msgspec.convert(body, cls)  # ValidationError names the field
+        return convert(body, cls)  # ValidationError names the field
 
     def body(self) -> Body:
         """What is stored; without fields that are UNSET."""

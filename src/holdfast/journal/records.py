@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from holdfast.core.decoding import convert
 from holdfast.core.effect import Letter
 from holdfast.core.ids import TaskId
 from holdfast.core.step import CLOSED, Event, Step, StepState, apply, apply_all
@@ -90,11 +91,11 @@ class Record(msgspec.Struct, gc=False):
 
     @property
     def rest(self) -> Rested:
-        return msgspec.convert(self.body, Rested)
+        return convert(self.body, Rested)
 
     @property
     def end(self) -> TaskEnd:
-        return msgspec.convert(self.body, TaskEnd)
+        return convert(self.body, TaskEnd)
 
 
 def as_kept(entry: NewRecord, *, number: int, seq: int, epoch: int, at_ms: int, boot_ms: int) -> Record:
@@ -195,15 +196,15 @@ class StepView(msgspec.Struct, gc=False, eq=False):
 
     @property
     def planned(self) -> Planned:
-        return msgspec.convert(self.body, Planned)
+        return convert(self.body, Planned)
 
     @property
     def failure(self) -> StepFailure:
-        return msgspec.convert(self.error, StepFailure)
+        return convert(self.error, StepFailure)
 
     @property
     def found_at(self) -> FoundAt | None:
-        return msgspec.convert(self.found, FoundAt) if self.found else None
+        return convert(self.found, FoundAt) if self.found else None
 
 
 class Note(NamedTuple):
@@ -270,11 +271,11 @@ class TaskView(msgspec.Struct, eq=False):
 
     @property
     def rest(self) -> Rested:
-        return msgspec.convert(self.rested, Rested)
+        return convert(self.rested, Rested)
 
     @property
     def end(self) -> TaskEnd:
-        return msgspec.convert(self.outcome, TaskEnd)
+        return convert(self.outcome, TaskEnd)
 
     @property
     def plan(self) -> list[PlanItem]:

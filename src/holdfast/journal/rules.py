@@ -38,6 +38,7 @@ from typing import assert_never
 
 import msgspec
 
+from holdfast.core.decoding import convert
 from holdfast.core.ids import TaskId
 from holdfast.errors import BadInput, InvariantViolated, LeaseLost, TooLarge
 from holdfast.journal.contract import Change, InboxKind, Remark, RemarkTo
@@ -365,7 +366,7 @@ def remark_to(name: str) -> RemarkTo:
 
 def remark_of(task_id: TaskId, entry: NewRecord) -> Remark:
     """What a task's record adds to the remarks; its id is the same on every replay."""
-    return msgspec.convert({**entry.body, "remark_id": f"{task_id}/{entry.ordinal}"}, Remark)
+    return convert({**entry.body, "remark_id": f"{task_id}/{entry.ordinal}"}, Remark)
 
 
 # Retention

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.errors import BadInput, BadSettings, HoldfastError
 from holdfast.host.private_files import ensure_private_folder, read_private, write_atomically
 from holdfast.layout.agent_home import home_in
@@ -97,6 +98,6 @@ def forget_left_out(instance: Path) -> None:
 
 def find_left_out(instance: Path) -> LeftOut | None:
     try:
-        return msgspec.json.decode(read_private(instance / LEFT_OUT, FILE_BYTES_MAX), type=LeftOut)
+        return decode_json(read_private(instance / LEFT_OUT, FILE_BYTES_MAX), LeftOut)
     except (FileNotFoundError, HoldfastError, OSError, msgspec.DecodeError, UnicodeError):
         return None

@@ -27,6 +27,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.core.waiting import running_beside
 from holdfast.errors import IsStandby, MovedAway
 from holdfast.host.log import Log
@@ -58,7 +59,7 @@ def find_standby(instance: Path) -> StandbyMark | None:
     """Raises IsStandby for a mark that cannot be read: that is the careful side."""
     path = instance / STANDBY
     try:
-        mark = msgspec.json.decode(read_private(path, FILE_BYTES_MAX), type=StandbyMark)
+        mark = decode_json(read_private(path, FILE_BYTES_MAX), StandbyMark)
     except FileNotFoundError:
         return None
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -100,7 +101,7 @@ def find_mark(instance: Path) -> MovedMark | None:
 def parse_mark(raw: bytes, *, where: Path) -> MovedMark:
     """Raises MovedAway."""
     try:
-        mark = msgspec.json.decode(raw, type=MovedMark)
+        mark = decode_json(raw, MovedMark)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise MovedAway(f"Holdfast cannot read {where}: {error}") from None
     if mark.format != FORMAT or mark.state not in (MOVING, MOVED):

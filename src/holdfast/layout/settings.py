@@ -34,6 +34,7 @@ from typing import Annotated, Any, cast, get_args
 
 import msgspec
 
+from holdfast.core.decoding import convert
 from holdfast.core.journal_address import JournalAddress
 from holdfast.errors import BadSettings, HoldfastError, ModeTooWide, WrongKind, WrongOwner
 from holdfast.host.private_files import write_atomically
@@ -288,7 +289,7 @@ def parse_agent_settings(parsed: Mapping[str, Any], *, where: Path) -> AgentSett
     """The agent's sections of a parsed holdfast.toml. Raises BadSettings."""
     own = {name: parsed[name] for name in AGENT_SECTIONS if name in parsed}
     try:
-        return msgspec.convert(own, AgentSettings)
+        return convert(own, AgentSettings)
     except msgspec.ValidationError as error:
         raise _explained(str(error), where) from None
 

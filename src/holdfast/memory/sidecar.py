@@ -17,6 +17,7 @@ from typing import cast
 
 import msgspec
 
+from holdfast.core.decoding import convert
 from holdfast.host.private_files import write_atomically
 from holdfast.memory.lines import Added, Gone
 
@@ -52,10 +53,10 @@ def load_state(path: Path) -> State:
         base = fields["base"]
         if not isinstance(base, str):
             return State()
-        recent = msgspec.convert(fields["recent"], tuple[Added, ...])
-        gone = msgspec.convert(fields.get("gone", ()), tuple[Gone, ...])
-        taken = msgspec.convert(fields.get("taken", {}), dict[str, str])
-        write, life = msgspec.convert(fields["write"], int), msgspec.convert(fields.get("life", ""), str)
+        recent = convert(fields["recent"], tuple[Added, ...])
+        gone = convert(fields.get("gone", ()), tuple[Gone, ...])
+        taken = convert(fields.get("taken", {}), dict[str, str])
+        write, life = convert(fields["write"], int), convert(fields.get("life", ""), str)
         return State(base=base, write=write, life=life, recent=recent, gone=gone, taken=taken)
     except (KeyError, msgspec.ValidationError):
         return State()
@@ -72,7 +73,7 @@ def load_position(path: Path) -> Position:
     fields = _load(path)
     fields.pop("format", None)
     try:
-        return msgspec.convert(fields, Position, strict=True)
+        return convert(fields, Position)
     except msgspec.ValidationError:
         return Position()
 

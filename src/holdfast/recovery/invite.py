@@ -33,6 +33,7 @@ from holdfast.backup.archive.manifest import ENTRIES_MAX
 from holdfast.backup.archive.reader import HEAD_NAME, read_snapshot
 from holdfast.backup.backups import alone
 from holdfast.backup.snapshot.staging import Subject, seal_staged, stage
+from holdfast.core.decoding import decode_json
 from holdfast.core.journal_address import FILE, INSTANCE
 from holdfast.core.version import find_version
 from holdfast.errors import BadInput, LogDamaged, LogMissing, MoveRefused, NotAnAgent
@@ -138,7 +139,7 @@ def _marked(change: RosterChange, package: Path, *, name: str, role: Role, host:
     """What an earlier run of this command has begun, else a new key. Raises BadInput."""
     path = change.home.instance / MARK
     with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
-        mark = msgspec.json.decode(read_private(path, MARK_BYTES_MAX), type=_Mark)
+        mark = decode_json(read_private(path, MARK_BYTES_MAX), _Mark)
         if (mark.name, mark.role, mark.package) == (name, role, str(package)):
             return mark
     if os.path.lexists(package):

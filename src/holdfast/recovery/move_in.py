@@ -35,6 +35,7 @@ from holdfast.backup.archive.contained_writer import sync_tree
 from holdfast.backup.archive.reader import STATE, Snapshot, read_snapshot
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.snapshot.databases import read_mark
+from holdfast.core.decoding import decode_json
 from holdfast.core.journal_address import FILE, INSTANCE, file_at
 from holdfast.core.ports import KeyRing
 from holdfast.errors import (
@@ -407,7 +408,7 @@ def place_escrow(vault: Vault, target: Path) -> None:
 def find_ready(work: Path) -> ReadyImport | None:
     """What an import that was cut short has ready; None where it must start over."""
     try:
-        return msgspec.json.decode((work / READY).read_bytes(), type=ReadyImport)
+        return decode_json((work / READY).read_bytes(), ReadyImport)
     except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 

@@ -29,6 +29,7 @@ import msgspec
 
 from holdfast.backup.archive.manifest import NAME as MANIFEST
 from holdfast.backup.archive.reader import HEAD_NAME, STATE
+from holdfast.core.decoding import decode_json
 from holdfast.errors import ArchiveRefused, BadInput, BadRecord, MoveRefused, VaultDamaged, VaultLocked
 from holdfast.host.private_files import check_place, explained, open_private, sync
 from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
@@ -113,7 +114,7 @@ def read_cover(plain: BinaryIO, *, where: Path) -> Cover:
         raise MoveRefused(f"{where} is not a package of this version")
     line = plain.readline(LINE_BYTES_MAX)
     try:
-        return msgspec.json.decode(line, type=Cover)
+        return decode_json(line, Cover)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise MoveRefused(f"Holdfast cannot read the second line (the cover) of {where}: {error}") from None
 

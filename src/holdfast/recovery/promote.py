@@ -31,6 +31,7 @@ from holdfast.app.instances.roster_change import RosterChange
 from holdfast.backup.engine import BackupEngine
 from holdfast.backup.places.published import Publisher
 from holdfast.core.clock import Clock, Entropy
+from holdfast.core.decoding import convert
 from holdfast.core.journal_address import INSTANCE
 from holdfast.errors import BadInput, NotEnrolled, NotNow
 from holdfast.identity.acts.log_act import act_lock, open_log_session, rotate_identity
@@ -140,7 +141,7 @@ async def _take_over(home: AgentHome, means: PromoteMeans, publish: Publisher) -
     mark = find_standby(home.instance)
     if mark is None or mark.promoting is None:  # an earlier run has finished this
         return read_own_log(home.folder, means.port)
-    own = msgspec.convert(mark.identity, IdentitySettings)
+    own = convert(mark.identity, IdentitySettings)
     if own != home.settings.identity:  # the snapshot has the paths of the old host
         write_identity_settings(home.settings_file, name=home.name, identity=own)
         home = load_home(home.folder)

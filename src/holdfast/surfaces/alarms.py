@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.app.worker import JobContext
+from holdfast.core.decoding import decode_json
 from holdfast.core.notices import Notice, NoticeKind, Notices, alarm_notice, counted
 from holdfast.core.surfaces import DAY_MS, Fact, age_text, day_of
 from holdfast.errors import HoldfastError
@@ -215,7 +216,7 @@ async def keep_watch(context: JobContext) -> None:
 def _read(path: Path) -> Told:
     """What was told; nothing where the file cannot be read: then it is told again."""
     try:
-        found = msgspec.json.decode(read_private(path, FILE_BYTES_MAX), type=Told)
+        found = decode_json(read_private(path, FILE_BYTES_MAX), Told)
     except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
         return Told()
     return found if found.format == FORMAT else Told()

@@ -6,6 +6,7 @@ import contextlib
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.host.line_file import append_line, read_lines
 from holdfast.layout.agent_home import AgentHome
 from holdfast.surfaces.level import LevelReport
@@ -26,7 +27,7 @@ def read_history(home: AgentHome) -> tuple[LevelChange, ...]:
     found = list[LevelChange]()
     for line in read_lines(home.levels_file, bytes_max=FILE_BYTES_MAX):
         with contextlib.suppress(msgspec.DecodeError, UnicodeError, RecursionError):
-            found.append(msgspec.json.decode(line, type=LevelChange))
+            found.append(decode_json(line, LevelChange))
     return tuple(found)
 
 

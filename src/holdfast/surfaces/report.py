@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.core.values import canonical
 from holdfast.errors import BadRecord, HoldfastError, ReportInvalid
 from holdfast.host.private_files import read_plain
@@ -396,7 +397,7 @@ def parse_report(raw: bytes, path: Path) -> SealedReport:
     if len(raw) > FILE_BYTES_MAX:
         raise ReportInvalid(f"{path}: it has more than {FILE_BYTES_MAX:,} bytes")
     try:
-        file = msgspec.json.decode(raw, type=ReportFile)
+        file = decode_json(raw, ReportFile)
         certificate = parse_certificate(canonical(file.certificate))
         seal = parse_drill_seal(canonical(file.seal))
     except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError) as error:

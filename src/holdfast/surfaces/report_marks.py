@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.errors import HoldfastError
 from holdfast.host.private_files import ensure_private_folder, read_private, write_atomically
 from holdfast.layout.agent_home import AgentHome
@@ -40,7 +41,7 @@ class ReportMarks(msgspec.Struct, frozen=True, kw_only=True):
 def read_marks(home: AgentHome) -> ReportMarks:
     """Nothing where there is no file. Raises ValueError where it cannot be read."""
     try:
-        return msgspec.json.decode(read_private(home.instance / FILE, FILE_BYTES_MAX), type=ReportMarks)
+        return decode_json(read_private(home.instance / FILE, FILE_BYTES_MAX), ReportMarks)
     except FileNotFoundError:
         return ReportMarks()
     except (msgspec.DecodeError, UnicodeError, RecursionError, HoldfastError, OSError) as error:

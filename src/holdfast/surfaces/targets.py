@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.core.surfaces import Targets
 from holdfast.errors import BadInput, BadSettings
 from holdfast.host.line_file import append_line, read_lines
@@ -33,7 +34,7 @@ def read_targets(home: AgentHome) -> Targets:
     """Those that hold now. Raises BadSettings where the file is malformed: a target is never guessed."""
     lines = read_lines(home.targets_file, bytes_max=FILE_BYTES_MAX)
     try:
-        every = [msgspec.json.decode(line, type=Targets) for line in lines]
+        every = [decode_json(line, Targets) for line in lines]
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         hint = "put the file back from a backup, or remove it and set the targets again"
         raise BadSettings(f"{home.targets_file}: {error}", hint=hint) from None

@@ -24,6 +24,7 @@ from typing import Any, cast
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.drills.boundaries import Boundary
 from holdfast.errors import BadInput, Misuse
 from holdfast.layout.engine_settings import Settings
@@ -316,7 +317,7 @@ class _Stage:
         )
         code = await self._ordered(order)
         raw = lines.read_bytes().splitlines() if lines.exists() else []
-        return [msgspec.json.decode(one, type=Line) for one in raw], code
+        return [decode_json(one, Line) for one in raw], code
 
     async def _ordered(self, order: LifeOrder) -> int:
         """Let a process live by this order, to its end; its exit code."""

@@ -12,6 +12,7 @@ from itertools import zip_longest
 
 import msgspec
 
+from holdfast.core.decoding import convert
 from holdfast.downstream.ledger import Page
 from holdfast.downstream.process import BlockingFarEnd, FarEnd
 from holdfast.errors import BadInput
@@ -38,7 +39,7 @@ async def read_counts(end: FarEndCounts) -> Counts:
         if inspect.isawaitable(found):
             found = await found
     try:
-        return msgspec.convert(found, dict[str, int])
+        return convert(found, dict[str, int])
     except msgspec.ValidationError as error:
         raise BadInput(
             f"the far end does not say how often each thing was done: {error}",

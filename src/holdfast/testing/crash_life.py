@@ -24,6 +24,7 @@ from holdfast.app.binder import KEYS
 from holdfast.app.loading import App, load_app
 from holdfast.app.open import open as open_holdfast
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.decoding import decode_json
 from holdfast.drills.boundaries import Boundary, WatchedJournal
 from holdfast.errors import BadApp, HoldfastError, TaskCancelled, TaskFailed, TaskParked, TaskUnfinished
 from holdfast.identity.journal_keys.keyfile import load_or_create
@@ -116,7 +117,7 @@ def _die() -> None:
 def main() -> None:
     answers = os.dup(1)
     for line in sys.stdin.buffer:
-        order = msgspec.json.decode(line, type=LifeOrder)
+        order = decode_json(line, LifeOrder)
         _print_to(order.log)
         if not _can_fork():
             _live(order)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.downstream.process import Kind
 from holdfast.downstream.process import start_blocking as start_far_end
 from holdfast.errors import BadInput
@@ -47,7 +48,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def request(self) -> dict[str, object]:
-        return msgspec.json.decode((Path(self.example) / "request.json").read_bytes())
+        return decode_json((Path(self.example) / "request.json").read_bytes())
 
 
 @contextlib.contextmanager

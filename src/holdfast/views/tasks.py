@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.core.clock import iso
+from holdfast.core.decoding import convert
 from holdfast.core.effect import CLASSES
 from holdfast.core.ids import effect_key_from_bytes
 from holdfast.core.ordinal import sort_key
@@ -74,7 +75,7 @@ def _about(note: Note) -> str:
 def _changed(view: TaskView) -> list[str]:
     """What had changed when the newest run began; see runtime/step/code_changes.py."""
     bodies = [view.notes[name].body for name in (MARKS, ASKED) if name in view.notes]
-    notes = [msgspec.convert(body, MarksNote | HeadsNote) for body in bodies]
+    notes = [convert(body, MarksNote | HeadsNote) for body in bodies]
     return list(dict.fromkeys(one for note in notes for one in note.changed or ()))
 
 
@@ -226,7 +227,7 @@ def tries_of(view: TaskView, step: StepView, sessions: Mapping[str, SessionRow])
 
 def failure_words(body: Body) -> str:
     """Why an attempt had no result; with the proof of a refusal."""
-    failure = msgspec.convert(body, StepFailure)
+    failure = convert(body, StepFailure)
     return f"refused: {json.dumps(failure.proof, ensure_ascii=False)}" if failure.proven else failure.said
 
 

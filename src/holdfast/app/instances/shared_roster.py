@@ -4,7 +4,7 @@ With the keys and the database's password a folder reaches the journal, but noth
 Where the journal has a roster such a folder is a copy, as every folder is that is not enrolled (standing.py). Nothing
 here loads the rooms of keys unless there is a roster: an agent without one pays one look.
 
-`AskedJournal` is for processes that serve no tasks: people who submit and decide. A process that only reads is not asked.
+`AskedJournal` is for processes that serve no tasks: people who submit and decide. Reading is always allowed.
 """
 
 from __future__ import annotations

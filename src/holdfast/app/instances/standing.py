@@ -25,6 +25,7 @@ import msgspec
 from holdfast.app.eviction import check_at_start
 from holdfast.app.instances.shared_roster import ROSTER_TEXT
 from holdfast.core.clock import Clock, SystemClock
+from holdfast.core.decoding import decode_json
 from holdfast.core.journal_address import JournalAddress
 from holdfast.core.notices import Notices, instance_lost_notice, quarantined_notice, unknown_instance_notice
 from holdfast.core.waiting import running_beside
@@ -244,7 +245,7 @@ def text_of_lines(lines: Iterable[bytes]) -> str:
 
 def _seen(text: str) -> Seen:
     try:
-        return msgspec.json.decode(text, type=Seen) if text else Seen()
+        return decode_json(text, Seen) if text else Seen()
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return Seen()  # it is noted again
 

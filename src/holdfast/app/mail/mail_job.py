@@ -33,6 +33,7 @@ from holdfast.backup.places.backup_places import states_of
 from holdfast.backup.places.places import read_places
 from holdfast.backup.turns import turn_of_hosts
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.decoding import decode_json
 from holdfast.core.notices import second_mailbox_notice
 from holdfast.core.waiting import running_beside
 from holdfast.errors import HoldfastError
@@ -180,7 +181,7 @@ def find_covered(home: AgentHome, *, shared: bool = False) -> int | None:
 def find_rewound(instance: Path, incarnation: int) -> tuple[str, ...]:
     """Keys of the relays that have delivered held mail again for this incarnation of the journal."""
     try:
-        known = msgspec.json.decode(read_private(instance / FILE, FILE_BYTES_MAX), type=_State)
+        known = decode_json(read_private(instance / FILE, FILE_BYTES_MAX), _State)
     except (FileNotFoundError, msgspec.DecodeError, HoldfastError):
         return ()
     return known.rewound if known.incarnation == incarnation else ()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.errors import HoldfastError
 from holdfast.host.private_files import ensure_private_folder, read_private, write_atomically
 
@@ -28,6 +29,6 @@ def keep_fill(instance: Path, fill: Mapping[str, int]) -> None:
 def find_fill(instance: Path) -> dict[str, int]:
     """As the worker has seen it last; empty where none has."""
     try:
-        return msgspec.json.decode(read_private(instance / FILE, FILE_BYTES_MAX), type=dict[str, int])
+        return decode_json(read_private(instance / FILE, FILE_BYTES_MAX), dict[str, int])
     except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError, HoldfastError):
         return {}

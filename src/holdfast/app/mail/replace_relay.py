@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.app.mail.shared_keys import mail_speaker
+from holdfast.core.decoding import decode_json
 from holdfast.errors import BadInput, HoldfastError, RelayUnreachable, RelayUntrusted
 from holdfast.host.private_files import ensure_private_folder, read_private, write_atomically
 from holdfast.identity.acts.log_act import act_lock
@@ -92,6 +93,6 @@ def _spares(home: AgentHome) -> list[WitnessRelay]:
 
 def _read(path: Path) -> dict[str, int]:
     try:
-        return msgspec.json.decode(read_private(path, _BYTES_MAX), type=dict[str, int])
+        return decode_json(read_private(path, _BYTES_MAX), dict[str, int])
     except (FileNotFoundError, msgspec.DecodeError, HoldfastError):
         return {}

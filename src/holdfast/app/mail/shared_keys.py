@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from holdfast.app.binder import keys_of
 from holdfast.core.clock import SystemClock, SystemEntropy
+from holdfast.core.decoding import decode_json
 from holdfast.identity.speaker.open_speaker import open_speaker
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.vault.mail_keys import KEEP_S, MailKey, mail_key_json, mail_key_of
@@ -78,6 +79,6 @@ def _opened(key: bytes, text: str) -> list[MailKey]:
     try:
         raw = base64.b64decode(text, validate=True)
         plain = ChaCha20Poly1305(key).decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], NAME.encode())
-        return [mail_key_of(one) for one in msgspec.json.decode(plain, type=list[dict[str, object]])]
+        return [mail_key_of(one) for one in decode_json(plain, list[dict[str, object]])]
     except (ValueError, KeyError, TypeError, InvalidTag):
         return []

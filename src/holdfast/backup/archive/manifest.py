@@ -26,6 +26,7 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.errors import BackupDamaged
 from holdfast.host.manifest import PATH_BYTES_MAX, find_bad_name
 from holdfast.identity.records.encodings import Digest, digest_text
@@ -346,7 +347,7 @@ def _parsed_one(raw: bytes, kind: type[T]) -> T:
 
 def _parsed(raw: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return decode_json(raw, kind)
     except (ValueError, RecursionError) as error:
         raise _damaged(str(error)) from None
 

@@ -15,6 +15,7 @@ from enum import StrEnum
 
 import msgspec
 
+from holdfast.core.decoding import json_decoder
 from holdfast.errors import (
     BackupFailed,
     BackupInterrupted,
@@ -81,7 +82,7 @@ class Said:
     plain: tuple[str, ...] = field(default=())  # lines that are no JSON: ssh, a shell, Python
 
 
-_decode = msgspec.json.Decoder(LogLine).decode
+_decode = json_decoder(LogLine).decode
 
 
 def parse_line(raw: bytes) -> LogLine | str:

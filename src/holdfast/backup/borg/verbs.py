@@ -37,6 +37,7 @@ import msgspec
 from holdfast.backup.borg.log import Verb
 from holdfast.backup.borg.process import Call, Run, environment, running
 from holdfast.backup.engine import LONG_S, SILENT, Archive, Created, Listing, OnAmount, Progress, Repository, awaited
+from holdfast.core.decoding import decode_json
 from holdfast.errors import (
     BackupFailed,
     BackupInterrupted,
@@ -416,7 +417,7 @@ def _checked_name(archive: str) -> str:
 # Any: a border; the callers take out what they need and check it
 def _parsed(raw: bytes, verb: Verb, repository: Repository) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(raw, type=dict[str, Any])
+        return decode_json(raw, dict[str, Any])
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise _odd(verb, repository) from error
 

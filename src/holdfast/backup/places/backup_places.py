@@ -46,6 +46,7 @@ from holdfast.backup.places.places import (
 from holdfast.backup.places.published import check_not_replaced, old_claims
 from holdfast.backup.places.rescue_file import kept_rescue
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
+from holdfast.core.decoding import decode_json
 from holdfast.errors import (
     BadPlace,
     PassphraseRefused,
@@ -350,7 +351,7 @@ class BackupPlaces:
         if draft.kind is not PlaceKind.SSH:
             try:
                 raw = read_plain(draft.own / ABOUT, FILE_BYTES_MAX)
-                found = msgspec.json.decode(raw, type=PlaceAbout)
+                found = decode_json(raw, PlaceAbout)
                 if found.place == draft.name and found.epoch >= 1 and is_suffix(found.suffix):
                     return msgspec.structs.replace(draft, epoch=found.epoch, suffix=found.suffix)
             except (OSError, SymlinkRefused, WrongKind, msgspec.DecodeError, UnicodeError, RecursionError):

@@ -56,6 +56,7 @@ from holdfast.backup.places.places import (
     is_suffix,
     place_error,
 )
+from holdfast.core.decoding import decode_json
 from holdfast.errors import (
     BadInput,
     HoldfastError,
@@ -344,7 +345,7 @@ def _bare(name: str, address: str, *, folder: Path | None = None) -> Place:
 async def _found(engine: BackupEngine, bare: Place, *, where: str) -> FoundPlace:
     files = await read_companions(engine, bare, rescue=True)
     try:
-        about = msgspec.json.decode(files.get(ABOUT, b""), type=PlaceAbout)
+        about = decode_json(files.get(ABOUT, b""), PlaceAbout)
         check_place_name(about.place)
     except (msgspec.DecodeError, UnicodeError, RecursionError, HoldfastError):
         raise PlaceMissing(f"{where}: {ABOUT} is missing or cannot be read") from None

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.backup.places.place_state import OK, PlaceState, tried
+from holdfast.core.decoding import decode_json
 from holdfast.errors import BadPlace, HoldfastError
 from holdfast.host.private_files import ensure_private_folder, locked, read_private, write_atomically
 from holdfast.journal.admin import SharedState
@@ -116,7 +117,7 @@ class PlaceStates:
 
 def _parsed(raw: bytes, *, where: str) -> _File:
     try:
-        found = msgspec.json.decode(raw, type=_File)
+        found = decode_json(raw, _File)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BadPlace(
             f"{where}: {error}", hint="remove this file: Holdfast writes it again at the next backup"

@@ -31,6 +31,7 @@ import msgspec
 
 from holdfast.backup.engine import Repository
 from holdfast.backup.places.address import PlaceKind, check_place_name, parse_address
+from holdfast.core.decoding import decode_json
 from holdfast.errors import (
     BackupFailed,
     BadPlace,
@@ -159,7 +160,7 @@ def with_folder(place: Place, home: Path) -> Place:
 def parse_places(raw: bytes, *, where: Path) -> tuple[Place, ...]:
     """Raises BadPlace."""
     try:
-        found = msgspec.json.decode(raw, type=_File)
+        found = decode_json(raw, _File)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BadPlace(f"{where}: {error}") from None
     if found.format != FORMAT:
@@ -223,7 +224,7 @@ def find_place_id(root: Path) -> str | None:
     """What the sentinel in this folder says; None where there is none that can be read."""
     try:
         raw = read_plain(root / SENTINEL, FILE_BYTES_MAX)
-        return msgspec.json.decode(raw, type=_Sentinel).place_id
+        return decode_json(raw, _Sentinel).place_id
     except (OSError, HoldfastError, msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.backup.places.places import Place
+from holdfast.core.decoding import decode_json
 from holdfast.errors import BadPlace, HoldfastError
 from holdfast.host.private_files import ensure_private_folder, read_private, write_atomically
 from holdfast.identity.vault.rescue import RESCUE, RescueEntry, counting, entries_of, sealed_rescue
@@ -63,7 +64,7 @@ def kept_rescue(home: AgentHome, vault: Vault, escrow: Escrow, places: Sequence[
 def read_register(home: AgentHome) -> tuple[RescueEntry, ...]:
     """Every rescue key that the vault knew at the last change or backup. Raises BadPlace."""
     try:
-        return msgspec.json.decode(read_private(home.rescue_file, FILE_BYTES_MAX), type=_Register).keys
+        return decode_json(read_private(home.rescue_file, FILE_BYTES_MAX), _Register).keys
     except FileNotFoundError:
         return ()
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

@@ -51,6 +51,7 @@ from holdfast.backup.restore.restore_choice import Failures, Passed, RestoreCand
 from holdfast.backup.restore.restore_files import DamagedFile, FileRestore, FoundFiles, check_free, outermost, put_files
 from holdfast.backup.snapshot.place_snapshots import SCRATCH, Check, check_snapshot, fetch
 from holdfast.core.clock import iso
+from holdfast.core.decoding import decode_json
 from holdfast.core.ports import KeyRing
 from holdfast.errors import BackupBusy, BadInput, HoldfastError
 from holdfast.host.folder_swap import remove_tree, settle, swap_in
@@ -422,7 +423,7 @@ def write_mark(instance: Path, mark: RestoredMark) -> None:
 def find_mark(instance: Path) -> RestoredMark | None:
     """None where the folder was never restored, or the file cannot be read."""
     try:
-        found = msgspec.json.decode(read_private(instance / RESTORED, MARK_BYTES_MAX), type=RestoredMark)
+        found = decode_json(read_private(instance / RESTORED, MARK_BYTES_MAX), RestoredMark)
     except (FileNotFoundError, msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return found if found.format == MARK_FORMAT else None

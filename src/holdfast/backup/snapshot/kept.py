@@ -27,6 +27,7 @@ import msgspec
 
 from holdfast.backup.archive.manifest import NAME
 from holdfast.backup.archive.reader import HEAD_NAME, STATE
+from holdfast.core.decoding import msgpack_decoder
 from holdfast.errors import HoldfastError
 from holdfast.host.folder_swap import remove_tree
 from holdfast.host.private_files import ensure_private_folder, read_private, remove_durably, write_atomically
@@ -139,7 +140,7 @@ def clear(staging: Path, *, room_bytes: int = 0) -> None:
 
 def _read(path: Path, roots: tuple[tuple[int, int], tuple[int, int]] | None, boot: str) -> _Index | None:
     try:
-        found = msgspec.msgpack.decode(read_private(path, INDEX_BYTES_MAX), type=_Index)
+        found = msgpack_decoder(_Index).decode(read_private(path, INDEX_BYTES_MAX))
     except (OSError, HoldfastError, msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return found if (found.format, found.boot, found.roots) == (FORMAT, boot, roots) and boot else None

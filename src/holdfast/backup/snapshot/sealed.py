@@ -21,6 +21,7 @@ import msgspec
 
 from holdfast.backup.archive.contained_writer import ContainedWriter
 from holdfast.backup.archive.manifest import MODE_MAX, mtime_us_of
+from holdfast.core.decoding import msgpack_decoder
 from holdfast.errors import BackupDamaged, HoldfastError
 from holdfast.host.manifest import PATH_BYTES_MAX, find_bad_name
 from holdfast.host.private_files import read_plain, remove_durably, write_all
@@ -79,7 +80,7 @@ def seal_files(files: Sequence[SecretOfAgent], recipient: str) -> bytes:
 def open_files(raw: bytes, identity: AgeIdentity) -> tuple[SecretOfAgent, ...]:
     """Raises BackupDamaged, VaultDamaged, VaultLocked."""
     try:
-        found = msgspec.msgpack.decode(open_sealed(raw, identity), type=_Sealed)
+        found = msgpack_decoder(_Sealed).decode(open_sealed(raw, identity))
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BackupDamaged(f"{SEALED} is malformed: {error}") from None
     if found.format != FORMAT:

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.app.worker import JobContext
 from holdfast.backup.places.backup_places import states_of
+from holdfast.core.decoding import decode_json
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.host.private_files import read_private
 from holdfast.layout.agent_home import AgentHome, find_home
@@ -40,7 +41,7 @@ def stands_folder() -> Path:
 
 def find_stand(name: str) -> Stand | None:
     try:
-        return msgspec.json.decode(read_private(stands_folder() / name / FILE, FILE_BYTES_MAX), type=Stand)
+        return decode_json(read_private(stands_folder() / name / FILE, FILE_BYTES_MAX), Stand)
     except FileNotFoundError:
         return None
     except msgspec.ValidationError as error:

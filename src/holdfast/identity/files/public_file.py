@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.errors import BadInput, BadRecord, LogDamaged, LogMissing
 from holdfast.host.private_files import read_private, write_atomically
 from holdfast.identity.files.own_log import home_lock
@@ -121,7 +122,7 @@ def read_identity(path: Path) -> Identity:
     except FileNotFoundError:
         raise LogMissing(f"there is no {path.name} in {path.parent}") from None
     try:
-        found = msgspec.json.decode(raw, type=Identity)
+        found = decode_json(raw, Identity)
         _check(found)
     except (msgspec.DecodeError, RecursionError, BadInput, BadRecord, ValueError) as error:
         raise LogDamaged(f"{path} is malformed: {error}") from None

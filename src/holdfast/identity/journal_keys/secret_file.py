@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from holdfast.core.clock import Clock, Entropy
+from holdfast.core.decoding import decode_json
 from holdfast.core.ports import KeyRing
 from holdfast.core.secret_handles import NAME_CHARS_MAX, SCHEME, VALUE_CHARS_MIN, forms_of, handle, is_name
 from holdfast.errors import BadSecret, SecretNotFound, SecretsDamaged
@@ -204,7 +205,7 @@ class SecretFile:
         key_id = int.from_bytes(raw[len(MAGIC) : head], "big")
         try:
             plain = self._seal(key_id).decrypt(raw[head : head + NONCE_BYTES], raw[head + NONCE_BYTES :], raw[:head])
-            contents = msgspec.json.decode(plain, type=_Contents)
+            contents = decode_json(plain, _Contents)
         except (InvalidTag, msgspec.DecodeError):
             raise SecretsDamaged(
                 f"{self._path} cannot be decrypted: the file was changed, or it was sealed with other keys"

@@ -30,6 +30,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast.core.clock import Clock
+from holdfast.core.decoding import decode_json
 from holdfast.errors import ArbiterDamaged, BadRecord
 from holdfast.host import private_files
 from holdfast.identity.lease import arbiter_state
@@ -199,7 +200,7 @@ class FolderArbiter(StoredArbiter):
         except FileNotFoundError:
             return ArbiterState()
         try:
-            return _unpacked(msgspec.json.decode(raw, type=_File), id_)
+            return _unpacked(decode_json(raw, _File), id_)
         except (msgspec.DecodeError, BadRecord, ValueError, RecursionError) as error:
             raise ArbiterDamaged(f"{path} is malformed: {error}") from error
 

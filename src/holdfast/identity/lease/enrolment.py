@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.clock import Clock
+from holdfast.core.decoding import decode_json
 from holdfast.errors import BadInput, InstanceDamaged
 from holdfast.host.private_files import (
     destroying,
@@ -58,7 +59,7 @@ def find_enrolment(instance: Path, *, id: AgentId, clock: Clock) -> KeyPair | No
     except FileNotFoundError:
         return None
     try:
-        kept, key = _parsed(msgspec.json.decode(raw, type=_File))
+        kept, key = _parsed(decode_json(raw, _File))
     except (msgspec.DecodeError, BadInput, ValueError, RecursionError) as error:
         raise InstanceDamaged(
             f"{path} is malformed: {type(error).__name__}",

@@ -34,6 +34,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.clock import Clock, Entropy
+from holdfast.core.decoding import decode_json
 from holdfast.errors import BadRecord, HoldfastError, InstanceDamaged, InvariantViolated, KeysReplaced, NotNow
 from holdfast.host.machine import machine_id
 from holdfast.host.private_files import check_place, destroying, ensure_private_folder, read_private, write_atomically
@@ -148,7 +149,7 @@ class InstanceFile:
         except FileNotFoundError:
             return None
         try:
-            return _parsed(msgspec.json.decode(raw, type=_File))
+            return _parsed(decode_json(raw, _File))
         except (msgspec.DecodeError, BadRecord, ValueError, RecursionError) as error:
             raise InstanceDamaged(f"{path} is malformed: {type(error).__name__}") from None
 

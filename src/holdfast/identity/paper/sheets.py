@@ -13,6 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.errors import BadInput
 
 FRESH_DAYS = 90
@@ -119,7 +120,7 @@ def state_of(sheet: PrintedSheet, today: str) -> SheetState:
 
 def parse_register(raw: bytes) -> SheetRegister:
     try:
-        found = msgspec.json.decode(raw, type=SheetRegister)
+        found = decode_json(raw, SheetRegister)
         for one in found.sheets:
             for date in (one.date, one.verified, one.revoked):
                 _date(date) if date else None

@@ -16,6 +16,7 @@ from typing import cast
 
 import msgspec
 
+from holdfast.core.decoding import json_decoder
 from holdfast.core.values import canonical
 from holdfast.errors import BadRecord
 
@@ -26,7 +27,7 @@ INT_MAX = 2**53 - 1  # the whole numbers that every reader of JSON keeps
 
 Json = object
 
-_decode = msgspec.json.Decoder().decode
+_decode = json_decoder().decode
 
 
 def parse(raw: bytes, *, what: str = "record", bytes_max: int = RECORD_BYTES_MAX) -> Json:

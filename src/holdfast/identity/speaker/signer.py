@@ -22,6 +22,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from holdfast.core.clock import Clock
+from holdfast.core.decoding import decode_json
 from holdfast.core.served import ServingRing, listed
 from holdfast.errors import BadInput, BadRecord, HoldfastError
 from holdfast.identity.records.canonical import Json, encode, parse
@@ -186,7 +187,7 @@ def refusal(code: str, message: str, hint: str = "") -> bytes:
 def parse_answer(raw: bytes) -> tuple[dict[str, Any] | None, dict[str, str]]:
     """What it says, or its error. Raises BadRecord. Any: the caller checks it."""
     try:
-        found = msgspec.json.decode(raw)
+        found = decode_json(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise BadRecord(f"answer: it is not JSON: {error}") from None
     whole = cast("dict[str, Any]", found) if isinstance(found, dict) else {}

@@ -15,6 +15,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from holdfast.core.clock import Entropy
+from holdfast.core.decoding import decode_json
 from holdfast.core.mail import TTL_S_MAX
 from holdfast.errors import BadRecord, VaultDamaged
 from holdfast.identity.records.encodings import digest_of
@@ -88,7 +89,7 @@ def _with_key(escrow: Escrow, entropy: Entropy, *, now: int) -> Escrow:
 
 def _parsed(name: str, text: str) -> MailKey:
     try:
-        kept = msgspec.json.decode(text, type=_Kept)
+        kept = decode_json(text, _Kept)
         key = MailKey(kid=name.removeprefix(NAME), private=key_of_hex(kept.key), exp=kept.exp)
         if key.kid != digest_of(public_half(key.private))[:KID_CHARS]:
             raise ValueError

@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.clock import Entropy
+from holdfast.core.decoding import decode_json
 from holdfast.core.ids import fingerprint_key
 from holdfast.core.reading_ring import ReadingRing
 from holdfast.errors import BadInput, BadKeyFile, HoldfastError, KeysWrong, PassphraseRefused, VaultDamaged, VaultLocked
@@ -59,7 +60,7 @@ def entries_of(escrow: Escrow) -> tuple[RescueEntry, ...]:
     """All rescue keys, revoked ones too, by name. Raises VaultDamaged."""
     found = [value for name, value in sorted(escrow.others.items()) if name.startswith(_ENTRY)]
     try:
-        return tuple(msgspec.json.decode(one, type=RescueEntry) for one in found)
+        return tuple(decode_json(one, RescueEntry) for one in found)
     except msgspec.DecodeError:
         raise VaultDamaged("escrow.age has a malformed entry of a rescue key") from None
 
@@ -246,7 +247,7 @@ def open_rescue(files: Sequence[bytes], key: RescueKey) -> Rescue:
 
 def _opened(raw: bytes, identity: AgeIdentity) -> _File:
     try:
-        found = msgspec.json.decode(open_sealed(raw, identity), type=_File)
+        found = decode_json(open_sealed(raw, identity), _File)
         if (found.format, found.file) != (FORMAT, "rescue"):
             raise ValueError("another file")
         if found.keys is not None:
@@ -271,6 +272,6 @@ def rescued_key_file(keys: ReadingKeys) -> bytes:
 def read_rescued(raw: bytes, *, where: Path) -> ReadingRing:
     """Raises KeysWrong."""
     try:
-        return msgspec.json.decode(raw, type=_RescuedKeys).ring()
+        return decode_json(raw, _RescuedKeys).ring()
     except (ValueError, TypeError, RecursionError) as error:
         raise KeysWrong(f"{where} is malformed ({type(error).__name__})") from None

@@ -30,6 +30,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.clock import Entropy
+from holdfast.core.decoding import decode_json
 from holdfast.errors import BadInput, HoldfastError, VaultDamaged, VaultExists, VaultLocked, VaultMissing
 from holdfast.host import private_files
 from holdfast.identity.records.secret_bytes import Wiped
@@ -210,7 +211,7 @@ def open_vault(folder: Path, *, ask: Callable[[], str] | None = None, given: Unl
     found = _read_slots(folder)
     raw = open_any(found.slots, ask, vault_id=found.vault, where=folder, given=given)
     try:
-        payload = msgspec.json.decode(raw, type=_Payload)
+        payload = decode_json(raw, _Payload)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise VaultDamaged(f"a slot of {folder} does not contain a vault key") from None
     identity = AgeIdentity.from_text(payload.identity)
@@ -338,7 +339,7 @@ def _read_slots(folder: Path) -> _SlotFile:
     except FileNotFoundError:
         raise VaultMissing(f"there is no vault in {folder}") from None
     try:
-        found = msgspec.json.decode(raw, type=_SlotFile)
+        found = decode_json(raw, _SlotFile)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise VaultDamaged(f"{folder / SLOTS} is malformed") from None
     if found.format != FORMAT or not 0 < len(found.slots) <= SLOTS_MAX:

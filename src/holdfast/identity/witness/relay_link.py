@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 import h11
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.core.version import find_version
 from holdfast.errors import (
     BadRecord,
@@ -117,7 +118,7 @@ class RelayAsker:
 
     def _refusal(self, content: bytes) -> RefusalContent:
         try:
-            return msgspec.json.decode(content, type=RefusalContent)
+            return decode_json(content, RefusalContent)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise RelayUntrusted(f"{self.address.url}: its refusal cannot be read: {error}") from None
 
@@ -132,7 +133,7 @@ class RelayLink(RelayAsker):
     async def describe(self) -> RelayDescription:
         content = await self._taken("GET", "/v1/relay")
         try:
-            return msgspec.json.decode(content, type=RelayDescription)
+            return decode_json(content, RelayDescription)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise RelayUntrusted(f"{self.address.url}: its description cannot be read: {error}") from None
 

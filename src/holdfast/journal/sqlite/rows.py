@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from holdfast.core.decoding import json_decoder
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
 from holdfast.core.ports import Sealer
 from holdfast.core.step import Event
@@ -20,7 +21,7 @@ from holdfast.journal.seal import PACK_MIN, packed, unpacked
 from holdfast.journal.sqlite.txn import NO_TOTAL, Txn
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Body).decode
+_decode = json_decoder(Body).decode
 
 COLUMNS = "n, seq, prev, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, fingerprint, slot, quiet, body, hash"
 

@@ -14,6 +14,7 @@ from typing import cast
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.errors import RowsPutBack
 from holdfast.host.sqlite import Db, open_to_read
 from holdfast.journal.seal import KeyWraps
@@ -52,7 +53,7 @@ def read_total(db: Db, running: RunningTotal) -> int:
 def joined(parts: str, running: RunningTotal) -> int:
     """The total of which these are the parts: each with its name, in JSON. What is no part fits nothing."""
     try:
-        found = msgspec.json.decode(parts, type=dict[str, str])
+        found = decode_json(parts, dict[str, str])
         return sum(running.show(bytes.fromhex(stored), name.encode()) for name, stored in found.items()) % MODULUS
     except (msgspec.MsgspecError, ValueError):
         return 0

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.core.decoding import decode_json, msgpack_decoder
 from holdfast.errors import BadRecord, HoldfastError
 from holdfast.host.private_files import ensure_private_folder, read_private, write_atomically
 from holdfast.identity.records.ed25519 import Signatures
@@ -81,7 +82,7 @@ def find_proofs(folder: Path) -> dict[str, KeptProof]:
     found: dict[str, KeptProof] = {}
     for path in sorted(folder.glob("*.json")):
         try:
-            said = msgspec.json.decode(read_private(path, PROOF_BYTES_MAX), type=ProofFile)
+            said = decode_json(read_private(path, PROOF_BYTES_MAX), ProofFile)
         except (OSError, HoldfastError, msgspec.DecodeError, UnicodeDecodeError):
             continue  # not ours, or cut short: it proves nothing
         found.setdefault(said.relay, KeptProof(path=path, relay=said.relay, url=said.url, why=said.why))
@@ -114,8 +115,8 @@ def statement_in(raw: bytes, content: bytes, *, to: AgentId, target: str = "", n
 
 def _decoded(content: bytes) -> StoredAnswer | LoginAnswer | MailAnswer:
     if content.startswith(b"{"):
-        return msgspec.json.decode(content, type=StoredAnswer | LoginAnswer)
-    return msgspec.msgpack.decode(content, type=MailAnswer)
+        return decode_json(content, StoredAnswer | LoginAnswer)
+    return msgpack_decoder(MailAnswer).decode(content)
 
 
 def _claims(said: StoredAnswer | LoginAnswer | MailAnswer) -> tuple[dict[int, bytes], dict[int, bytes], int | None]:
@@ -172,7 +173,7 @@ class KeptAnswers:
 
     def _read(self) -> dict[str, str]:
         try:
-            return msgspec.json.decode(read_private(self.path, KEPT_BYTES_MAX), type=dict[str, str])
+            return decode_json(read_private(self.path, KEPT_BYTES_MAX), dict[str, str])
         except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
             return {}  # only older answers are lost by it
 

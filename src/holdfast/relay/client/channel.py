@@ -17,6 +17,7 @@ from typing import TypeVar
 import h11
 import msgspec
 
+from holdfast.core.decoding import decode_json, msgpack_decoder
 from holdfast.errors import BadRecord, HoldfastError, RelayBusy, RelayRefused, RelayUnreachable, RelayUntrusted
 from holdfast.identity.records.ed25519 import Signatures, Signer
 from holdfast.identity.records.encodings import AgentId, PublicKey, parse_key
@@ -127,7 +128,7 @@ class RelayChannel(RelayAsker):
         target = f"/v1/mailbox/{id}?after={after}&wait={wait_s}"
         answered = await self.call("GET", target, token=token, answer_s=ANSWER_S + wait_s, nonce=nonce)
         try:
-            return msgspec.msgpack.decode(answered.content, type=MailAnswer), answered
+            return msgpack_decoder(MailAnswer).decode(answered.content), answered
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise RelayUntrusted(f"{self.address.url}: its answer cannot be read: {error}") from None
 
@@ -180,7 +181,7 @@ class RelayChannel(RelayAsker):
 
     def _read(self, answered: Answered, kind: type[T]) -> T:
         try:
-            return msgspec.json.decode(answered.content, type=kind)
+            return decode_json(answered.content, kind)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise RelayUntrusted(f"{self.address.url}: its answer cannot be read: {error}") from None
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.errors import (
     BadInput,
     BadRecord,
@@ -234,7 +235,7 @@ def _check_not_older(best: Signed[Profile], known: Signed[Profile] | None) -> No
 def _read(path: Path) -> Peers:
     with contextlib.suppress(FileNotFoundError):
         try:
-            return msgspec.json.decode(read_private(path, FILE_BYTES_MAX), type=Peers)
+            return decode_json(read_private(path, FILE_BYTES_MAX), Peers)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise LogDamaged(f"{path} is malformed: {error}", hint="remove it: it is written again") from None
     return Peers()

@@ -32,6 +32,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hpke
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
+from holdfast.core.decoding import decode_json, msgpack_decoder
 from holdfast.core.ids import EffectKey, effect_key_bytes, effect_key_from_bytes
 from holdfast.core.mail import AFTER_MAX, THREAD_CHARS_MAX, TTL_S_MAX, TTL_S_MIN, Letter, MailKind
 from holdfast.core.values import Json
@@ -195,7 +196,7 @@ def open_envelope(envelope: Envelope, private: X25519PrivateKey) -> Inner:
 def letter_of(sender: str, inner: Inner) -> Letter:
     """Raises BadRecord."""
     try:
-        body: Json = msgspec.json.decode(inner.body)
+        body: Json = decode_json(inner.body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise BadRecord(f"the body of the message is not JSON: {error}") from None
     return Letter(
@@ -232,6 +233,6 @@ def _certificate(raw: bytes) -> Signed[Certificate]:
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_WIRE = msgspec.msgpack.Decoder(_Wire)
-_OUTER = msgspec.msgpack.Decoder(Outer)
-_INNER = msgspec.msgpack.Decoder(Inner)
+_WIRE = msgpack_decoder(_Wire)
+_OUTER = msgpack_decoder(Outer)
+_INNER = msgpack_decoder(Inner)

@@ -23,6 +23,7 @@ from http import HTTPStatus
 
 import msgspec
 
+from holdfast.core.decoding import decode_json, msgpack_decoder
 from holdfast.errors import BadRecord, HoldfastError
 from holdfast.host.sqlite import Db
 from holdfast.identity.log.log import replay
@@ -135,7 +136,7 @@ class MailDesk:
     async def submit(self, asked: Asked) -> Answer:
         id_ = asked.id
         try:
-            raws = msgspec.msgpack.decode(asked.body, type=list[bytes])
+            raws = msgpack_decoder(list[bytes]).decode(asked.body)
         except (msgspec.DecodeError, RecursionError):
             raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, "the body must be a list of envelopes") from None
         if not 0 < len(raws) <= calls.SUBMIT_MAX:
@@ -424,7 +425,7 @@ class MailDesk:
     async def acknowledge(self, asked: Asked) -> Answer:
         session = self._session(asked)
         try:
-            ack = msgspec.json.decode(asked.body, type=Ack)
+            ack = decode_json(asked.body, Ack)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, str(error)) from None
         now, quota, e = self.now(), self.quota, session.certificate.record.e

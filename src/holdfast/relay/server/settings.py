@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from holdfast.core.decoding import convert
 from holdfast.errors import BadInput, BadSettings
 from holdfast.host.private_files import read_plain
 from holdfast.layout.witness_address import host_text, is_loopback, parse_relay_url
@@ -56,7 +57,7 @@ def read_relay_settings(folder: Path, **given: object) -> RelaySettings:
         raise BadSettings(f"{path}: {error}") from None
     fields |= {name: value for name, value in given.items() if value}
     try:
-        settings = msgspec.convert(fields, RelaySettings)
+        settings = convert(fields, RelaySettings)
         name, _, number = settings.listen.rpartition(":")
         if not name or not number.isdecimal():
             raise BadSettings(

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from msgspec import UNSET
 
+from holdfast.core.decoding import convert
 from holdfast.core.rest import Diverged, NeedsPerson, Suspended, WaitsForMessage
 from holdfast.core.step import StepState
 from holdfast.core.waiting import wait_event
@@ -364,7 +365,7 @@ BEYOND_TOKENS = 1_000_000
 def find_usage(ask: StepView) -> Usage | None:
     """The usage of its reply, where it can be true."""
     try:
-        usage = msgspec.convert(cast(Body, ask.result)["reply"]["usage"], Usage | None)
+        usage = convert(cast(Body, ask.result)["reply"]["usage"], Usage | None)
     except (msgspec.ValidationError, KeyError, TypeError):
         return None
     if usage is None or usage.input_tokens <= 0 or usage.output_tokens < 0:

@@ -19,6 +19,7 @@ from typing import Protocol, cast
 import msgspec
 
 from holdfast.core import values
+from holdfast.core.decoding import convert
 from holdfast.errors import Misuse
 from holdfast.runtime.models.request import NAME_CHARS_MAX, Object, Request
 
@@ -146,7 +147,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     @staticmethod
     def from_json(value: object) -> Reply:
         """Read what `to_json` gave. Raises msgspec.ValidationError."""
-        return msgspec.convert(value, Reply)
+        return convert(value, Reply)
 
 
 def ref_of(call: ToolCall, *, prefix: str) -> str:

@@ -23,10 +23,9 @@ import re
 from collections.abc import Mapping
 from typing import cast
 
-import msgspec
-
 from holdfast import errors
 from holdfast.core import answers
+from holdfast.core.decoding import decode_json
 from holdfast.runtime.models.request import Object
 
 SHOWN_CHARS_MAX = 300
@@ -82,7 +81,7 @@ _PEOPLE_SAY = (
 def read_error(status: int, headers: Mapping[str, str], raw: bytes) -> ModelError:
     """The error that an answer other than 200 means. Never raises."""
     try:
-        body = msgspec.json.decode(raw)
+        body = decode_json(raw)
     except (ValueError, RecursionError):
         body = None  # a proxy's page, or nothing
     told = _told(body)

@@ -18,6 +18,7 @@ from typing import Protocol, cast
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.errors import BadInput, ReplyGarbled, TooLarge
 from holdfast.runtime.http.message import REQUEST_BODY_BYTES_MAX
 from holdfast.runtime.models.reply import TOOL_CALLS_MAX, Part, Refusal, Reply, StopReason, Text, ToolCall, Usage
@@ -181,7 +182,7 @@ def garbage(what: str) -> ReplyGarbled:
 
 def parse_object(raw: bytes | str) -> Object:
     try:
-        found = msgspec.json.decode(raw)
+        found = decode_json(raw)
     except (ValueError, RecursionError) as error:
         raise garbage(f"not JSON: {error}") from None
     return as_object(found, "the reply")

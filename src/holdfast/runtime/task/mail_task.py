@@ -16,6 +16,7 @@ from typing import Any, overload
 import msgspec
 
 from holdfast.core import ids
+from holdfast.core.decoding import convert
 from holdfast.core.mail import TTL_S, Letter
 from holdfast.core.values import checked, encode
 from holdfast.errors import MailUnreadable, Misuse
@@ -118,7 +119,7 @@ def _submission(name: str, request_id: str, args: object, *, k_effect: bytes, sa
 
 def letter_of(args: Any) -> Letter:  # Any: what a record holds
     """The letter of a task of mail, from its arguments."""
-    return msgspec.convert(args["letter"], Letter)
+    return convert(args["letter"], Letter)
 
 
 def note_of(items: Sequence[InboxItem], ordinal: str) -> InboxItem | None:

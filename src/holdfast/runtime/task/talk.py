@@ -31,6 +31,7 @@ from typing import Any, cast
 
 import msgspec
 
+from holdfast.core.decoding import convert
 from holdfast.core.ordinal import sort_key
 from holdfast.core.rest import NeedsPerson, Suspended
 from holdfast.core.step import StepState
@@ -83,7 +84,7 @@ def reading_own() -> Generator[None]:
 def asked_of(step: StepView) -> AskRecord:
     """Raises JournalDamaged where the step is no model call of ours."""
     try:
-        return msgspec.convert(step.args, AskRecord)
+        return convert(step.args, AskRecord)
     except msgspec.ValidationError as error:
         raise JournalDamaged(f"step {step.ordinal}: its request cannot be read: {error}") from None
 

@@ -26,6 +26,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.host.private_files import read_private, write_atomically
 
 FILE = "written.jsonl"
@@ -165,7 +166,7 @@ def read_written(file: Path) -> list[WrittenFile]:
     found: dict[tuple[str, str, str], WrittenFile] = {}
     for line in raw.splitlines():
         with suppress(msgspec.DecodeError):
-            one = msgspec.json.decode(line, type=WrittenFile)
+            one = decode_json(line, WrittenFile)
             found.pop((one.tool, one.path, one.host), None)
             found[one.tool, one.path, one.host] = one
     return list(found.values())

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from holdfast.core.decoding import convert
 from holdfast.errors import NotSettleable, RequestConflict, TaskNotFound
 from holdfast.journal.contract import Filter, InboxItem, InboxKind
 from holdfast.journal.records import TaskState, TaskView
@@ -113,7 +114,7 @@ class Submissions:
         await worker.take(mail)
 
         async def ids(**narrow: object) -> set[str]:
-            rows = await journal.list_tasks(msgspec.convert(narrow, Filter))
+            rows = await journal.list_tasks(convert(narrow, Filter))
             return {row.task_id for row in rows}
 
         assert await ids(name="mail") == {mail}

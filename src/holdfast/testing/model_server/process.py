@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.core.effect import Read
 from holdfast.runtime.http.client import HttpClient
 from holdfast.testing.model_server.books import Seen
@@ -50,12 +51,12 @@ class ModelServer:
     async def requests(self) -> tuple[Seen, ...]:
         """Every request so far, with its bytes."""
         answer = await _door().get(f"{self.root}/_requests")
-        return msgspec.json.decode(answer.body, type=dict[str, tuple[Seen, ...]])["requests"]
+        return decode_json(answer.body, dict[str, tuple[Seen, ...]])["requests"]
 
     async def wait_requests(self, count: int) -> tuple[Seen, ...]:
         """The same, once there are that many. Raises NotSent where they do not come in 30 s."""
         answer = await _door().get(f"{self.root}/_requests?wait={count}")
-        return msgspec.json.decode(answer.body, type=dict[str, tuple[Seen, ...]])["requests"]
+        return decode_json(answer.body, dict[str, tuple[Seen, ...]])["requests"]
 
     async def faults(self, *faults: Fault) -> None:
         """Put these in force instead of the ones before; none clears them."""

@@ -10,6 +10,8 @@ from enum import StrEnum
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
+
 
 class FaultKind(StrEnum):
     RATE_LIMIT = "rate_limit"  # 429 with Retry-After
@@ -85,7 +87,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def parse_script(raw: bytes) -> Script:
     """Raises msgspec.ValidationError or msgspec.DecodeError."""
-    return msgspec.json.decode(raw, type=Script)
+    return decode_json(raw, Script)
 
 
 class FaultBox:

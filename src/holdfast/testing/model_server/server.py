@@ -14,6 +14,7 @@ from pathlib import Path
 import h11
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.downstream import http_server
 from holdfast.downstream.http_server import Connection, Cut, Request, Reset
 from holdfast.testing.model_server.anthropic_speaker import AnthropicSpeaker
@@ -98,7 +99,7 @@ class ModelService:
 
     def _read(self, path: str, headers: Mapping[str, str], raw: bytes) -> Asked:
         try:
-            body = msgspec.json.decode(raw, type=Body)
+            body = decode_json(raw, Body)
             return read_anthropic(body, headers) if path == ANTHROPIC else read_openai(body)
         except BadAsk as error:
             raise _Refused(FaultKind.BAD_REQUEST, str(error)) from None
@@ -239,7 +240,7 @@ class _Exchange:
                 told = msgspec.json.encode({"requests": service.books.seen})
             case "POST", "/_faults":
                 try:
-                    service.faults = FaultBox(msgspec.json.decode(body, type=tuple[Fault, ...]))
+                    service.faults = FaultBox(decode_json(body, tuple[Fault, ...]))
                 except msgspec.MsgspecError as error:
                     status, told = 400, json.dumps({"error": str(error)}).encode()
             case "POST", "/_release":

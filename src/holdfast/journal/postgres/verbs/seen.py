@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.core.decoding import decode_json
 from holdfast.errors import HighWaterDamaged
 from holdfast.host.private_files import open_private, write_atomically
 from holdfast.journal.postgres.links import Link, Links
@@ -54,7 +55,7 @@ def read_seen(folder: Path) -> SeenCommit | None:
     with open(fd, "rb") as file:
         raw = file.read(4_096)
     try:
-        found = msgspec.json.decode(raw, type=_Stored)
+        found = decode_json(raw, _Stored)
         if (found.format, found.journal_id) != (_FORMAT, folder.name):
             raise ValueError(f"it is of format {found.format}, for the journal {found.journal_id!r}")
     except ValueError as error:

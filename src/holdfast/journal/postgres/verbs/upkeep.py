@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from holdfast.core.decoding import json_decoder
 from holdfast.core.ids import TaskId, task_id_bytes
 from holdfast.core.notices import Notice
 from holdfast.errors import BadReference, BlobNotFound, JournalDamaged, TaskNotFound
@@ -16,7 +17,7 @@ from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.verbs.upkeep import DIGEST, RETAIN_TASKS_MAX, blob_digest, notice_place
 
 _encode = msgspec.json.Encoder().encode
-_decode_notice = msgspec.json.Decoder(Notice).decode
+_decode_notice = json_decoder(Notice).decode
 
 
 async def put_blobs(

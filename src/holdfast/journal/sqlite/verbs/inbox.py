@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import msgspec
 
+from holdfast.core.decoding import json_decoder
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
 from holdfast.core.ports import Sealer
 from holdfast.errors import JournalDamaged, TaskNotFound
@@ -21,7 +22,7 @@ READ_MAX = 1_000
 ITEM_COLUMNS = "i.n, i.ordinal, i.kind, i.body, i.at_ms, i.applied"
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Body).decode
+_decode = json_decoder(Body).decode
 
 
 def drop(txn: Txn, item: InboxItem, wraps: KeyWraps, check: DropCheck | None = None) -> int:

@@ -15,6 +15,7 @@ from typing import cast
 
 import msgspec
 
+from holdfast.core.decoding import json_decoder
 from holdfast.core.ids import TaskId
 from holdfast.errors import HoldfastError, JournalDamaged
 from holdfast.host.sqlite import Db, Row
@@ -34,7 +35,7 @@ ERASED = "remarks_erased"
 ERASED_BEFORE_4 = "remarks_written"  # up to there some might be gone
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Remark).decode
+_decode = json_decoder(Remark).decode
 
 
 def add(txn: Txn, remarks: Sequence[Remark], wraps: KeyWraps) -> list[int]:

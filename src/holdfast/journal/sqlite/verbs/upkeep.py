@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
+from holdfast.core.decoding import json_decoder
 from holdfast.core.ids import TaskId, task_id_bytes
 from holdfast.core.notices import Notice
 from holdfast.errors import BadReference, BlobNotFound, JournalDamaged, TaskNotFound
@@ -23,7 +24,7 @@ RETAIN_TASKS_MAX = 500  # in one commit, so that no process waits long for the l
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 _encode = msgspec.json.Encoder().encode
-_decode_notice = msgspec.json.Decoder(Notice).decode
+_decode_notice = json_decoder(Notice).decode
 
 
 def put_blob(txn: Txn, content: bytes, task_id: TaskId | None, wraps: KeyWraps, digest_key: bytes) -> str:
