@@ -30,11 +30,12 @@ from holdfast.identity.statements.certificate import parse_certificate
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.client import mailbox
 from holdfast.relay.client import post as post_module
-from holdfast.relay.client.address_book import Peer
+from holdfast.relay.client.address_book import AddressBook, Peer
 from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel, ReplacedHere, SessionOver
 from holdfast.relay.client.open_mail import AgentMail, open_mail
 from holdfast.relay.client.post import _Sending
 from holdfast.relay.client.profile import find_own_profile
+from holdfast.relay.client.sender_logs import OF_SENDER_MAX
 from holdfast.relay.protocol.envelope import Envelope, Inner, open_envelope
 from holdfast_proofs.relay_proof import NoProof, verify
 from holdfast_proofs.support.relays import RelayProcess, relays
@@ -151,6 +152,33 @@ def test_a_relay_that_does_not_answer_a_check_holds_up_no_mail(
                 await hers.post.send(to=bob.id, body=4, key=key(4))
                 await take(his, 2)
         assert asked
+
+    asyncio.run(story())
+
+
+def test_mail_that_had_no_room_while_the_log_of_its_sender_was_looked_up_comes_at_once_afterwards(
+    tmp_path: Path, three: list[RelayProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when the question that waits at the relay ends, 20 seconds later."""
+    really, may_look = AddressBook.log_of, asyncio.Event()
+
+    async def log_later(self: AddressBook, *given: Any) -> KeyLog:
+        await may_look.wait()
+        return await really(self, *given)
+
+    async def story() -> None:
+        ada, bob = await a_pair(tmp_path, three)
+        count = 2 * OF_SENDER_MAX + 1
+        async with ada.open() as hers:
+            for number in range(count):
+                await hers.post.send(to=bob.id, body=number, key=key(number))
+        monkeypatch.setattr(AddressBook, "log_of", log_later)
+        async with bob.open() as his:
+            await entered(his)
+            await his.mailbox.next()
+            assert all(box.poll for box in his.mailbox._boxes.values())
+            may_look.set()
+            await take(his, count, within_s=4.0)
 
     asyncio.run(story())
 

@@ -81,6 +81,30 @@ async def test_a_sender_that_cannot_be_found_holds_up_no_other_and_takes_little_
     assert (ADA, ()) in asked
 
 
+async def test_a_sender_that_had_no_room_at_all_is_heard_when_another_makes_room(tmp_path: Path) -> None:
+    got, may_look = list[tuple[list[int], bool]](), asyncio.Event()
+
+    class Slow(Book):
+        async def log_of(self, id: AgentId, position: LogPosition, hints: Sequence[str]) -> KeyLog:
+            await may_look.wait()
+            return cast("KeyLog", Log())
+
+    def found(items: Sequence[int], log: KeyLog, forgotten: bool) -> None:
+        got.append((list(items), forgotten))
+
+    async def all_found() -> bool:
+        return len(got) == sender_logs.WAITING_MAX
+
+    logs = SenderLogs[int](Slow(tmp_path / "peers.json", list, Sodium()), found, print)
+    for number in range(sender_logs.WAITING_MAX):
+        assert logs.wait(AgentId(f"hf1sender{number}"), START, (), number)
+    assert not logs.wait(ADA, START, (), 1_000)
+    may_look.set()
+    await wait_until(all_found)
+    await logs.close()
+    assert sum(forgotten for _, forgotten in got) == 1, "all mail is listed again, once"
+
+
 async def test_senders_that_cannot_be_found_make_room_for_others_and_their_mail_is_given_back(tmp_path: Path) -> None:
     """Many strangers, whose logs nobody has, once kept out everyone who had not written in the last minutes."""
     asked.clear()

@@ -25,6 +25,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from holdfast.core.mail import Delivery, MailKind
+from holdfast.core.waiting import wait_event
 from holdfast.errors import AgentElsewhere, BadRecord, HoldfastError, KeysReplaced, RelayBusy, RelayUntrusted
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
@@ -98,6 +99,7 @@ class _Box:
     contacts: set[str] = field(default_factory=set[str])
     room: asyncio.Event = field(default_factory=asyncio.Event)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    poll: asyncio.Timeout | None = None  # of the question that waits at the relay
     trouble: str = ""
     full: int = 0  # percent of the room for mail
 
@@ -260,11 +262,15 @@ class RelayMailbox:
             await self._send_acks(box)
         if len(box.unacked) > UNACKED_MAX:
             box.room.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ROOM_S):
-                    await box.room.wait()
+            await wait_event(box.room, ROOM_S)
             return
-        page, answered = await box.channel.take(self.instance.id, box.token, after=box.after, wait_s=POLL_S)
+        try:
+            async with asyncio.timeout(None) as box.poll:
+                page, answered = await box.channel.take(self.instance.id, box.token, after=box.after, wait_s=POLL_S)
+        except TimeoutError:  # see `_found`
+            return
+        finally:
+            box.poll = None
         self._learn(box, answered)
         if page.other:
             await self._find_other(box, page.other.encode())
@@ -390,13 +396,17 @@ class RelayMailbox:
         return one
 
     def _found(self, arrivals: Sequence[_Arrival], log: KeyLog, forgotten: bool) -> None:
-        """What waited for the log of its sender is opened now; what had no room here comes after a new login."""
+        """What waited for the log of its sender is opened now; what had no room here comes after a new login, at once:
+        the question that waits at the relay ends."""
         for one in arrivals:
             one.log = log
             self._boxes[one.relay].unacked.add((one.seq, one.entry))
             self._arrived.put_nowait(one)
         for box in self._boxes.values() if forgotten else ():
             box.token = ""
+            if box.poll is not None:
+                box.poll.reschedule(0)
+                box.poll = None
 
     def _give_back(self, arrivals: Sequence[_Arrival]) -> None:
         """The relay lets them go, and takes them again when their sender sends again."""

@@ -3,8 +3,8 @@
 Mail of a sender whose log is not known, or was not asked for lately, waits here. One task for each sender looks: first
 at the relays that the agent knows, then at those that the message names. Each look has a time limit, and the pause
 before the next one gets longer. Looks at relays that messages name have few turns of their own, because strangers
-choose them. All numbers have bounds; what has no room here is forgotten, waits at its relay, and comes again after the
-next login there.
+choose them. All numbers have bounds; what has no room here is forgotten, waits at its relay, and is listed again as
+soon as a log is found that makes room.
 
 A sender that cannot be found gives its room up: after some minutes, or at once when another needs it. Its mail is
 given back (`given_up`), so that it does not fill the mailbox for the weeks until it expires; an honest sender sends it
@@ -55,13 +55,13 @@ class _Wanted(Generic[T]):
     position: LogPosition
     hints: tuple[str, ...]
     waiting: list[T] = field(default_factory=list[T])
-    forgotten: bool = False  # some of its mail had no room here
+    forgotten: bool = False  # mail had no room here: its own, or that of a sender of which nothing waits
     failed: bool = False  # no relay that is known here has it
 
 
 @dataclass(eq=False)
 class SenderLogs(Generic[T]):
-    """`found` gets what waited for a log, the log, and whether some of the sender's mail was forgotten. `given_up` gets
+    """`found` gets what waited for a log, the log, and whether mail was forgotten that has room now. `given_up` gets
     what waited for a log that cannot be found."""
 
     book: AddressBook
@@ -86,8 +86,8 @@ class SenderLogs(Generic[T]):
         if wanted is not None and item in wanted.waiting:
             return True  # listed again after a new login
         if (wanted is not None and len(wanted.waiting) >= OF_SENDER_MAX) or not self._has_room(but=id):
-            if wanted is not None:
-                wanted.forgotten = True
+            for one in self._wanted.values() if wanted is None else (wanted,):
+                one.forgotten = True
             return False
         if wanted is None:
             wanted = self._wanted[id] = _Wanted(position, tuple(hints))
@@ -125,6 +125,8 @@ class SenderLogs(Generic[T]):
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, AGAIN_S_MAX)
         del self._wanted[id], self._tasks[id]
+        for one in self._wanted.values() if wanted.forgotten else ():
+            one.forgotten = False  # all mail is listed again now
         return self.found(wanted.waiting, log, wanted.forgotten)
 
     async def _look(self, id: AgentId, wanted: _Wanted[T]) -> KeyLog | None:
