@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from correspondents import Correspondent, key, make_correspondent
 
 import holdfast
+from holdfast.app.doctor import Level
 from holdfast.app.holdfast import Holdfast
 from holdfast.app.mail import mail_job
+from holdfast.app.mail.examine_relays import examine_relays
 from holdfast.app.mail.intake import Intake
+from holdfast.app.mail.mail_room import find_mail_trouble
 from holdfast.app.mail.resend import Resender
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.mail import Delivery
@@ -26,6 +31,7 @@ from holdfast.errors import JournalStopped
 from holdfast.host.log import Log
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.records.records import RotationReason
+from holdfast.identity.speaker.open_speaker import VaultSpeaker
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Filter
 from holdfast.relay.client.address_book import format_address
@@ -99,6 +105,36 @@ async def test_a_task_sends_and_the_other_agent_handles_it_and_the_note_comes_ba
 
         await wait_until(noted)
     assert [(one.sender, one.thread, one.body) for one in his.seen] == [(ada.id, "t1", {"n": 1})]
+
+
+async def test_doctor_says_that_relays_refuse_a_worker_whose_clock_is_wrong_and_when_it_is_over(
+    pair: tuple[Correspondent, Correspondent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, bob = pair
+    ahead_s = 86_400
+
+    def now(_: VaultSpeaker) -> int:
+        return int(time.time()) + ahead_s
+
+    monkeypatch.setattr(VaultSpeaker, "_now", now)
+    monkeypatch.setattr(mail_job, "Intake", partial(Intake, look_s=0.1))
+
+    async def all_refuse() -> bool:
+        return len(find_mail_trouble(bob.home.instance)) == 3
+
+    async def none_refuses() -> bool:
+        return not find_mail_trouble(bob.home.instance)
+
+    async def warnings() -> list[tuple[bool, bool]]:
+        found = [one async for one in examine_relays(bob.home) if one.level is Level.WARNING]
+        return [("takes no mail" in one.text, "clock" in one.mend) for one in found if "operator" not in one.mend]
+
+    async with served(bob, Handler().task):
+        await wait_until(all_refuse)
+        assert await warnings() == 3 * [(True, True)]
+        ahead_s = 0
+        await wait_until(none_refuses)
+        assert await warnings() == []
 
 
 async def test_a_sender_killed_between_send_and_answer_sends_one_message(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 import sys
+import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -19,12 +22,13 @@ from intake_stage import ADA, KEYS, taking, until
 
 import holdfast
 from holdfast.app.mail import intake as intake_module
-from holdfast.app.mail.mail_room import find_fill, keep_fill
+from holdfast.app.mail.mail_room import find_fill, find_mail_trouble, keep_fill, keep_mail_trouble
 from holdfast.core.ids import EffectKey
 from holdfast.core.mail import Delivery, DeliveryNote, Letter
 from holdfast.core.step import StepState
 from holdfast.core.values import INT_MAX
 from holdfast.errors import JournalBusy, MailUnconfirmed
+from holdfast.host.log import Log
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Filter, Submission, Submitted
 from holdfast.journal.records import TaskState
@@ -283,6 +287,30 @@ async def test_a_relay_with_little_room_for_mail_is_told_to_a_person(lab: Lab, t
         told = [one for one in await hf.journal.pending_notices(limit=10) if one.kind == "mail-room"]
     assert ["https://b.example has used 50 %" in one.text for one in told] == [True]
     assert find_fill(tmp_path) == {"https://a.example": 49, "https://b.example": 50}
+
+
+async def test_trouble_with_a_relay_is_logged_once_and_kept_until_it_is_over(lab: Lab, tmp_path: Path) -> None:
+    url, told = "https://a.example", io.StringIO()
+
+    def events() -> list[tuple[str, ...]]:
+        found = [json.loads(line) for line in told.getvalue().splitlines()]
+        return [(one["event"], one["relay"], one.get("error", "")) for one in found if "trouble" in one["event"]]
+
+    async with lab.open() as hf, taking(lab, hf, MemoryRelay()) as intake:
+        intake.log, intake.keep_trouble = Log(told), partial(keep_mail_trouble, tmp_path)
+        state = cast("dict[str, str]", intake.mailbox.state)
+        state.update({url: f"{url}: the certificate has expired" + "x" * 10_000, "https://b.example": ""})
+        intake.tell_trouble()
+        intake.tell_trouble()
+        ((relay, text),) = find_mail_trouble(tmp_path).items()
+        assert (relay, text[:27], len(text)) == (url, "the certificate has expired", 300)
+        assert find_mail_trouble(tmp_path, now_s=time.time() + 3_600) == {}, "no worker says so any more"
+        assert len(events()) == 1
+        state[url] = ""
+        intake.tell_trouble()
+        intake.tell_trouble()
+    assert find_mail_trouble(tmp_path) == {}
+    assert [(name, at) for name, at, _ in events()] == [("mail-trouble", url), ("mail-trouble-over", url)]
 
 
 async def test_after_a_restore_held_mail_comes_again_and_is_handled(lab: Lab, tmp_path: Any) -> None:

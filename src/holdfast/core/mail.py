@@ -153,6 +153,11 @@ class Mailbox(Protocol):
         ...
 
     @property
+    def state(self) -> Mapping[str, str]:
+        """Why each relay gives no mail now, by url; empty where nothing is wrong."""
+        ...
+
+    @property
     def fill(self) -> Mapping[str, int]:
         """Percent of the room for mail that is used at each relay, by url: at 100 it refuses new mail. Mail that was
         received and is not secured counts."""

@@ -112,6 +112,7 @@ class MemoryMailbox:
         self._wait_s = wait_s
         self._given: set[str] = set()
         self.fill: dict[str, int] = {}
+        self.state: dict[str, str] = {}
 
     async def next(self) -> list[Delivery]:
         with contextlib.suppress(TimeoutError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from holdfast.app.doctor import Finding, damage, note, ok, warning
-from holdfast.app.mail.mail_room import FULL_PERCENT, find_fill
+from holdfast.app.mail.mail_room import FULL_PERCENT, find_fill, find_mail_trouble
 from holdfast.core.notices import MAIL_ROOM_HINT, mail_room_text
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.identity.records.ed25519 import Sodium
@@ -31,6 +31,7 @@ async def examine_relays(home: AgentHome) -> AsyncIterator[Finding]:
             yield warning("relay", f"[mail] spare_relays: {error.message}", error.hint)
     if not found:
         yield note("relay", "the agent has no relays: others cannot reach it", ADD)
+    troubles = find_mail_trouble(home.instance)
     for one in found:
         url = one.address.url
         again = f"`holdfast relay add {one.address}` publishes it again; a worker does so by itself"
@@ -44,6 +45,13 @@ async def examine_relays(home: AgentHome) -> AsyncIterator[Finding]:
         if one.error:
             yield warning("relay", one.error, f"start it; if it is gone for good: {ADD[:-1]} --instead-of {url}`")
             continue
+        if url in troubles and one.proof is None:
+            text = f"the worker takes no mail at {url}: {troubles[url]}"
+            yield warning(
+                "relay",
+                text,
+                "the worker tries again; if it does not end, check the clock of this machine: `timedatectl`",
+            )
         if one.evidence:
             text = f"{url} holds two profiles or backup heads of one version: this agent runs twice, or keys are stolen"
             yield damage("relay", text, "stop the other copy; if there is none: `holdfast identity evict`")

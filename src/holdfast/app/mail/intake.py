@@ -87,6 +87,7 @@ class Intake:
     rewound: Collection[str] = ()  # keys of relays that have delivered held mail again since the restore
     on_rewound: Callable[[str], None] = lambda _relay: None
     keep_fill: Callable[[Mapping[str, int]], None] = lambda _fill: None  # how full the relays are, for `doctor`
+    keep_trouble: Callable[[Mapping[str, str]], None] = lambda _trouble: None  # with relays, for `doctor`
     known_id: Callable[[str], str] = lambda _to: ""  # the agent of an address, as far as this process knows it
     _waiting: list[tuple[float, Delivery]] = field(default_factory=list[tuple[float, Delivery]])
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -103,6 +104,7 @@ class Intake:
     _note_turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(NOTES_AT_ONCE))
     _owes: asyncio.Event = field(default_factory=asyncio.Event)
     _secured: int = 0
+    _troubles: dict[str, str] = field(default_factory=dict[str, str])  # by url of the relay
 
     async def run(self, *, rewind: bool) -> None:
         """Until cancelled. Raises what ends the mailbox: KeysReplaced, AgentElsewhere."""
@@ -327,10 +329,22 @@ class Intake:
         while True:
             await asyncio.sleep(self.look_s)
             try:
+                self.tell_trouble()
                 await self.secure()
                 await self.tell_full()
             except (HoldfastError, OSError) as error:
                 self.log.event("mail-unsecured", error=str(error))
+
+    def tell_trouble(self) -> None:
+        """The log has a line when a relay gives no mail, when the reason is another one, and when it is over."""
+        found = {relay: why for relay, why in self.mailbox.state.items() if why}
+        for relay, why in found.items():
+            if why != self._troubles.get(relay):
+                self.log.event("mail-trouble", relay=relay, error=why)
+        for relay in self._troubles.keys() - found.keys():
+            self.log.event("mail-trouble-over", relay=relay)
+        self._troubles = found
+        self.keep_trouble(found)
 
     async def tell_full(self) -> None:
         """A person learns of a relay that has little room left, before it refuses new mail."""

@@ -25,7 +25,7 @@ from holdfast.app.binder import open_secrets
 from holdfast.app.mail.agent_post import AgentPost
 from holdfast.app.mail.held_mail import Received, secured_up_to
 from holdfast.app.mail.intake import Intake
-from holdfast.app.mail.mail_room import keep_fill
+from holdfast.app.mail.mail_room import keep_fill, keep_mail_trouble
 from holdfast.app.mail.profile_job import is_profile_due, renew_profile
 from holdfast.app.mail.resend import Resender
 from holdfast.backup.chain.heads import HeadFile
@@ -128,6 +128,7 @@ async def _take_in(home: AgentHome, context: JobContext, post: AgentPost) -> Non
         rewound=find_rewound(home.instance, context.journal.incarnation),
         on_rewound=partial(keep_rewound, home.instance, context.journal.incarnation),
         keep_fill=partial(keep_fill, home.instance),
+        keep_trouble=partial(keep_mail_trouble, home.instance),
         sent_to=post.sent_to,
         known_id=post.known_id,
     )

@@ -128,9 +128,13 @@ def _published(args: argparse.Namespace, done: PublishedProfile, text: str) -> i
 
 
 def run_list(args: argparse.Namespace) -> int:
-    found = asyncio.run(look_at_relays(home_of(args), port=Sodium()))
+    from holdfast.app.mail.mail_room import find_mail_trouble
+
+    home = home_of(args)
+    found = asyncio.run(look_at_relays(home, port=Sodium()))
+    troubles = find_mail_trouble(home.instance)
     if args.json:
-        print_json({"relays": [_shape(one) for one in found]})
+        print_json({"relays": [_shape(one, troubles.get(one.address.url, "")) for one in found]})
         return 0
     rows = [
         (
@@ -138,9 +142,7 @@ def run_list(args: argparse.Namespace) -> int:
             one.operator,
             "yes" if one.witness else "no",
             " ".join(one.handles),
-            "contradicts itself"
-            if one.proof
-            else one.error or ("newest" if one.newest else "none" if one.profile is None else "other"),
+            _told(one, troubles.get(one.address.url, "")),
         )
         for one in found
     ]
@@ -148,7 +150,13 @@ def run_list(args: argparse.Namespace) -> int:
     return 0
 
 
-def _shape(one: RelayStatus) -> dict[str, Any]:  # Any: JSON
+def _told(one: RelayStatus, trouble: str) -> str:
+    if one.proof or one.error or trouble:
+        return "contradicts itself" if one.proof else one.error or f"gives the worker no mail: {trouble}"
+    return "newest" if one.newest else "none" if one.profile is None else "other"
+
+
+def _shape(one: RelayStatus, trouble: str) -> dict[str, Any]:  # Any: JSON
     return {
         "address": str(one.address),
         "operator": one.operator,
@@ -156,6 +164,7 @@ def _shape(one: RelayStatus) -> dict[str, Any]:  # Any: JSON
         "listed": one.listed,
         "handles": list(one.handles),
         "error": one.error,
+        "mail_trouble": trouble,
         "log": one.log,
         "profile": None if one.profile is None else list(one.profile),
         "newest": one.newest,

@@ -64,7 +64,6 @@ JUDGED_MAX = 1_024  # certificates of senders whose signature was checked
 ROOM_S = 5.0  # until a box with too many messages here is looked at again
 SEEN, SEEN_WAITING_MAX = "seen", 64  # answers that senders were given, and that wait to be checked
 
-
 _Entry = tuple[int, str]  # number and id: after a roll-back of the relay a number may mean another envelope
 
 
@@ -240,7 +239,7 @@ class RelayMailbox:
                 if verdict is not None:
                     self._arrived.put_nowait(verdict)
                     return
-                box.token = ""
+                box.trouble, box.token = str(fenced), ""
             except ReplacedHere as error:
                 other = await self._find_other(box, error.proof)
                 if other is not None and self.instance.is_alive(other):
@@ -266,7 +265,8 @@ class RelayMailbox:
             return
         try:
             async with asyncio.timeout(None) as box.poll:
-                page, answered = await box.channel.take(self.instance.id, box.token, after=box.after, wait_s=POLL_S)
+                wait_s = 0 if box.trouble else POLL_S  # whether the trouble is over is known at once
+                page, answered = await box.channel.take(self.instance.id, box.token, after=box.after, wait_s=wait_s)
         except TimeoutError:  # see `_found`
             return
         finally:
