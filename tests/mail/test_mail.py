@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
@@ -23,6 +25,7 @@ from holdfast.core.mail import Delivery, MailKind
 from holdfast.errors import AgentElsewhere, KeysReplaced, MailKeyReused, MailRefused, MailUnconfirmed, RelayRefused
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures, Sodium
+from holdfast.identity.records.encodings import AgentId
 from holdfast.identity.records.records import RotationReason
 from holdfast.identity.speaker.open_speaker import VaultSpeaker
 from holdfast.identity.speaker.speaker import Speaker
@@ -32,10 +35,13 @@ from holdfast.relay.client import mailbox
 from holdfast.relay.client import post as post_module
 from holdfast.relay.client.address_book import AddressBook, Peer
 from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel, ReplacedHere, SessionOver
+from holdfast.relay.client.health import HealthBook
 from holdfast.relay.client.open_mail import AgentMail, open_mail
 from holdfast.relay.client.post import _Sending
 from holdfast.relay.client.profile import find_own_profile
 from holdfast.relay.client.sender_logs import OF_SENDER_MAX
+from holdfast.relay.protocol import calls
+from holdfast.relay.protocol.calls import StoredItem
 from holdfast.relay.protocol.envelope import Envelope, Inner, open_envelope
 from holdfast_proofs.relay_proof import NoProof, verify
 from holdfast_proofs.support.relays import RelayProcess, relays
@@ -113,6 +119,10 @@ async def some(mail: AgentMail) -> list[Delivery]:
         while (got := await mail.mailbox.next()) or not found:
             found += got
     return found
+
+
+def in_order(_: HealthBook, relays: Sequence[WitnessRelay], _now: float) -> list[WitnessRelay]:
+    return list(relays)
 
 
 def stored_items(raw: str) -> list[dict[str, int]]:
@@ -381,6 +391,54 @@ def test_other_words_under_one_key_are_refused_by_the_relays(tmp_path: Path, thr
             one, two = sorted(await take(his, 2), key=lambda one: one.number)
         assert one.body in ({"a": 1, "b": 2}, {"a": 2})  # the third relay took other words, and one of both counts
         assert (two.body, two.after) == (3, (key(1),))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("shown", ["", "AAAA", "its own envelope"])
+def test_one_relay_that_says_the_key_is_used_stops_no_message_that_two_others_hold(
+    tmp_path: Path, three: list[RelayProcess], monkeypatch: pytest.MonkeyPatch, shown: str
+) -> None:
+    really = RelayChannel.submit
+
+    async def lying(self: RelayChannel, to: AgentId, envelopes: Sequence[bytes], **more: Any) -> Any:
+        answer, answered = await really(self, to, envelopes, **more)
+        if self.address == three[0].at:
+            proof = base64.b64encode(envelopes[0]).decode() if shown.startswith("its") else shown
+            item = StoredItem(id=answer.items[0].id, code=calls.KEY_REUSED, message="so it says", proof=proof)
+            answer = msgspec.structs.replace(answer, items=(item,))
+        return answer, answered
+
+    async def main() -> None:
+        ada, bob = await a_pair(tmp_path, three)
+        monkeypatch.setattr(RelayChannel, "submit", lying)
+        monkeypatch.setattr(HealthBook, "ranked", in_order)
+        async with ada.open() as hers, bob.open() as his:
+            for number in range(4):
+                sent = await hers.post.send(to=bob.id, body=number, key=key(number))
+                assert set(sent.relays) == {one.at.url for one in three[1:]}
+                assert "so it says" in sent.trouble[three[0].at.url]
+            await take(his, 4)
+
+    asyncio.run(main())
+
+
+def test_one_relay_that_shows_the_first_message_proves_that_the_key_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two others never had it, and take the new words."""
+
+    async def main() -> None:
+        monkeypatch.setattr(HealthBook, "ranked", in_order)
+        with relays(tmp_path, "r1", "r2", "r3") as three:
+            ada, bob = await a_pair(tmp_path, three[:1])
+            async with ada.open() as hers:
+                await hers.post.send(to=bob.id, body="first", key=key(1))
+                await bob.register(three)
+                hers.post.book.forget(await hers.post.book.find(bob.id))
+                for _ in range(2):  # the second time two relays hold the new words
+                    with pytest.raises(MailKeyReused, match="other words"):
+                        await hers.post.send(to=bob.id, body="second", key=key(1))
 
     asyncio.run(main())
 

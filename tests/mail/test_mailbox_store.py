@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import sys
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -155,13 +156,16 @@ def test_a_store_of_a_newer_version_is_refused_and_not_changed(tmp_path: Path) -
 
 
 def test_other_words_under_the_key_of_a_message_are_refused(box: Box) -> None:
-    """While it waits, while it is held, and when it is gone; the message itself may come again."""
-    first = box.put(1)
+    """While it waits, while it is held, and when it is gone; the message itself may come again. The first message is
+    shown while the relay has it."""
+    first, shown = box.put(1), list[str]()
     for ack in (lambda: box.ack(), lambda: box.ack(received=(1,), mark=1), lambda: box.ack(secured=1)):
         ack()
         offered = [Offered(box.envelope(1, body=b"2"), False), Offered(box.envelope(1), False)]
         other, same = box.store.write(lambda db, o=offered: mail.put_mail(db, box.to, o, now=NOW, quota=box.quota))
         assert (other.code, other.seq, same) == ("key-reused", 0, first[0])
+        shown.append(parse_envelope(base64.b64decode(other.proof)).id.hex() if other.proof else "")
+    assert shown == [first[0].id, first[0].id, ""]
     assert box.page().last == 1
 
 

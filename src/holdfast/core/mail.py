@@ -81,13 +81,14 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
         return ("", "", 0, 0) if letter is None else (letter.sender, letter.thread, letter.number, letter.at_ms)
 
 
-class SentMail(msgspec.Struct, frozen=True, kw_only=True):
+class SentMail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The result of a sent message; a JSON value, so that it can be a step's result."""
 
     to: str
     key: EffectKey
     relays: tuple[str, ...]  # urls of those that signed that they hold it
     stored: tuple[str, ...]  # what they signed: evidence, if one of them loses it
+    trouble: dict[str, str] = {}  # by url: a relay that says, alone and without proof, that the key has other words
 
 
 class Post(Protocol):
@@ -112,7 +113,8 @@ class Post(Protocol):
         Raises:
             MailUnsent: no byte of the message left this process.
             MailRefused: every relay that could hold it has refused it for good, so none holds it.
-            MailKeyReused: a relay holds other words under this key, and keeps those.
+            MailKeyReused: a relay shows other words of this agent under this key, or two relays say that they have
+                them; they keep those.
             MailUnconfirmed: fewer relays than needed have confirmed it. It may be delivered; send it again.
             BadInput, TooLarge: the values cannot be sent.
         """

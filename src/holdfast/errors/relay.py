@@ -77,9 +77,9 @@ class MailUnreadable(StateUnusable):
 
 
 class MailKeyReused(Conflict):
-    """A relay already has a message of this agent under this effect key, with other words. A relay that did not have it
-    may have taken the new words; the recipient handles one of both. This happens after a restore, if the lost timeline
-    sent other words from the same step."""
+    """A relay already has a message of this agent under this effect key, with other words: it has shown that message,
+    or two relays say so. A relay that did not have it may have taken the new words; the recipient handles one of both.
+    This happens after a restore, if the lost timeline sent other words from the same step."""
 
     code = "mail-key-reused"
     default_hint = "`holdfast effect show` shows the step; decide whether the first message will do"

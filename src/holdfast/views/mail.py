@@ -73,6 +73,7 @@ def _sent_line(view: TaskView, step: StepView, inbox: Sequence[InboxItem], now_m
         "key": effect_key_from_bytes(step.effect_key) if step.effect_key else "",
         "state": state,
         "relays": result.get("relays", []),
+        "trouble": result.get("trouble", {}),
         "tries": len(step.earlier) + len(step.attempts),
         "first_sent_at": iso(step.attempts[0].at_ms) if step.attempts else "",
         "delivered_at": "" if note is None else iso(note.at_ms),

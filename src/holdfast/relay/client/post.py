@@ -7,11 +7,16 @@ calls `send` is in the journal, and is sent again after a crash.
 A relay that answers `moved` gives the recipient's newer profile, which proves itself, and the sending continues there.
 A relay that does not know the sender is given the sender's key log. What a relay confirmed is shown to the recipient
 with a later message, so that a relay which drops mail contradicts its own signature before the recipient's eyes.
+
+A relay may say that it has other words under the key of the message. It proves that with the first message, which this
+agent signed. Without it, as when the recipient has taken that message, two relays must say so: one that lies stops no
+mail.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import random
 import time
@@ -26,6 +31,7 @@ from holdfast.core.mail import AFTER_MAX, BODY_BYTES_MAX, THREAD_CHARS_MAX, TTL_
 from holdfast.core.values import Json
 from holdfast.errors import (
     BadInput,
+    BadRecord,
     BadValue,
     HoldfastError,
     MailKeyReused,
@@ -35,6 +41,8 @@ from holdfast.errors import (
     TooLarge,
 )
 from holdfast.identity.records.ed25519 import Signatures
+from holdfast.identity.records.signed import Family
+from holdfast.identity.statements.certificate import find_fault_by_log, only_planned
 from holdfast.identity.witness.witness import copy_of
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.bounded import keep_newest
@@ -43,8 +51,8 @@ from holdfast.relay.client.channel import Answered, RelayChannel
 from holdfast.relay.client.health import HealthBook, backoff_s
 from holdfast.relay.client.instance_key import InstanceKey
 from holdfast.relay.protocol import calls
-from holdfast.relay.protocol.calls import StoredItem
-from holdfast.relay.protocol.envelope import HINTS_MAX, Inner, seal_envelope
+from holdfast.relay.protocol.calls import REASON_CHARS_MAX, StoredItem
+from holdfast.relay.protocol.envelope import HINTS_MAX, Inner, parse_envelope, seal_envelope
 from holdfast.relay.protocol.note import NOTE_KEYS_MAX, sealed_note
 
 NEEDED = 2
@@ -70,7 +78,8 @@ class _Sending:
     trouble: dict[str, str] = field(default_factory=dict[str, str])  # by url; for people
     stale: bool = False  # the certificate must be made again
     moved: bool = False
-    reused: str = ""  # a relay has other words under the key
+    reused: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])  # by key: url, what it says
+    proven: str = ""  # a relay has shown other words under the key
 
     def mark(self) -> None:
         if not self.begun:
@@ -80,6 +89,13 @@ class _Sending:
     @property
     def missing(self) -> int:
         return min(self.needed, len(self.peer.relays)) - len(self.stored)
+
+    @property
+    def other_words(self) -> str:
+        """Why the key of the message counts as used for other words; empty if it does not."""
+        listed = {one.key for one in self.peer.relays}
+        said = [why for key, (_, why) in self.reused.items() if key in listed]
+        return self.proven or ("; ".join(said) if len(said) >= min(NEEDED, len(listed)) else "")
 
     def open_relays(self) -> list[WitnessRelay]:
         return [one for one in self.peer.relays if one.key not in self.stored and one.key not in self.refused]
@@ -158,8 +174,8 @@ class RelayPost:
             envelope = await self._sealed(sending)
             sending.moved = False
             await self._round(sending, envelope)
-            if sending.reused:  # also where two others hold the new words: the recipient has, or gets, the first
-                raise MailKeyReused(f"{sending.peer.id}: {sending.reused}")
+            if why := sending.other_words:  # also where two others hold the new ones: the recipient may get the first
+                raise MailKeyReused(f"{sending.peer.id}: {why}")
             if sending.missing <= 0 and sending.stored:
                 return self._sent(sending, key)
             if not sending.stored and not sending.open_relays() and not sending.moved:
@@ -188,7 +204,7 @@ class RelayPost:
                 done, running = await asyncio.wait(
                     running, timeout=hedge_s if waiting else None, return_when=asyncio.FIRST_COMPLETED
                 )
-                if sending.missing <= 0:
+                if sending.missing <= 0 or sending.other_words:
                     return
                 if not done and waiting:
                     running.add(asyncio.create_task(self._submit(waiting.pop(0), sending, envelope)))
@@ -214,7 +230,24 @@ class RelayPost:
         health.succeeded(time.monotonic() - began)
         if answer.rank is not None and answer.rank > sending.peer.profile.record.rank:
             self.book.forget(sending.peer)
+        if answer.items[0].code == calls.KEY_REUSED:
+            await self._judge_reuse(relay, sending, answer.items[0], envelope)
         self._judge(relay, sending, answer.items[0], answered, answer.profile)
+
+    async def _judge_reuse(self, relay: WitnessRelay, sending: _Sending, item: StoredItem, envelope: bytes) -> None:
+        said = f"{relay.url}: {item.message[:REASON_CHARS_MAX]}"
+        sending.reused[relay.key] = relay.url, said
+        own, mine = await self.instance.log(), parse_envelope(envelope)
+        try:
+            first = parse_envelope(base64.b64decode(item.proof))
+        except (BadRecord, ValueError):
+            return  # none, or not a proof
+        crt = first.certificate
+        is_own = (first.sender, first.to, first.outer.mk) == (mine.sender, mine.to, mine.outer.mk)
+        if not is_own or first.outer.bd == mine.outer.bd or not only_planned(crt.record.position, own):
+            return
+        if find_fault_by_log(crt, Family.CERT, own, self.port) is None and first.is_signed(self.port):
+            sending.proven = said
 
     def _judge(
         self, relay: WitnessRelay, sending: _Sending, item: StoredItem, answered: Answered, profile: str
@@ -225,8 +258,6 @@ class RelayPost:
         sending.trouble[relay.url] = item.message or item.code or "its answer says nothing"
         if item.code in calls.FOR_GOOD:
             sending.refused[relay.key] = f"{relay.url}: {item.message}"
-        if item.code == calls.KEY_REUSED:
-            sending.reused = f"{relay.url}: {item.message}"
         if item.code == calls.BAD_CERTIFICATE:
             sending.stale = True
         if item.code == calls.MOVED:
@@ -272,6 +303,7 @@ class RelayPost:
             key=key,
             relays=tuple(relay.url for relay, _ in found),
             stored=tuple(raw.decode() for raw in raws),
+            trouble=dict(sending.reused.values()),
         )
 
     def _to_show(self, id: str) -> tuple[bytes, ...]:

@@ -66,6 +66,7 @@ class StoredItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: str = ""
     message: str = ""
     wait_s: int = 0
+    proof: str = ""  # of `key-reused`: the message that the mailbox has, in base64, while the relay has its words
 
 
 class StoredAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t", tag="stored"):

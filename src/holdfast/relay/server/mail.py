@@ -21,6 +21,7 @@ room of others: above half of it, each has a share.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -116,7 +117,10 @@ def _put(db: Db, box: _Box, one: Offered, *, now: int, quota: Quota) -> StoredIt
             return StoredItem(id=bytes(id_).hex(), code=REFUSED, message=why.removeprefix(f"{REFUSED}: "))
         if bd and bytes(bd) != envelope.outer.bd:  # an entry from before `bd` has none
             text = "the mailbox has a message of this sender with this key, and other words"
-            return StoredItem(id=envelope.id.hex(), code=KEY_REUSED, message=text)
+            sql = "SELECT envelope FROM mail WHERE agent = ? AND seq = ?"
+            ((raw,),) = db.execute(sql, (box.agent, seq)).fetchall()
+            proof = base64.b64encode(raw or b"").decode()
+            return StoredItem(id=envelope.id.hex(), code=KEY_REUSED, message=text, proof=proof)
         return StoredItem(id=bytes(id_).hex(), seq=seq, head=bytes(head).hex(), at=at)
     fault = _find_full(box, size, one.strange, quota) or _find_over_share(db, box, sender, size, quota)
     if fault:
