@@ -17,14 +17,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 from intake_stage import ADA, KEYS, taking, until
 
 import holdfast
+from holdfast.app.mail import resend
 from holdfast.app.mail.agent_post import AgentPost
 from holdfast.app.mail.resend import Resender
 from holdfast.cli.main import main
-from holdfast.core.ids import EffectKey
+from holdfast.core.ids import EffectKey, TaskId
 from holdfast.core.mail import TTL_S, DeliveryNote, Letter, SentMail
-from holdfast.errors import MailRefused
+from holdfast.errors import JournalDamaged, MailRefused
 from holdfast.host.log import Log
-from holdfast.journal.records import TaskState
+from holdfast.journal.contract import Filter, TaskRow
+from holdfast.journal.records import TaskState, TaskView
 from holdfast.layout.agent_home import AgentHome
 from holdfast.relay.client.open_mail import AgentMail
 from holdfast.testing.lab import Lab, wait_until
@@ -131,6 +133,57 @@ async def test_a_recipient_that_cannot_be_reached_delays_no_repeat_to_another(la
         resender = Resender(journal=hf.journal, post=post, log=Log(), first_s=0.0)
         async with asyncio.timeout(10):
             assert await resender.look() == 3
+
+
+async def test_a_task_that_cannot_be_read_keeps_no_other_message_from_being_sent_again(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post = ScriptedPost()
+    async with lab.open(greet, post=post) as hf:
+        tasks = [await hf.submit(greet, to=to, body="x") for to in (ADA, "hf1bob")]
+        for task in tasks:
+            await task.result(10)
+        really = hf.journal.read_task
+
+        async def read_task(task_id: TaskId) -> TaskView:
+            if task_id == tasks[1].id:
+                raise JournalDamaged("a record was changed")
+            return await really(task_id)
+
+        monkeypatch.setattr(hf.journal, "read_task", read_task)
+        assert await Resender(journal=hf.journal, post=post, log=Log(), first_s=0.0).look() == 1
+
+
+async def test_messages_of_older_tasks_are_sent_again_and_expire_too(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy agent has more tasks than one look lists; no look lists more than two pages."""
+    post, count = ScriptedPost(), 11
+    monkeypatch.setattr(resend, "TASKS_MAX", 3)
+    monkeypatch.setattr(resend, "OLDER_MAX", 2)
+    async with lab.open(greet, post=post) as hf:
+        for number in range(count):
+            await (await hf.submit(greet, to=f"hf1{number}", body="x")).result(10)
+        really, listed = hf.journal.list_tasks, list[int]()
+
+        async def list_tasks(filter: Filter) -> list[TaskRow]:
+            rows = await really(filter)
+            listed.append(len(rows))
+            return rows
+
+        monkeypatch.setattr(hf.journal, "list_tasks", list_tasks)
+        resender = Resender(journal=hf.journal, post=post, log=Log(), first_s=0.0)
+        sent: list[int] = []
+        for _ in range(5):
+            sent.append(await resender.look())
+            assert sum(listed) <= 5
+            listed.clear()
+        assert sent == [5, 5, 5, 5, 3]
+        assert len({one.to for one in post.tries[count:]}) == count
+        then_ms = hf.journal.now_ms() + (TTL_S + 60) * 1000
+        monkeypatch.setattr(hf.journal, "now_ms", lambda: then_ms)
+        for _ in range(5):
+            await resender.look()
+        told = [one for one in await hf.journal.pending_notices(limit=100) if one.kind == "mail-expired"]
+    assert len(told) == count
 
 
 async def test_a_repeat_goes_to_the_agent_that_the_first_one_went_to(lab: Lab) -> None:

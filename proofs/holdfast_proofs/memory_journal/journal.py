@@ -409,12 +409,16 @@ class MemoryJournal(MemoryUpkeep):
         return [item.shown() for item in self._inbox_cells(task_id)]
 
     async def list_tasks(self, filter: Filter) -> list[TaskRow]:
+        first = None if filter.after is None else self._store.tasks.get(filter.after)
+        if filter.after is not None and first is None:
+            return []
         found = [
             task.shown()
             for task in sorted(self._store.tasks.values(), key=lambda task: task.row, reverse=filter.newest_first)
             if (filter.states is None or task.state in filter.states)
             and filter.name in (None, task.name)
             and task.task_id.startswith(filter.prefix)
+            and (first is None or (task.row < first.row if filter.newest_first else task.row > first.row))
         ]
         return found[: filter.limit]
 

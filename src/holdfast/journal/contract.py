@@ -124,6 +124,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str = ""  # of the task id
     limit: int = 100
     newest_first: bool = True
+    after: TaskId | None = None  # only tasks behind this one in that order; none if it is not there
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -384,8 +385,7 @@ class Journal(Protocol):
     async def count_tasks(self) -> dict[TaskState, int]: ...
 
     async def count_waiting(self, *, parked: bool = False) -> list[WaitingTasks]:
-        """What could be claimed now, by name and build. `parked`: also pinned tasks that wait for a person, which takes
-        a look at every task."""
+        """What could be claimed now, by name and build. `parked`: pinned ones that wait for a person too; slow."""
         ...
 
     async def list_sessions(self) -> list[SessionRow]: ...

@@ -5,12 +5,16 @@ good, nothing but the sender has the message. So while it may wait at a relay (`
 it is sent again: after 15 minutes, then half an hour, up to every 6 hours. Relays and recipient keep one message for a
 key, so a repeat does no harm. After that time it has expired: a notice says so, and `holdfast mail dead` lists it. What
 is sent, and whether a note came, is in the journal; only the times are in memory.
+
+A look lists the newest tasks, and some older ones behind those of the look before: what it costs has a bound, and an
+agent with a million tasks is looked through in nine hours.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -19,10 +23,11 @@ from holdfast.core.ids import TaskId, effect_key_from_bytes
 from holdfast.core.mail import TTL_S, Post, id_in
 from holdfast.core.notices import mail_expired_notice
 from holdfast.core.step import StepState
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, JournalDamaged, TaskNotFound
 from holdfast.host.log import Log
-from holdfast.journal.contract import Filter, Journal
+from holdfast.journal.contract import Filter, Journal, TaskRow
 from holdfast.journal.records import StepView
+from holdfast.relay.bounded import keep_newest
 from holdfast.runtime.task.mail_task import has_expired, note_of
 from holdfast.runtime.tool.mail_tool import NAME as SEND_MAIL
 from holdfast.runtime.tool.mail_tool import order_in
@@ -30,7 +35,8 @@ from holdfast.runtime.tool.mail_tool import order_in
 FIRST_S, MOST_S = 900.0, 6 * 3_600.0
 LOOK_S = 60.0
 TELL_S = 86_400  # a message that expired while no worker ran causes a notice for so long afterwards
-TASKS_MAX = 10_000
+TASKS_MAX, OLDER_MAX = 10_000, 2_000  # that one look lists: the newest, and others
+QUIET_MAX = 100_000
 AT_ONCE = 16  # recipients
 
 
@@ -51,7 +57,8 @@ class Resender:
     look_s: float = LOOK_S
     _again: dict[bytes, _Again] = field(default_factory=dict[bytes, _Again])
     _told: set[bytes] = field(default_factory=set[bytes])  # that they have expired
-    _quiet: dict[TaskId, int] = field(default_factory=dict[TaskId, int])  # nothing to send again, at so many records
+    _quiet: OrderedDict[TaskId, int] = field(default_factory=OrderedDict[TaskId, int])  # nothing is due: its records
+    _after: TaskId | None = None  # the last one of the older tasks that were listed
 
     async def run(self) -> None:
         while True:
@@ -65,23 +72,33 @@ class Resender:
         """Send what is due; how many."""
         now_ms = self.journal.now_ms()
         since_ms, young_ms = now_ms - (TTL_S + TELL_S) * 1000, now_ms - int(self.first_s * 1000)
-        rows = [one for one in await self.journal.list_tasks(Filter(limit=TASKS_MAX)) if one.changed_ms > since_ms]
+        rows = [one for one in await self._list_some() if one.changed_ms > since_ms]
         due: dict[str, list[StepView]] = {}
         for row in rows:
             if row.erased or row.created_ms > young_ms or self._quiet.get(row.task_id) == row.records:
                 continue  # of a young task nothing is due yet, and reading it costs more than listing it
-            waiting = await self._waiting(row.task_id, since_ms)
+            try:
+                waiting = await self._waiting(row.task_id, since_ms)
+            except (JournalDamaged, TaskNotFound) as error:  # it holds up no other; erased meanwhile
+                self.log.event("resend-failed", task_id=row.task_id, error=error.message)
+                waiting = []
             if not waiting:
-                self._quiet[row.task_id] = row.records
+                keep_newest(self._quiet, row.task_id, row.records, most=QUIET_MAX)
             for step in waiting:
                 if has_expired(step, now_ms=now_ms):
                     await self._tell_expired(row.task_id, step)
                 else:
                     due.setdefault(str(cast("dict[str, Any]", step.args)["to"]), []).append(step)
-        known = {row.task_id for row in rows}
-        self._quiet = {task: records for task, records in self._quiet.items() if task in known}
         turns = asyncio.Semaphore(AT_ONCE)
         return sum(await asyncio.gather(*(self._send_to_one(steps, turns) for steps in due.values())))
+
+    async def _list_some(self) -> list[TaskRow]:
+        rows = await self.journal.list_tasks(Filter(limit=TASKS_MAX))
+        if len(rows) < TASKS_MAX:
+            return rows
+        older = await self.journal.list_tasks(Filter(limit=OLDER_MAX, after=self._after or rows[-1].task_id))
+        self._after = older[-1].task_id if len(older) == OLDER_MAX else None
+        return rows + older
 
     async def _send_to_one(self, steps: Sequence[StepView], turns: asyncio.Semaphore) -> int:
         """To one recipient, one after another; one that cannot be reached is left for the next look, and holds up no

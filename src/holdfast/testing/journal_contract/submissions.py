@@ -105,6 +105,11 @@ class Submissions:
         assert [row.task_id for row in newest] == ids[::-1]
         oldest = await journal.list_tasks(Filter(newest_first=False, limit=3))
         assert [row.task_id for row in oldest] == ids[:3]
+        for newest_first, order in ((True, ids[::-1]), (False, ids)):
+            for at, task_id in enumerate(order):
+                rows = await journal.list_tasks(Filter(newest_first=newest_first, limit=2, after=task_id))
+                assert [row.task_id for row in rows] == order[at + 1 : at + 3]
+        assert await journal.list_tasks(Filter(after=world.submission().task_id)) == []
 
     async def test_lists_are_narrowed_by_state_name_and_prefix(self, world: World) -> None:
         worker = await world.process()

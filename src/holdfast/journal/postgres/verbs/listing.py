@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.core.ids import task_id_bytes
 from holdfast.journal.builds import MARK
 from holdfast.journal.contract import Filter, TaskRow
 from holdfast.journal.postgres.links import Link
@@ -23,6 +24,9 @@ async def list_tasks(link: Link, filter: Filter) -> list[TaskRow]:
     if filter.prefix:
         where.append("k.task_id BETWEEN %b AND %b")
         values.extend(prefix_range(filter.prefix))
+    if filter.after is not None:
+        where.append(f"k.t {'<' if filter.newest_first else '>'} (SELECT t FROM $s.task WHERE task_id = %b)")
+        values.append(task_id_bytes(filter.after))
     order = "DESC" if filter.newest_first else "ASC"
     rows = await link.run(
         f"SELECT {TASK_COLUMNS} {TASK_FROM} WHERE {' AND '.join(where)} ORDER BY k.t {order} LIMIT %s",

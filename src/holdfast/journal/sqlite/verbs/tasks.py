@@ -207,6 +207,9 @@ def list_tasks(db: Db, filter: Filter) -> list[TaskRow]:
     if filter.prefix:
         where.append("t.task_id BETWEEN ? AND ?")
         values.extend(prefix_range(filter.prefix))
+    if filter.after is not None:
+        where.append(f"t.t {'<' if filter.newest_first else '>'} (SELECT t FROM task WHERE task_id = ?)")
+        values.append(task_id_bytes(filter.after))
     order = "DESC" if filter.newest_first else "ASC"
     rows = db.execute(
         f"SELECT {TASK_COLUMNS} {TASK_FROM} WHERE {' AND '.join(where)} ORDER BY t.t {order} LIMIT ?",
