@@ -56,7 +56,7 @@ def keep_mail_trouble(instance: Path, trouble: Mapping[str, str]) -> None:
 def find_mail_trouble(instance: Path, *, now_s: float | None = None) -> dict[str, str]:
     """Why the worker gets no mail from a relay now, by url; empty where it does, or where no worker runs."""
     try:
-        found = msgspec.json.decode(read_private(instance / TROUBLE_FILE, FILE_BYTES_MAX), type=_Trouble)
+        found = decode_json(read_private(instance / TROUBLE_FILE, FILE_BYTES_MAX), _Trouble)
     except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError, HoldfastError):
         return {}
     return found.relays if abs((time.time() if now_s is None else now_s) - found.at_s) < TROUBLE_S else {}
