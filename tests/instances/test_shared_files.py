@@ -325,7 +325,7 @@ def test_a_pass_that_is_killed_after_the_sidecar_was_lost_takes_nothing_away(
     talk(one, other)
     lose_sidecar(one, before=loaded)
     one.remember("next")
-    kill_at(monkeypatch, one, SharedFile, "_store")
+    kill_at(monkeypatch, one, SharedFile, "store")
     one.save(*loaded)
     overtake(one)
     talk(one, other)
