@@ -317,6 +317,39 @@ def test_a_line_that_a_killed_pass_brought_stays_removed_where_its_host_removes_
     assert one.lines() == other.lines() == [*MEMORY_HEADING, entry("first"), "- stays"]
 
 
+@pytest.mark.parametrize(("where", "name"), AT[1:])
+def test_a_line_that_is_removed_after_a_killed_pass_that_found_its_words_elsewhere_is_gone(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch, where: object, name: str
+) -> None:
+    one, other = hosts
+    one.save(*one.lines(), "- the same words")
+    one.remember("second")  # who has it in a text has seen the lines that came with it
+    other.save(*other.lines(), "- the same words")
+    hear(one, other)
+    kill_at(monkeypatch, other, where, name)
+    other.save(*(line for line in other.lines() if line != "- the same words"))
+    talk(one, other)
+    assert one.lines() == other.lines() == [*MEMORY_HEADING, entry("first"), entry("second")]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_line_that_was_written_and_removed_before_the_document_knew_it_takes_no_other_with_it(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    one, other = hosts
+    other.save(*other.lines(), "- the same words")
+    if killed:
+        kill_at(monkeypatch, other, SharedFile, "finish")
+    else:
+        other.remember("second")  # a write without the document
+    one.save(*one.lines(), "- the same words")
+    hear(one, other)
+    other.save(*(line for line in other.lines() if line != "- the same words"))
+    talk(one, other)
+    assert one.lines() == other.lines()
+    assert one.lines().count("- the same words") == 1
+
+
 def test_a_killed_pass_has_told_which_lines_it_was_not_sure_of(
     hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
 ) -> None:

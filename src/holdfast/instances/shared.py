@@ -166,12 +166,14 @@ class SharedDocument:
             self._forget(marks.difference(map(lines.removal_mark, base or ())), known, author)
         if base is None or last is None or seen is None or is_other or write < self._shown.write:
             return self._blind(last, base, file, author)
+        if list(base) != seen and write == self._shown.write:  # an older sidecar was put back
+            return self._blind(last, base, file, author)
+        # What was written and removed again before the document knew it: the same words in there are another line.
+        base = _without(base, _added(seen, base, author).difference(file))
         kept = frozenset[str]()
-        if list(base) != seen or seen is not last:
-            if write == self._shown.write:  # an older sidecar was put back
-                return self._blind(last, base, file, author)
+        if base != seen or seen is not last:
             # The file was written meanwhile without the document, or by a pass that was killed before it told it.
-            own = _added(last, base, author).intersection(seen)  # also where others remove theirs
+            own = _added(last, base, author).intersection(seen, file)  # stays where others remove theirs
             self._tell_apart((), last, own.union(last), author, self._shown.version)
             kept = self._tell_apart(seen, seen, base, author, since)
             document.change_to(merged_at(_without(seen, kept | own), base, document.lines()).lines, author)
