@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from holdfast_proofs.merges.campaign import find_first, judge_all
@@ -17,7 +19,7 @@ def test_schedules_hold(part: int) -> None:
     assert judge_all(range(part * count, (part + 1) * count))[0] == []
 
 
-@pytest.mark.parametrize("seed", [12581, 13822, 16151, 16932, 17601, 30540, 30755, 33671, 61026])
+@pytest.mark.parametrize("seed", [12581, 13822, 16151, 16932, 17601, 30540, 30755, 32392, 33671, 61026, 72308])
 def test_schedules_that_broke_once_hold(seed: int) -> None:
     assert judge_all(range(seed, seed + 1))[0] == []
 
@@ -103,6 +105,20 @@ def test_an_add_that_nobody_knows_is_excused_only_where_its_folder_was_replaced(
     assert "nobody knows" in tale.end(1)
     tale.ledger.replaced = Changes(frozenset([1]))
     assert tale.end(1) == ""
+
+
+def test_an_edit_of_a_backup_is_repeated_with_what_it_removed() -> None:
+    world = World(0)
+    one = world.instances["a"]
+    world.bring(one, LINE)
+    world.remove(one, LINE, is_left=False)
+    world.bring(one, "- more")
+    one.disk = replace(one.disk, file=(*one.disk.file, "- more"))
+    world.back_up(one)
+    world.merge_pass(one)
+    world.restore(one)
+    assert world.settle() == ""
+    assert world.judge() == ""
 
 
 def test_the_end_of_a_schedule_is_judged_by_what_the_files_show() -> None:

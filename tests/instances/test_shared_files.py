@@ -227,6 +227,129 @@ def test_what_a_killed_pass_brought_is_not_brought_in_once_more(
     assert one.lines() == other.lines() == [*MEMORY_HEADING, entry("first"), entry("second")]
 
 
+def hear(one: Host, other: Host) -> None:
+    """What one has told, before a pass of the other."""
+    one.merge()
+    with locked(other.place):
+        other.shared.receive(one.shared.document.update_for(other.name), now_ms=NOW)
+
+
+def copy_and_remove(one: Host, other: Host) -> None:
+    """One has removed a line that the other has copied meanwhile."""
+    one.save(*one.lines(), "- by hand")
+    talk(one, other)
+    one.save(*(line for line in one.lines() if line != "- by hand"))
+    other.save(*other.lines(), "- by hand")
+    hear(one, other)
+
+
+@pytest.mark.parametrize(("where", "name"), AT)
+@pytest.mark.parametrize("between", [False, True])
+def test_the_copy_of_a_line_that_another_host_removed_stays_after_a_killed_pass(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch, where: object, name: str, between: bool
+) -> None:
+    one, other = hosts
+    copy_and_remove(one, other)
+    kill_at(monkeypatch, other, where, name)
+    if between:
+        other.remember("second")  # a write without the document
+        kill_at(monkeypatch, other, SharedFile, "finish")
+    talk(one, other)
+    assert one.lines() == other.lines()
+    assert one.lines().count("- by hand") == 1
+
+
+@pytest.mark.parametrize("lost", ["version", "document", "field"])
+def test_where_the_version_of_a_killed_pass_is_not_known_no_line_is_lost(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    one, other = hosts
+    document, path = (place(other.place.memory_file) for place in (other.place.document, other.place.sidecar))
+    before = document.read_bytes()
+    copy_and_remove(one, other)
+    kill_at(monkeypatch, other, SharedFile, "finish")
+    fields = json.loads(path.read_bytes())
+    if lost == "document":  # an older one was put back
+        document.write_bytes(before)
+    elif lost == "version":
+        fields["merged"] = [fields["merged"][0], "no version"]
+    else:  # as versions before it have left it: it cannot be known, and nothing else is lost
+        del fields["merged"]
+    path.write_text(json.dumps(fields))
+    other.shared = other.open()
+    other.merge()
+    talk(one, other)
+    assert one.lines() == other.lines()
+    assert set(one.lines()) >= {*MEMORY_HEADING, entry("first")}
+    if lost != "field":
+        assert "- by hand" in one.lines()
+        told = sidecar.read_reports(other.place.report)
+        assert any(report["unsure"] == ["- by hand"] for report in told)
+
+
+@pytest.mark.parametrize(("where", "name"), AT)
+def test_a_line_stays_after_a_killed_pass_where_another_host_removes_its_own_with_the_same_words(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch, where: object, name: str
+) -> None:
+    one, other = hosts
+    one.save(*one.lines(), "- the same words", "- more")
+    other.save(*other.lines(), "- the same words")
+    hear(one, other)
+    kill_at(monkeypatch, other, where, name)
+    one.save(*(line for line in one.lines() if line != "- the same words"))
+    talk(one, other)
+    assert one.lines() == other.lines()
+    assert one.lines().count("- the same words") == 1
+
+
+@pytest.mark.parametrize(("where", "name"), AT[1:])
+def test_a_line_that_a_killed_pass_brought_stays_removed_where_its_host_removes_it(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch, where: object, name: str
+) -> None:
+    one, other = hosts
+    one.save(*one.lines(), "- by hand", "- stays")
+    hear(one, other)
+    kill_at(monkeypatch, other, where, name)
+    assert "- by hand" in other.lines()
+    one.save(*(line for line in one.lines() if line != "- by hand"))
+    hear(one, other)
+    talk(one, other)
+    assert one.lines() == other.lines() == [*MEMORY_HEADING, entry("first"), "- stays"]
+
+
+@pytest.mark.parametrize(("where", "name"), AT[1:])
+def test_a_line_that_is_removed_after_a_killed_pass_that_found_its_words_elsewhere_is_gone(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch, where: object, name: str
+) -> None:
+    one, other = hosts
+    one.save(*one.lines(), "- the same words")
+    one.remember("second")  # who has it in a text has seen the lines that came with it
+    other.save(*other.lines(), "- the same words")
+    hear(one, other)
+    kill_at(monkeypatch, other, where, name)
+    other.save(*(line for line in other.lines() if line != "- the same words"))
+    talk(one, other)
+    assert one.lines() == other.lines() == [*MEMORY_HEADING, entry("first"), entry("second")]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_line_that_was_written_and_removed_before_the_document_knew_it_takes_no_other_with_it(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    one, other = hosts
+    other.save(*other.lines(), "- the same words")
+    if killed:
+        kill_at(monkeypatch, other, SharedFile, "finish")
+    else:
+        other.remember("second")  # a write without the document
+    one.save(*one.lines(), "- the same words")
+    hear(one, other)
+    other.save(*(line for line in other.lines() if line != "- the same words"))
+    talk(one, other)
+    assert one.lines() == other.lines()
+    assert one.lines().count("- the same words") == 1
+
+
 def test_a_killed_pass_has_told_which_lines_it_was_not_sure_of(
     hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
 ) -> None:

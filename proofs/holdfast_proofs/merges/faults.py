@@ -61,8 +61,9 @@ def wrong_version() -> Generator[None]:
         *,
         file: Sequence[str],
         life: str = "",
+        merged: tuple[int, str] = (0, ""),
     ) -> Start:
-        start = begin(self, base, write, gone, author, file=file, life=life)
+        start = begin(self, base, write, gone, author, file=file, life=life, merged=merged)
         return Start(lines=start.lines, base=None if start.base is None else list(start.lines), gone=start.gone)
 
     with patched(SharedDocument, "begin", now):

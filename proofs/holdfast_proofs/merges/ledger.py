@@ -29,8 +29,8 @@ figures. Without the excuse exactly these schedules are red:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from holdfast.instances.line_document import LineDocument, Version
@@ -111,6 +111,15 @@ class Ledger:
     def removal(self, adds: Iterable[tuple[int, Why | None]]) -> frozenset[Removal]:
         self._events += 1
         return frozenset(Removal(one, self._events, why) for one, why in adds)
+
+    def removed_again(self, removals: Collection[Removal], again: Mapping[int, int]) -> frozenset[Removal]:
+        """The same acts once more, where they removed adds that are made `again`."""
+        events = sorted({one.event for one in removals if one.add in again})
+        new = {event: self._events + at for at, event in enumerate(events, start=1)}
+        self._events += len(events)
+        return frozenset(
+            replace(one, add=again.get(one.add, one.add), event=new.get(one.event, one.event)) for one in removals
+        )
 
     def told(self) -> frozenset[int]:
         """The adds that some document was told of."""

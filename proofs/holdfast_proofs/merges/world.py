@@ -39,6 +39,7 @@ class Disk:
     write: int
     document: bytes | None
     life: int = 0  # of the sidecar
+    merged: tuple[int, str] = (0, "")  # its last write that merged with the document, and with which version
     projected: int = 0  # remarks of the journal that are in the file
     ours: frozenset[str] = frozenset()
     gone: frozenset[tuple[str, int]] = frozenset()  # lines that were removed, and by which write
@@ -218,7 +219,8 @@ class World:
             return
         disk, ours = noted(one.disk), one.disk.ours
         author = self.author(one.name, disk)
-        start = one.document.begin(disk.base, disk.write, dict(disk.gone), author, file=disk.file, life=str(disk.life))
+        gone, life = dict(disk.gone), str(disk.life)
+        start = one.document.begin(disk.base, disk.write, gone, author, file=disk.file, life=life, merged=disk.merged)
         lines = merged_with(start.lines, disk.file, base=start.base, gone=start.gone, ours=disk.ours).lines
         merged = joined(disk, lines)
         known, pending = self.known(one), disk.pending
@@ -236,10 +238,11 @@ class World:
             one.disk = replace(one.disk, ours=ours, asides=asides)
             raise Died
         came = {key_of(line) for line in merged if is_telling(line) and line not in disk.file}
-        one.disk = written(replace(one.disk, ours=disk.ours | came), merged)
+        noted_at = disk.write + 1, start.version
+        one.disk = written(replace(one.disk, ours=disk.ours | came, merged=noted_at), merged)
         if dies == 2:
             raise Died
-        one.document.finish(merged, one.disk.write, author, life=str(disk.life))
+        one.document.finish(merged, one.disk.write, author, life=life)
         if dies == 3:
             raise Died
         one.disk = replace(one.disk, pending=Changes(), seen=shows)
@@ -331,14 +334,16 @@ class World:
         self.give_up(before)
 
     def tell_again(self, one: Instance) -> None:
-        """What a backup has that no document was told then is done now, also where all were told meanwhile."""
-        adds = set(one.disk.pending.adds)
-        for add in sorted(adds & self.ledger.told() - set(self.remark_adds.values())):
+        """What a backup has that no document was told then is done now, also where all were told meanwhile; and so is
+        what the backup has removed of it since."""
+        pending, again = one.disk.pending, dict[int, int]()
+        for add in sorted(pending.adds & self.ledger.told() - set(self.remark_adds.values())):
             old = self.ledger.adds[add]
             elsewhere = any(add in self.known(other).adds for other in self.instances.values())
             why = old.why or (Why.UNTOLD if elsewhere else None)
-            adds ^= {add, self.ledger.add(old.line, why, is_copy=old.is_copy)}
-        one.disk = replace(one.disk, pending=replace(one.disk.pending, adds=frozenset(adds)))
+            again[add] = self.ledger.add(old.line, why, is_copy=old.is_copy)
+        adds = frozenset(again.get(add, add) for add in pending.adds)
+        one.disk = replace(one.disk, pending=Changes(adds, self.ledger.removed_again(pending.removals, again)))
 
     def give_up(self, before: Changes) -> None:
         """What a folder had and no folder has now."""
@@ -364,7 +369,7 @@ class World:
         """What Holdfast keeps beside the file, or a part of it."""
         which = self.random.randrange(3)
         if which != 1:
-            one.disk = replace(one.disk, base=None, write=0, gone=frozenset(), ours=frozenset())
+            one.disk = replace(one.disk, base=None, write=0, merged=(0, ""), gone=frozenset(), ours=frozenset())
             self.lives += 1
             one.disk = replace(one.disk, life=self.lives)
             self.forget(one)

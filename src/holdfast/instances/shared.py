@@ -20,6 +20,7 @@ if every enrolled instance says that it has none, the first of them makes one (`
 The order on disk: an update is taken and the document stored before others learn the version; the file; its
 sidecar; then the document with the version that the file shows. A crash between any two of them leaves a sidecar that
 is newer than the document says, which `begin` makes up for, or a document with changes that the file does not show yet.
+The sidecar of a pass names the stored version that it merged with: what differs from that is the file's own change.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ class SharedDocument:
         self.wants_whole = document is None
         self._asked: set[str] = set()  # who wants the whole document
         self._shown = _Shown()
+        self._stored = NOTHING  # the version that was loaded or stored last
         self._is_founder = False  # the document was made from the file, just now
         self.unsure: list[str] = []  # lines that stayed though one side may have removed them, not reported yet
 
@@ -103,7 +105,7 @@ class SharedDocument:
         if header.format != FORMAT or hashlib.sha256(rest).hexdigest() != header.digest:
             raise BadUpdate(f"the stored document of {file} is damaged, or was written by a newer version")
         found = cls(instance=instance, file=file, document=LineDocument(rest))
-        found.known = known
+        found.known, found._stored = known, found.version
         found._shown = _Shown(
             write=header.write, life=header.life, version=version, digest=header.lines, base=header.base
         )
@@ -111,7 +113,7 @@ class SharedDocument:
         return found
 
     def stored(self) -> bytes:
-        rest = self._document.copy()
+        rest, self._stored = self._document.copy(), self.version
         header = _Header(
             format=FORMAT,
             write=self._shown.write,
@@ -148,31 +150,48 @@ class SharedDocument:
         *,
         file: Sequence[str],
         life: str = "",
+        merged: tuple[int, str] = (0, ""),
     ) -> Start:
         """What the document says. `base`: the lines that the file's sidecar has, None where it is lost; `write`: its
         number; `gone`: lines (their marks) that were removed from the file, and by which write; `file`: its lines now;
-        `life`: of the sidecar: numbers of another one say nothing.
+        `life`: of the sidecar: numbers of another one say nothing; `merged`: its last write that merged with a
+        document, and the version of that, in hex.
         The `base` of the result is None where it is not known what the file showed last."""
         document = self._document
         last = list(base) if base is not None and _digest(base) == self._shown.digest else self._last()
         is_other = bool(self._shown.write) and life != self._shown.life
+        seen, since = self._merged_with(last, merged)
         if marks := {one for one, when in gone.items() if is_other or when > self._shown.write}:
-            known = None if is_other else last
+            known = None if is_other else seen
             self._forget(marks.difference(map(lines.removal_mark, base or ())), known, author)
-        if base is None or last is None or is_other or write < self._shown.write:
+        if base is None or last is None or seen is None or is_other or write < self._shown.write:
             return self._blind(last, base, file, author)
+        if list(base) != seen and write == self._shown.write:  # an older sidecar was put back
+            return self._blind(last, base, file, author)
+        # What was written and removed again before the document knew it: the same words in there are another line.
+        base = _without(base, _added(seen, base, author).difference(file))
         kept = frozenset[str]()
-        if list(base) != last:
-            if write == self._shown.write:  # an older sidecar was put back
-                return self._blind(last, base, file, author)
-            # The file was written meanwhile without the document.
-            kept = self._tell_apart(last, last, base, author)
-            merged = merged_at(_without(last, kept), base, document.lines())
-            document.change_to(merged.lines, author)
-        apart = self._tell_apart(last, base, file, author)
+        if base != seen or seen is not last:
+            # The file was written meanwhile without the document, or by a pass that was killed before it told it.
+            own = _added(last, base, author).intersection(seen, file)  # stays where others remove theirs
+            self._tell_apart((), last, own.union(last), author, self._shown.version)
+            kept = self._tell_apart(seen, seen, base, author, since)
+            document.change_to(merged_at(_without(seen, kept | own), base, document.lines()).lines, author)
+        apart = self._tell_apart(seen, base, file, author, since)
         unsure = self._doubted(apart | kept)
         near = self._near(last, author)
-        return Start(lines=document.lines(), base=_without(base, apart), near=near, unsure=unsure)
+        left = _without(base, apart)
+        return Start(lines=document.lines(), base=left, near=near, unsure=unsure, version=self._stored.hex())
+
+    def _merged_with(self, last: list[str] | None, merged: tuple[int, str]) -> tuple[list[str] | None, Version | None]:
+        """The lines that the file was merged with, and their version: those that it showed `last`, or what a pass found
+        that was killed before the document noted it. No lines: the document does not have that version."""
+        if merged[0] <= self._shown.write:
+            return last, self._shown.version
+        with contextlib.suppress(HistoryMissing, BadUpdate, ValueError):
+            since = bytes.fromhex(merged[1])
+            return self._document.lines_at(since), since
+        return None, None
 
     def _doubted(self, removed: Collection[str] = ()) -> tuple[str, ...]:
         """What is to be reported: also lines that others or this file (`removed`) have removed since the last pass, and
@@ -191,25 +210,23 @@ class SharedDocument:
         document = self._document
         before = last if last is not None else base
         if before is not None:
-            self._tell_apart((), before, file, author)
+            self._tell_apart((), before, file, author, self._shown.version)
         if last is None and not self._is_founder:
             document.keep_beside({line for line in file if _is_own(line)}, author, first=base or ())
-        return Start(lines=document.lines(), base=None, gone=document.gone(), unsure=self._doubted())
+        unsure, version = self._doubted(), self._stored.hex()
+        return Start(lines=document.lines(), base=None, gone=document.gone(), unsure=unsure, version=version)
 
     def _tell_apart(
-        self, last: Sequence[str], before: Sequence[str], after: Sequence[str], author: Author
+        self, last: Sequence[str], before: Sequence[str], after: Collection[str], author: Author, since: Version | None
     ) -> frozenset[str]:
-        """See `LineDocument.tell_apart`. Entries are the same on every instance. A line that only a killed pass has
-        shown, since `last`, was seen: no element of it is another line. Where it is not known which version the file
-        showed, a removal takes all."""
-        had, has = set(before), set(after)
-        added = {line for line in has - had if lines.key_of(line) not in author.ours}
-        added, removed = ({one for one in some if _is_own(one)} for some in (added, (had - has).intersection(last)))
-        since = self._shown.version
+        """See `LineDocument.tell_apart`. Entries are the same on every instance. A line that is not in `last`, what the
+        document had at `since`, was written into the file: no element of it is another line. Where it is not known
+        which version the file showed, a removal takes all."""
+        removed = {line for line in set(before).difference(after).intersection(last) if _is_own(line)}
         if since is None:
             since, removed = NOTHING, set[str]()
         with contextlib.suppress(HistoryMissing):
-            return self._document.tell_apart(added, removed, since, author)
+            return self._document.tell_apart(_added(before, after, author), removed, since, author)
         return frozenset()
 
     def _forget(self, removed: Collection[str], last: Sequence[str] | None, author: Author) -> None:
@@ -396,6 +413,12 @@ def _which_has(version: Version, *documents: LineDocument) -> LineDocument | Non
 def _is_own(line: str) -> bool:
     """Whether it is a person's, and can be known again by what it says."""
     return lines.is_telling(line) and not lines.entry_hash(line)
+
+
+def _added(before: Collection[str], after: Collection[str], author: Author) -> set[str]:
+    """What a person wrote since, as far as Holdfast did not bring it."""
+    new = set(after).difference(before)
+    return {line for line in new if _is_own(line) and lines.key_of(line) not in author.ours}
 
 
 def _without(some: Sequence[str], left_out: Collection[str]) -> list[str]:

@@ -107,8 +107,10 @@ class SharedFile:
         *,
         file: Sequence[str],
         life: str,
+        merged: tuple[int, str],
     ) -> Start:
-        return self.document.begin(base, write, gone, self._author(ours, self._now_ms), file=file, life=life)
+        author = self._author(ours, self._now_ms)
+        return self.document.begin(base, write, gone, author, file=file, life=life, merged=merged)
 
     def finish(self, lines: Sequence[str], write: int, ours: Collection[str], *, life: str) -> None:
         if self.document.finish(lines, write, self._author(ours, self._now_ms), life=life):

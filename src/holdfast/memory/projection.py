@@ -199,7 +199,10 @@ class _Pass:
         gone = {one.entry: one.write for one in self._gone.values()}
         back, _ = lines.unseen(self._recent.values(), {key_of(line) for line in theirs}, now_ms=self._now_ms)
         file = [*theirs, *(line for line in self._base or () if key_of(line) in back)]
-        self._start = shared.begin(self._base, self._state.write, gone, self._recent.keys(), file=file, life=self._life)
+        state = self._state
+        self._start = shared.begin(
+            self._base, state.write, gone, self._recent.keys(), file=file, life=self._life, merged=state.merged
+        )
         self._tell(near=self._start.near)
         self._tell_unsure(self._start.unsure)
 
@@ -313,10 +316,14 @@ class _Pass:
         self._note_removed(merged)
         there = {lines.removal_mark(line) for line in merged} if self._gone else set[str]()
         gone = [one for one in self._gone.values() if one.entry not in there]
+        merged_at = self._state.merged
+        if self._start is not None and self._write > self._state.write:
+            merged_at = self._write, self._start.version
         state = sidecar.State(
             base=base,
             write=self._write,
             life=self._life,
+            merged=merged_at,
             recent=tuple(recent),
             gone=tuple(one for one in gone if self._now_ms - one.at_ms < lines.RECENT_MS)[-lines.RECENT_MAX :],
         )

@@ -16,13 +16,14 @@ class Start:
     """What the document says when a pass begins. `base`: the lines that both it and the file had last; None where that
     is not known: then nothing counts as removed, but the entries in `gone` (hashes) do, where Holdfast wrote them.
     `near`: lines that arrived and say nearly the same as one of ours. `unsure`: lines that stayed though one side may
-    have removed them, from before this pass."""
+    have removed them, from before this pass. `version`: of the document as it is stored, for the sidecar."""
 
     lines: list[str]
     base: list[str] | None
     gone: frozenset[str] = frozenset()
     near: tuple[tuple[str, str], ...] = ()
     unsure: tuple[str, ...] = ()
+    version: str = ""
 
 
 class SharedLines(Protocol):
@@ -37,10 +38,11 @@ class SharedLines(Protocol):
         *,
         file: Sequence[str],
         life: str,
+        merged: tuple[int, str],
     ) -> Start:
-        """`base`, `write`, `life`: what the file's sidecar has. `gone`: lines (their marks) that were removed from the
-        file, and by which write. `ours`: keys of lines that Holdfast brought in. `file`: its lines now, and those that
-        will be put back."""
+        """`base`, `write`, `life`, `merged`: what the file's sidecar has. `gone`: lines (their marks) that were removed
+        from the file, and by which write. `ours`: keys of lines that Holdfast brought in. `file`: its lines now, and
+        those that will be put back."""
         ...
 
     def finish(self, lines: Sequence[str], write: int, ours: Collection[str], *, life: str) -> None:

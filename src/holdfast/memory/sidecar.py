@@ -33,6 +33,7 @@ class State:
     base: str | None = None
     write: int = 0  # counts our writes
     life: str = ""  # which sidecar counts them: one that took the place of a lost one is another
+    merged: tuple[int, str] = (0, "")  # the last write that merged with a document, and the stored version of that
     recent: tuple[Added, ...] = field(default=())
     gone: tuple[Gone, ...] = field(default=())
     taken: dict[str, str] = field(default_factory=dict[str, str])  # asides that are merged: their names and hashes
@@ -57,7 +58,8 @@ def load_state(path: Path) -> State:
         gone = convert(fields.get("gone", ()), tuple[Gone, ...])
         taken = convert(fields.get("taken", {}), dict[str, str])
         write, life = convert(fields["write"], int), convert(fields.get("life", ""), str)
-        return State(base=base, write=write, life=life, recent=recent, gone=gone, taken=taken)
+        merged = convert(fields.get("merged", (0, "")), tuple[int, str])
+        return State(base=base, write=write, life=life, merged=merged, recent=recent, gone=gone, taken=taken)
     except (KeyError, msgspec.ValidationError):
         return State()
 
@@ -65,6 +67,7 @@ def load_state(path: Path) -> State:
 def save_state(path: Path, state: State) -> None:
     recent = msgspec.to_builtins(state.recent)
     more = {"life": state.life, "gone": msgspec.to_builtins(state.gone), "taken": state.taken}
+    more |= {"merged": state.merged if state.merged[0] else None}
     more = {name: value for name, value in more.items() if value}
     _save(path, {"base": state.base, "write": state.write, "recent": recent, **more})
 
