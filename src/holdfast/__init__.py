@@ -208,7 +208,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        from holdfast.core.version import find_version
+        from holdfast.host.version import find_version
 
         return find_version()
     module = _NAMES.get(name)

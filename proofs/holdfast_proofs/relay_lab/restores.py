@@ -54,6 +54,8 @@ SENDERS = 2
 EVERY_S = 0.25  # between two messages of one sender
 CHUNK = 4
 HOUR_S = 3_600  # between the backup and the loss, on the clocks of relays, agents and this process
+DAY_S = 24 * HOUR_S
+RECOVERIES_A_DAY = 4  # fewer than a witness accepts
 THREADS = 20  # of the messages that wait
 BATCH = 32
 BETWEEN = 200  # messages in that hour, beside the traffic
@@ -78,7 +80,7 @@ class Stage:
     sent: int = 0  # to the victim
     chunks: int = 0
     filled: int = 0
-    hours: int = 0
+    ahead_s: int = 0  # of the clocks
     machines: int = 0
     recover_s: list[float] = field(default_factory=list[float])
     published_s: float = 0.0  # that the drain waited for the profile
@@ -160,10 +162,12 @@ class Stage:
 
     async def round(self, number: int, between: int) -> None:
         self.site.events.add("phase", by=f"round {number}")
+        if self.machines and self.machines % RECOVERIES_A_DAY == 0:
+            await self.age(DAY_S)
         async with self.traffic():
             await asyncio.sleep(1.0)
             await self.command(self.victim, "backup", "now")
-            await self.age()
+            await self.age(HOUR_S)
             await self._until_found()
             await self._fill(between)
             await asyncio.sleep(2.0 + number % 3)  # some of it is handled, some waits; the backup has none of it
@@ -172,10 +176,10 @@ class Stage:
             await asyncio.sleep(1.0)
         await self.until_handled()
 
-    async def age(self) -> None:
-        """An hour passes: certificates end, and to every clock the backup is an hour old."""
-        self.hours += 1
-        shift_clock(HOUR_S)
+    async def age(self, seconds: int) -> None:
+        """Time passes: certificates end, and to every clock the backup is that much older."""
+        self.ahead_s += seconds
+        shift_clock(seconds)
         agents = [*self.senders, self.victim]
         for one in agents:
             one.stop()
@@ -183,12 +187,12 @@ class Stage:
             await asyncio.to_thread(one.wait_end)
         for relay in self.site.relays:
             await asyncio.to_thread(relay.stop)
-            relay.program = ("-m", "holdfast_proofs.support.shifted_clock", str(self.hours * HOUR_S))
+            relay.program = ("-m", "holdfast_proofs.support.shifted_clock", str(self.ahead_s))
             await asyncio.to_thread(relay.start)
         for one in agents:
-            one.ahead_s = self.hours * HOUR_S
+            one.ahead_s = self.ahead_s
             self.serve(one)
-        self.site.events.add("hour")
+        self.site.events.add("time passes")
 
     async def lose(self) -> None:
         old = self.victim
@@ -240,6 +244,8 @@ class Stage:
     async def drain(self, count: int) -> None:
         """So many messages are at two relays each when the agent comes back."""
         self.site.events.add("phase", by="drain")
+        if self.machines:
+            await self.age(DAY_S)
         await self.command(self.victim, "backup", "now")
         await self._until_found()
         await self.lose()

@@ -36,8 +36,8 @@ from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.journal_address import JournalAddress
 from holdfast.core.notices import CLOCK_HINT, clock_off_text, counted
 from holdfast.core.reading_ring import ReadingRing
-from holdfast.core.version import find_version
 from holdfast.errors import EXIT_JOURNAL, EngineMissing, HoldfastError, JournalDamaged, JournalFull, KeysReplaced
+from holdfast.host.version import find_version
 from holdfast.identity.acts.paper_sheets import today
 from holdfast.identity.files.own_log import find_own_log, find_pending
 from holdfast.identity.files.paper_readings import believed

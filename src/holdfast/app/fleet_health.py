@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.app.health import Figures, Gauges, Health, build_info, render
-from holdfast.core.version import find_version
+from holdfast.host.version import find_version
 
 if TYPE_CHECKING:
     from holdfast.app.fleet import Member

@@ -20,9 +20,9 @@ from typing import NamedTuple, Protocol
 
 from holdfast.core.secret_handles import safe
 from holdfast.core.step import StepState
-from holdfast.core.version import find_version
 from holdfast.errors import BadSettings, HoldfastError
 from holdfast.host.log import Log
+from holdfast.host.version import find_version
 from holdfast.journal.contract import Journal
 from holdfast.journal.durability import Kept
 from holdfast.journal.records import TaskState

@@ -52,10 +52,10 @@ from holdfast.backup.snapshot.staging import Staged, Subject, seal_staged, stage
 from holdfast.backup.turns import check_backs_up, next_number, taking_snapshot
 from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.ports import KeyRing
-from holdfast.core.version import find_version
 from holdfast.errors import BackupBusy, BackupInterrupted, HoldfastError, PlaceNotFound, SnapshotFailed
 from holdfast.host.folder_swap import remove_tree
 from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
+from holdfast.host.version import find_version
 from holdfast.identity.files.own_log import find_pending
 from holdfast.identity.journal_keys.keyfile import KeyFile
 from holdfast.identity.records.ed25519 import Signatures, Sodium

@@ -136,7 +136,7 @@ class Version(argparse.Action):
 
     # Any: argparse's own signature
     def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
-        from holdfast.core.version import find_version
+        from holdfast.host.version import find_version
 
         print(f"holdfast {find_version()}")
         parser.exit()

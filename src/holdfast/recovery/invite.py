@@ -35,7 +35,6 @@ from holdfast.backup.backups import alone
 from holdfast.backup.snapshot.staging import Subject, seal_staged, stage
 from holdfast.core.decoding import decode_json
 from holdfast.core.journal_address import FILE, INSTANCE
-from holdfast.core.version import find_version
 from holdfast.errors import BadInput, LogDamaged, LogMissing, MoveRefused, NotAnAgent
 from holdfast.host.folder_swap import remove_tree
 from holdfast.host.private_files import (
@@ -47,6 +46,7 @@ from holdfast.host.private_files import (
     sync_folder,
     write_atomically,
 )
+from holdfast.host.version import find_version
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.files.roster_file import read_roster
 from holdfast.identity.lease.enrolment import find_enrolment, keep_enrolment

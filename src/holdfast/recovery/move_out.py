@@ -38,11 +38,11 @@ from holdfast.backup.chain.chain import joined, valid_heads
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.chain.sources import RelayHead, leave_head, read_near
 from holdfast.backup.snapshot.staging import Subject, seal_staged, stage
-from holdfast.core.version import find_version
 from holdfast.errors import BadInput, JournalBusy, MovedAway, MoveRefused, NotAJournal, SnapshotFailed
 from holdfast.host.folder_swap import remove_tree
 from holdfast.host.log import Log
 from holdfast.host.private_files import ensure_private_folder, sync_folder, write_atomically
+from holdfast.host.version import find_version
 from holdfast.identity.records.encodings import digest_of
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.records.signed import Signed

@@ -102,8 +102,8 @@ def gather(home: AgentHome, register: Register, *, app: str) -> RunbookFacts:
 
     from holdfast.backup.places.places import read_places
     from holdfast.backup.surfaces import is_on_disk_of
-    from holdfast.core.version import find_version
     from holdfast.errors import HoldfastError
+    from holdfast.host.version import find_version
     from holdfast.identity.files.own_log import find_own_log
     from holdfast.identity.records.ed25519 import Sodium
     from holdfast.surfaces.report import read_reports

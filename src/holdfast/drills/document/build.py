@@ -19,11 +19,11 @@ from msgspec.structs import replace
 
 from holdfast.core.clock import SystemClock, SystemEntropy, iso
 from holdfast.core.surfaces import Verdict, day_of
-from holdfast.core.version import find_version
 from holdfast.drills.catalogue import RECOVERY_S, RESTART_S, Drill
 from holdfast.drills.document.signoff import write_pages
 from holdfast.drills.run import DrillOrder, DrillRun
 from holdfast.host.private_files import ensure_private_folder, locked, write_atomically
+from holdfast.host.version import find_version
 from holdfast.identity.lease.lease_holder import InstanceFile, host_digest
 from holdfast.identity.records.encodings import digest_of
 from holdfast.identity.statements.certificate import LIFE_S_MAX, Role

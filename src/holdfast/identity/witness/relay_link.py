@@ -26,7 +26,6 @@ import h11
 import msgspec
 
 from holdfast.core.decoding import decode_json
-from holdfast.core.version import find_version
 from holdfast.errors import (
     BadRecord,
     HoldfastError,
@@ -36,6 +35,7 @@ from holdfast.errors import (
     RelayUnreachable,
     RelayUntrusted,
 )
+from holdfast.host.version import find_version
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, parse_agent_id, parse_key
 from holdfast.identity.records.signed import Reason, Refusal

@@ -28,10 +28,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from holdfast.core.version import find_version
 from holdfast.errors import BadRecord, HoldfastError, RelayBusy
 from holdfast.host.log import Log
 from holdfast.host.sqlite import Db
+from holdfast.host.version import find_version
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.canonical import RECORD_BYTES_MAX
 from holdfast.identity.records.ed25519 import Signatures, Signer
