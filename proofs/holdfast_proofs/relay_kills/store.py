@@ -52,6 +52,7 @@ class Answers:
     received: set[int] = field(default_factory=set[int])
     secured: bool = False
     incarnation: int = 0
+    asked: int = 1  # the newest incarnation that asked to log in: without an answer, the relay may know it
     expired: bool = False  # the short mail may be gone
 
 
@@ -192,7 +193,7 @@ class Talk:
 
     async def _check_mailbox(self, channel: RelayChannel) -> None:
         said = self.answers
-        login = await self._login(channel, e=max(2 if said.secured else 1, said.incarnation))
+        login = await self._login(channel, e=said.asked)
         page, _ = await channel.take(self.ada.id, login.token, after=0, wait_s=0)
         head, held = page.head, {one.seq: one for one in page.items}
         for number in sorted(held):
@@ -246,6 +247,7 @@ class Talk:
             that(before == (item.id, item.head), f"entry {item.seq} was confirmed twice, differently")
 
     async def _login(self, channel: RelayChannel, *, e: int) -> LoginAnswer:
+        self.answers.asked = max(self.answers.asked, e)
         login, _ = await channel.login(self.ada.certificate(e=e, now=self.now), self.ada.key)
         self.answers.incarnation = max(self.answers.incarnation, e)
         return login
