@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from holdfast.app.instances.standing import StandingKind
 from holdfast.core.clock import SystemClock, iso
 from holdfast.errors import InstancesUnfit
 from holdfast.host.log import Log
+from holdfast.instances import merging
+from holdfast.instances.line_document import LineDocument
 from holdfast.instances.merging import Merging
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.testing.lab import wait_until
@@ -59,6 +62,27 @@ async def test_the_job_merges(homes: list[AgentHome], monkeypatch: pytest.Monkey
         other.memory_file.write_text(other.memory_file.read_text() + "- by hand\n")
         await wait_until(lambda: has(one, "by hand"))
         assert one.memory_file.read_text() == other.memory_file.read_text()
+        for job in jobs:
+            job.cancel()
+
+
+async def test_an_instance_that_waits_closes_its_documents_and_still_merges(
+    homes: list[AgentHome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge_job, "LOOK_S", 0.02)
+    monkeypatch.setattr(merging, "REST_MS", 200)
+    one, other = homes
+
+    async def rests() -> bool:
+        gc.collect()
+        return not any(isinstance(some, LineDocument) for some in gc.get_objects())
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        jobs = [group.create_task(merge_while_waiting(home.journal, Log())) for home in homes]
+        for text in ("once", "and again"):
+            other.memory_file.write_text(other.memory_file.read_text() + f"- {text}\n")
+            await wait_until(lambda text=text: has(one, text))
+            await wait_until(rests)
         for job in jobs:
             job.cancel()
 

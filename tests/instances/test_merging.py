@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import shutil
 import socket
@@ -14,7 +15,8 @@ from nacl.signing import SigningKey
 
 from holdfast.instances.channels import NEWEST, FolderChannel
 from holdfast.instances.envelope import Peers
-from holdfast.instances.merging import Merging
+from holdfast.instances.line_document import LineDocument
+from holdfast.instances.merging import REST_MS, Merging
 from holdfast.layout.agent_home import MemoryPlace
 from holdfast.memory.handoff_writer import write_heartbeat
 from holdfast.memory.lines import entry_id, rendered
@@ -109,6 +111,30 @@ def test_nothing_is_due_and_nothing_is_written_while_nothing_changes(hosts: list
         before = {path: path.stat().st_mtime_ns for path in sorted(one.shared.rglob("*"))}
         assert not one.merging.is_due(now_ms=NOW + 60_000)
         assert {path: path.stat().st_mtime_ns for path in sorted(one.shared.rglob("*"))} == before
+
+
+def open_documents() -> int:
+    gc.collect()
+    return sum(isinstance(one, LineDocument) for one in gc.get_objects())
+
+
+def test_an_instance_that_rests_has_no_document_open_and_goes_on_as_before(hosts: list[Host]) -> None:
+    hosts[0].save("# Memory", "", *(f"- number {number} of many lines" for number in range(1_000)))
+    talk(hosts)
+    others = open_documents()
+    for one in hosts:  # also the one that made the document: what it stored says that no other instance has it
+        assert not one.merging.is_due(now_ms=NOW)
+        assert not one.merging.rest(now_ms=NOW + REST_MS - 1)
+        assert one.merging.rest(now_ms=NOW + REST_MS)
+        assert not one.merging.is_due(now_ms=NOW + REST_MS)
+    assert others
+    assert not open_documents()
+    before = [one.merging.sent_bytes for one in hosts]
+    hosts[1].save(*hosts[1].lines(), "- by hand")
+    talk(hosts)
+    assert hosts[0].lines() == hosts[1].lines() == hosts[2].lines()
+    assert hosts[0].lines()[-1:] == ["- by hand"]
+    assert all(one.merging.sent_bytes - sent < 5_000 for one, sent in zip(hosts, before, strict=True))
 
 
 def test_one_line_costs_little_even_while_an_instance_lacks_a_megabyte(hosts: list[Host]) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.app.blame import blame
+from holdfast.instances.line_document import NOTHING
+from holdfast.instances.shared import Update
 from holdfast.instances.shared_files import SharedFile
 from holdfast.layout.agent_home import AgentHome, MemoryPlace
 from holdfast.memory import projection, sidecar
@@ -490,6 +492,27 @@ def test_a_process_that_was_started_again_continues(hosts: tuple[Host, Host]) ->
         peers.add(document._doc.peer_id)
     assert one.lines() == other.lines()
     assert len(peers) == 3
+
+
+def test_a_document_that_was_closed_knows_what_others_told(hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    document = one.shared.document
+    known, before = dict(document.known), document.document
+    assert before is not None
+    one.shared.receive(Update(instance="c", file="MEMORY.md", version=NOTHING, wants_whole=True), now_ms=NOW)
+    one.shared.close()
+    one.shared.close()
+    assert document.document is None
+    opened = one.shared.document
+    assert opened.known == {**known, "c": NOTHING}
+    assert opened.is_asked(["c"])
+    assert not opened.is_asked(["b"])
+    assert opened.document is not None
+    assert opened.document._doc.peer_id != before._doc.peer_id
+    one.save(*one.lines(), "- by hand")
+    talk(one, other)
+    assert one.lines() == other.lines()
+    assert "- by hand" in other.lines()
 
 
 def test_a_pass_without_news_writes_nothing(hosts: tuple[Host, Host]) -> None:

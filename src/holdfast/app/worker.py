@@ -40,7 +40,7 @@ from holdfast.core.ports import KeyRing
 from holdfast.core.secret_handles import safe
 from holdfast.core.waiting import ALONE, Pacing, running_beside
 from holdfast.errors import EXIT_RETRY, BadInput, HoldfastError, JournalStopped, Retryable, text_of
-from holdfast.host.hardening import harden
+from holdfast.host.hardening import give_back_memory, harden
 from holdfast.host.log import Log, open_log
 from holdfast.journal.bind import Connections, journal_at
 from holdfast.journal.builds import Build
@@ -58,7 +58,14 @@ JOBS_AFTER_S = 20.0
 MAIL_JOB, MAIL_AFTER_S = "holdfast.app.mail.mail_job:keep_mail", 0.5
 MERGE_JOB, MERGE_AFTER_S = "holdfast.app.instances.merge_job:keep_merged", 2.0
 # What an instance that waits needs: loaded before the fork, its pages are shared with the process that supervises.
-OF_INSTANCES = ("holdfast.app.instances.standing", "holdfast.app.instances.merge_job", "holdfast.instances.merging")
+OF_INSTANCES = (
+    "holdfast.app.instances.standing",
+    "holdfast.app.instances.merge_job",
+    "holdfast.identity.journal_keys.vault_keys",
+    "holdfast.instances.merging",
+    "holdfast.runtime.tool.called",
+    "pyrage",
+)
 CLOSE_S = 10.0  # beyond the calls' grace: for writing what they returned and closing the journal
 
 
@@ -114,6 +121,7 @@ def run_worker(order: Order) -> int:
     # The worker is forked. Its collector would write to every object that is loaded by now, and so copy their pages.
     gc.collect()
     gc.freeze()
+    give_back_memory()
     return supervise(
         [sys.executable, "-P", "-m", "holdfast.app.worker", text],
         warm=Warm(work),

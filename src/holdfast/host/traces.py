@@ -7,8 +7,8 @@ of source and the message, never the values of variables.
 
 from __future__ import annotations
 
+import functools
 import sys
-import sysconfig
 import traceback
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,6 @@ from typing import NamedTuple
 TRACE_CHARS_MAX = 8_000  # of a traceback that is kept; its end says most
 WHERE_CHARS_MAX = 500
 _OURS = f"{Path(__file__).parents[1]}/"
-_PYTHON = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib"))
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
@@ -50,9 +49,17 @@ def cut_trace(text: str) -> str:
     return text if len(text) <= TRACE_CHARS_MAX else f"...\n{text[4 - TRACE_CHARS_MAX :]}"
 
 
+@functools.cache
+def _python() -> tuple[str, ...]:
+    """Where Python's own library is. Loaded when it is asked for: it brings a large table along."""
+    import sysconfig
+
+    return tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib"))
+
+
 def _where(frames: traceback.StackSummary) -> str:
     foreign = [one for one in frames if not one.filename.startswith((_OURS, "<frozen"))]
-    written = [one for one in foreign if _is_installed(one.filename) or not one.filename.startswith(_PYTHON)]
+    written = [one for one in foreign if _is_installed(one.filename) or not one.filename.startswith(_python())]
     own = [one for one in written if not _is_installed(one.filename)]
     found = next(reversed(own or written or foreign), None)
     if found is None:

@@ -19,7 +19,9 @@ without those that have sent nothing (`_asked`); what they lack is kept for them
 `HISTORY_MS`. One that comes back after that takes a whole document.
 
 Of most files nothing is opened in a pass: a file that did not change, and that all have confirmed, is only looked at.
-Which ones that are is in `instance/shared-memory.json`, with what `holdfast instance list` shows.
+Which ones that are is in `instance/shared-memory.json`, with what `holdfast instance list` shows. An instance that only
+waits closes the others too (`rest`). One that acts does not: it writes often, and each opening that is followed by a
+write adds a peer id to the version of the document, for good.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ PARTS_MAX = 200  # of one instance; more are put together again
 AGAIN_MS, AGAIN_MS_MAX = 5_000, 600_000  # until what is missing or refused is read again; then ever longer
 LOOK_AGAIN_MS = 60_000  # at files that have no document yet
 CHECK_MS = 600_000  # between two looks whether what an instance does not confirm is damaged
+REST_MS = 10_000  # after the last pass
 TURN_MS = 600_000  # so long the instance whose turn it is has time to make the first document; then the next one may
 SILENT_MS = 3_600_000  # after so long an instance that others have heard of has no document that nobody else knows
 
@@ -79,6 +82,7 @@ class Merging:
         self._sent: list[SentPart] = []
         self._newest: tuple[object, object, bytes] | None = None  # what it says; how the place shows it; its hash
         self._checked_ms = 0
+        self._ran_ms = 0  # the last pass
         self._began_ms = 0  # when this process sent its first envelope
         self._rival = Rival(channel, peers, key)
         self._seen: dict[str, Signature] = {}  # of files, at their last pass
@@ -122,11 +126,21 @@ class Merging:
             self._newest = None
         return self._newest is not None
 
+    def rest(self, *, now_ms: int) -> bool:
+        """Close the documents, where the last pass was some time ago; whether there were any. When nothing is due."""
+        if not self._ran_ms or now_ms - self._ran_ms < REST_MS:
+            return False
+        self._ran_ms = 0
+        for one in self._files.values():
+            one.close()
+        return bool(self._files)
+
     # --- one pass -----------------------------------------------------------------------------
 
     def run(self, *, now_ms: int) -> list[Written]:
         """One pass; what it did to the files. Raises OSError or HoldfastError where the place or this folder cannot be
         used; what one file or one instance waits for is in `state` instead."""
+        self._ran_ms = now_ms
         if not self.state.since:
             self.state = msgspec.structs.replace(self.state, since=day_of(now_ms))
         try:

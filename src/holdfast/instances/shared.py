@@ -112,6 +112,10 @@ class SharedDocument:
         found.unsure = header.unsure
         return found
 
+    def go_on_from(self, closed: SharedDocument) -> None:
+        """This is the stored document of one that was open: what others told it since is known here too."""
+        self.known, self.wants_whole, self._asked = closed.known, closed.wants_whole, closed._asked
+
     def stored(self) -> bytes:
         rest, self._stored = self._document.copy(), self.version
         header = _Header(

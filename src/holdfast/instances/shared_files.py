@@ -1,8 +1,9 @@
 """The shared documents of an agent's memory files, as they are kept beside the files.
 
 `.holdfast/NAME.doc` holds the document of the file NAME. A document stays open between passes, under one peer id, as
-long as its file is the one that was written here; where another process has written it, it is opened again, and so
-gets a new peer id. Losing the file costs history, never a line: the instance asks another one for a whole document.
+long as its file is the one that was written here; where another process has written it, or after `close`, it is opened
+again, and so gets a new peer id. Losing the file costs history, never a line: the instance asks another one for a whole
+document.
 
 Hold the place's lock for every call.
 """
@@ -47,14 +48,25 @@ class SharedFile:
         self._kept: tuple[int, ...] | None = None
         self._pid = 0
         self._open: SharedDocument | None = None
+        self._closed: SharedDocument | None = None  # what others told, of a document that was closed
 
     @property
     def document(self) -> SharedDocument:
         """Opened, or still open. A document that cannot be read is none."""
-        if self._open is None or self._kept != self._found() or self._pid != os.getpid():
-            self._kept, self._pid = self._found(), os.getpid()
+        found = self._found()
+        if self._open is None or self._kept != found or self._pid != os.getpid():
+            closed = self._closed if (self._kept, self._pid) == (found, os.getpid()) else None
+            self._kept, self._pid, self._closed = found, os.getpid(), None
             self._open = self._load()
+            if closed is not None:
+                self._open.go_on_from(closed)
         return self._open
+
+    def close(self) -> None:
+        """Free the memory of the document until it is asked for. After a pass: what is stored is all there is."""
+        if self._open is not None and self._open.document is not None:
+            self._open.document = None
+            self._closed, self._open = self._open, None
 
     def found(self) -> None:
         """Make the first document, from the file: only for an instance that has no others yet, or that `may_found`."""

@@ -5,7 +5,8 @@ documents is not loaded. Otherwise files and the place that carries the updates 
 reading any.
 
 An instance that waits for its lease has no journal open, and merges all the same (`merge_while_waiting`): what it
-would tell a person is in its log and in `holdfast instance list` then.
+would tell a person is in its log and in `holdfast instance list` then. While there is nothing to merge it has no
+document open.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from holdfast.core.clock import SystemClock, SystemEntropy, iso
 from holdfast.core.journal_address import JournalAddress
 from holdfast.core.notices import Notice, memory_conflict_notice, memory_lag_notice, update_refused_notice
 from holdfast.errors import HoldfastError, InstancesUnfit
+from holdfast.host.hardening import give_back_early, give_back_memory
 from holdfast.host.log import Log
 from holdfast.host.private_files import locked_now
 from holdfast.identity.files.own_log import find_own_log
@@ -61,6 +63,7 @@ async def keep_merged(context: JobContext) -> None:
 
 async def merge_while_waiting(address: JournalAddress, log: Log) -> None:
     """The same for an instance that has no lease yet."""
+    give_back_early()
     await _keep(address, log, None)
 
 
@@ -103,6 +106,8 @@ async def _merge(home: AgentHome, log: Log, journal: Journal | None) -> None:
             if await asyncio.to_thread(merging.is_due, now_ms=now_ms):
                 await teller.note_tasks(merging)
                 told = await asyncio.to_thread(merging.run, now_ms=now_ms)
+            elif journal is None and merging.rest(now_ms=now_ms):
+                give_back_memory()
             await teller.tell(merging, told, now_ms)
             await asyncio.sleep(LOOK_S)
 

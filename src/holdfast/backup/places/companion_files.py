@@ -32,7 +32,6 @@ import hashlib
 import io
 import os
 import re
-import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -213,6 +212,8 @@ async def read_archive(engine: BackupEngine, repository: Repository, archive: st
 
 def files_of(raw: bytes, *, where: str) -> dict[str, bytes]:
     """The plain files of a small tar; nothing is written to a disk."""
+    import tarfile  # every worker loads this module, and hardly one reads a tar
+
     found: dict[str, bytes] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as tar:
