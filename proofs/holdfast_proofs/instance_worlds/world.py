@@ -228,10 +228,10 @@ class World:
         """It is enrolled: what was saved in it while it was not counts from now on, because the owner has named the
         folder as it is. A line that its file does not have now does not count."""
         folder.written |= {line: True for line in _lines(folder) if line in folder.written}
-        self.removed |= folder.unheard
-        for line in folder.unheard:
-            self.kept.pop(line, None)
-        folder.unheard.clear()
+        while folder.unheard:
+            line = folder.unheard.pop()
+            del self.kept[line]
+            self.note_removal(folder, line)
 
     def reachable(self) -> list[str]:
         """Enrolled, and not cut off."""
@@ -346,8 +346,8 @@ class World:
             self.change(folder.name, lambda change: change.enrol_here(folder.name))
 
     def lose_lines(self, folder: Folder) -> None:
-        """What no other instance has is gone with this one; what was removed on it may be back."""
-        known = {line for one in self.folders.values() if one is not folder for line in _lines(one)}
+        """What no other instance shows is gone with this one; what was removed on it may be back."""
+        known = {line for name in self.enrolled() if name != folder.name for line in _lines(self.folders[name])}
         self.maybe |= {line for line in folder.written if line not in known or line in self.removed}
         for names in self.kept.values():
             names.discard(folder.name)
