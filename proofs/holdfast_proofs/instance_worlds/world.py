@@ -33,6 +33,7 @@ from holdfast.identity.statements.roster import Enrolled
 from holdfast.identity.vault.vault import Vault, open_vault
 from holdfast.instances.merging import Merging
 from holdfast.layout.agent_home import AgentHome, load_home
+from holdfast.memory.lines import RECENT_MS
 from holdfast_proofs.merges.faults import patched
 
 EVENTS = 60
@@ -97,7 +98,9 @@ class Folder:
     paused_until: float = 0.0
     skew_ms: int = 0
     snapshot: Path | None = None
-    written: list[tuple[str, bool]] = field(default_factory=list[tuple[str, bool]])  # line; enrolled at that moment
+    written: dict[str, bool] = field(default_factory=dict[str, bool])  # line: the folder was enrolled while it had it
+    came_ms: dict[str, int] = field(default_factory=dict[str, int])  # lines that a merge brought, by the host's clock
+    unheard: set[str] = field(default_factory=set[str])  # lines that were removed here while it was not enrolled
 
 
 @functools.cache
@@ -131,6 +134,7 @@ class World:
         self.folders: dict[str, Folder] = {}
         self.maybe: set[str] = set()  # lines that may be there or not: their disk was lost, or their host is removed
         self.removed: set[str] = set()
+        self.kept: dict[str, set[str]] = {}  # lines that only a folder without a say removed: which instances show them
         self.listed: list[tuple[float, dict[str, tuple[str, Role]]]] = []  # the roster's history, by key
         self.copies = 0
 
@@ -217,6 +221,17 @@ class World:
     def note_roster(self, name: str) -> None:
         view = self.roster_change(self.folders[name]).view()
         self.listed.append((self.now, {one.key: (one.name, one.role) for one in view.enrolled}))
+        for one in self.enrolled():
+            self.hear_edits(self.folders[one])
+
+    def hear_edits(self, folder: Folder) -> None:
+        """It is enrolled: what was saved in it while it was not counts from now on, because the owner has named the
+        folder as it is. A line that its file does not have now does not count."""
+        folder.written |= {line: True for line in _lines(folder) if line in folder.written}
+        while folder.unheard:
+            line = folder.unheard.pop()
+            del self.kept[line]
+            self.note_removal(folder, line)
 
     def reachable(self) -> list[str]:
         """Enrolled, and not cut off."""
@@ -238,19 +253,32 @@ class World:
     def edit(self, name: str = "") -> None:
         folder = self.folders[name] if name else self.any()
         lines = _lines(folder)
-        own = [line for line, _ in folder.written if line in lines]
+        own = [line for line in folder.written if line in lines]
         if own and self.random.random() < 0.15:
             line = self.random.choice(own)
             lines.remove(line)
-            self.removed.add(line)
+            self.note_removal(folder, line)
         else:
             self.count += 1
             line = f"- {folder.name} says {self.count:05}, and some words more"
             lines.insert(self.random.randrange(len(lines) + 1), line)
-            folder.written.append((line, folder.name in self.enrolled()))
+            folder.written[line] = folder.name in self.enrolled()
         swap = folder.home.folder / ".MEMORY.swp"
         swap.write_text("".join(f"{one}\n" for one in lines))
         swap.rename(folder.home.memory_file)
+
+    def note_removal(self, folder: Folder, line: str) -> None:
+        """A removal counts where an enrolled instance makes it; in a folder that is not enrolled it counts no more than
+        a line that is added there, and those that show the line keep it. A line that came to this host in the last day
+        may be put back once (decision 0029): nothing in the file says that the person had seen it."""
+        enrolled = self.enrolled()
+        if folder.name not in enrolled:
+            folder.unheard.add(line)
+            self.kept[line] = {name for name in enrolled if line in _lines(self.folders[name])}
+        elif self.now_ms(folder) - folder.came_ms.get(line, 0) < RECENT_MS:
+            self.maybe.add(line)
+        else:
+            self.removed.add(line)
 
     def look(self, name: str = "") -> None:
         """What a worker does every few seconds: whether it may act, and a merge."""
@@ -266,7 +294,11 @@ class World:
                 opened = open_merging(folder.home)
                 folder.merging = None if opened is None else opened[0]
             if folder.merging is not None and folder.merging.is_due(now_ms=self.now_ms(folder)):
-                folder.merging.run(now_ms=self.now_ms(folder))
+                before = set(_lines(folder))
+                try:
+                    folder.merging.run(now_ms=self.now_ms(folder))
+                finally:
+                    folder.came_ms |= dict.fromkeys(set(_lines(folder)) - before, self.now_ms(folder))
 
     def cut_or_heal(self) -> None:
         name = self.random.choice(list(self.folders))
@@ -305,19 +337,20 @@ class World:
             return
         self.lose_lines(folder)
         shutil.rmtree(folder.home.folder)
-        written, snapshot = folder.written, folder.snapshot
+        snapshot = folder.snapshot
         new = self._put(folder.name, snapshot)
-        new.written, new.snapshot, new.skew_ms = written, snapshot, folder.skew_ms
+        new.written, new.came_ms, new.snapshot, new.skew_ms = folder.written, folder.came_ms, snapshot, folder.skew_ms
         self.change(others[0], lambda change: change.remove(folder.name))
         self.look(folder.name)  # it is a copy by now
         if folder.name not in self.cut:
             self.change(folder.name, lambda change: change.enrol_here(folder.name))
 
     def lose_lines(self, folder: Folder) -> None:
-        """What no other instance has is gone with this one; what only it had removed may be back."""
-        known = Counter(line for one in self.folders.values() if one is not folder for line in _lines(one))
-        self.maybe |= {line for line, _ in folder.written if not known[line]}
-        self.maybe |= {line for line in self.removed if known[line]}
+        """What no other instance shows is gone with this one; what was removed on it may be back."""
+        known = {line for name in self.enrolled() if name != folder.name for line in _lines(self.folders[name])}
+        self.maybe |= {line for line in folder.written if line not in known or line in self.removed}
+        for names in self.kept.values():
+            names.discard(folder.name)
 
     def copy(self) -> None:
         """The whole folder is copied, with its instance key."""
@@ -415,7 +448,7 @@ class World:
 
     def _judge_lines(self, counts: Counter[str], enrolled: dict[str, Role]) -> str:
         for name, folder in self.folders.items():
-            for line, was_enrolled in folder.written:
+            for line, was_enrolled in folder.written.items():
                 if counts[line] > 1:
                     return f"{line!r} is there {counts[line]} times"
                 if line in self.maybe:
@@ -424,6 +457,8 @@ class World:
                     return f"{line!r} was removed and is back"
                 if name in enrolled and line not in self.removed and not counts[line]:
                     return f"{line!r} is lost"
+                if self.kept.get(line) and not counts[line]:
+                    return f"{line!r} was removed in a folder that is not enrolled, and is gone"
                 if name not in enrolled and not was_enrolled and counts[line]:
                     return f"{line!r} was written in a folder that is not enrolled, and was taken"
         return ""
