@@ -35,5 +35,5 @@ READS = {
 
 
 def test_every_call_of_the_contract_is_a_write_or_known_to_be_none() -> None:
-    calls = {name for name, one in inspect.getmembers(Journal, inspect.iscoroutinefunction)}
+    calls = {name for name, _ in inspect.getmembers(Journal, inspect.iscoroutinefunction)}
     assert calls == WRITES | OF_A_SESSION | READS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,7 +19,6 @@ from holdfast.core.clock import SystemClock, iso
 from holdfast.errors import InstancesUnfit
 from holdfast.host.log import Log
 from holdfast.instances import merging
-from holdfast.instances.line_document import LineDocument
 from holdfast.instances.merging import Merging
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.testing.lab import wait_until
@@ -67,15 +65,14 @@ async def test_the_job_merges(homes: list[AgentHome], monkeypatch: pytest.Monkey
 
 
 async def test_an_instance_that_waits_closes_its_documents_and_still_merges(
-    homes: list[AgentHome], monkeypatch: pytest.MonkeyPatch
+    open_documents: Callable[[], int], homes: list[AgentHome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(merge_job, "LOOK_S", 0.02)
     monkeypatch.setattr(merging, "REST_MS", 200)
     one, other = homes
 
     async def rests() -> bool:
-        gc.collect()
-        return not any(isinstance(some, LineDocument) for some in gc.get_objects())
+        return not open_documents()
 
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         jobs = [group.create_task(merge_while_waiting(home.journal, Log())) for home in homes]

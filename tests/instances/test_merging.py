@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import shutil
 import socket
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,6 @@ from nacl.signing import SigningKey
 
 from holdfast.instances.channels import NEWEST, FolderChannel
 from holdfast.instances.envelope import Peers
-from holdfast.instances.line_document import LineDocument
 from holdfast.instances.merging import REST_MS, Merging
 from holdfast.layout.agent_home import MemoryPlace
 from holdfast.memory.handoff_writer import write_heartbeat
@@ -113,12 +112,9 @@ def test_nothing_is_due_and_nothing_is_written_while_nothing_changes(hosts: list
         assert {path: path.stat().st_mtime_ns for path in sorted(one.shared.rglob("*"))} == before
 
 
-def open_documents() -> int:
-    gc.collect()
-    return sum(isinstance(one, LineDocument) for one in gc.get_objects())
-
-
-def test_an_instance_that_rests_has_no_document_open_and_goes_on_as_before(hosts: list[Host]) -> None:
+def test_an_instance_that_rests_has_no_document_open_and_goes_on_as_before(
+    open_documents: Callable[[], int], hosts: list[Host]
+) -> None:
     hosts[0].save("# Memory", "", *(f"- number {number} of many lines" for number in range(1_000)))
     talk(hosts)
     others = open_documents()
