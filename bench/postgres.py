@@ -33,9 +33,9 @@ HERE = Path(__file__).parent
 OURS = "holdfast"
 SLOW_MS = 30
 WAITING = (1_000, 1_000_000)
-# How many steps a task gets: as many with 50 tasks as with 500. A peer's task costs something before its first step,
-# so it gets more than a few.
-STEPS = {1: 1_000, 50: 100, 500: 100}
+# How many steps a task gets: as many with 50 tasks as with 500, and a lone one about as many seconds as the floor. A
+# peer's task costs something before its first step, so it gets more than a few.
+STEPS = {1: 5_000, 50: 100, 500: 100}
 PEER_STEPS = {1: 300, 50: 40, 500: 10}
 SLOW_STEPS = {1: 200, 50: 40, 500: 20}
 SLOW_PEER_STEPS = {1: 40, 50: 10, 500: 4}
