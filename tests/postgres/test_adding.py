@@ -154,6 +154,24 @@ async def test_nothing_is_prepared_behind_a_pooler(
     assert sent == {"1 together": 4}
 
 
+async def test_a_prepared_statement_that_is_gone_is_replaced_by_the_plain_one(
+    open_it: OpenJournal, sent: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a pooler that gives the number of the server's process and still shares its connections."""
+    monkeypatch.setattr(adding, "BRIEF_MS", 10_000)
+    journal = await open_it()
+    (claimed,) = await claimed_tasks(journal, 1)
+    for n in range(3):
+        await journal.append(claimed.hold, [noted(f"n{n}")])
+    for link in journal._links._idle:
+        await link.run("DEALLOCATE ALL")
+    for n in range(3, 6):
+        await journal.append(claimed.hold, [noted(f"n{n}")])
+    assert sent == {"1 together": 3, "one": 3, "answered": 2}
+    assert list((await journal.read_task(claimed.hold.task_id)).notes) == [f"n{n}" for n in range(6)]
+    assert [line async for line in journal.check()] == []
+
+
 async def work(journal: PostgresJournal, claims: Sequence[Claimed], steps: int) -> None:
     """Each task adds record after record; at the end the journal has them all."""
 

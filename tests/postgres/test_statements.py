@@ -6,14 +6,15 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import pytest
 
 from holdfast.core.ids import task_id_from_bytes
-from holdfast.errors import StatementFailed
+from holdfast.errors import JournalBusy, StatementFailed
 from holdfast.journal.contract import Hold, Statement, Submission
+from holdfast.journal.postgres import adding, lane
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.journal.postgres.verbs.statements import names, rendered
@@ -70,6 +71,11 @@ ATTACKS = (
     "CREATE FUNCTION sneak() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN DELETE FROM $s.record; RETURN NULL; END'; "
     "CREATE CONSTRAINT TRIGGER t AFTER INSERT ON late DEFERRABLE INITIALLY DEFERRED "
     "FOR EACH ROW EXECUTE FUNCTION sneak(); INSERT INTO late VALUES (1)",
+    "CREATE DOMAIN pg_temp.text AS pg_catalog.text CHECK (length(VALUE) > 0)",
+    "CREATE TYPE pg_temp.bytea AS ENUM ('x')",
+    'CREATE FUNCTION no("char", "char") RETURNS boolean LANGUAGE sql AS \'SELECT false\'; '
+    'CREATE OPERATOR <> (LEFTARG = "char", RIGHTARG = "char", FUNCTION = no); '
+    "CREATE TABLE late (x int UNIQUE DEFERRABLE INITIALLY DEFERRED); SET search_path = $s_tools, pg_catalog",
     "CREATE ROLE other",
     "ALTER ROLE CURRENT_USER SUPERUSER",
     "LOCK TABLE $s.task",
@@ -88,6 +94,78 @@ async def test_attacks_are_refused_and_nothing_is_changed(open_it: OpenJournal, 
     view = await journal.read_task(hold.task_id)
     assert list(view.notes) == [f"n{nth}" for nth in range(len(ATTACKS))]
     assert [line async for line in journal.check()] == []
+
+
+# What a statement leaves in the connection, to be run as the user of the journal: at the commit, or with the next step.
+SNEAK = (
+    "CREATE FUNCTION sneak() RETURNS bigint LANGUAGE plpgsql AS 'BEGIN "
+    "DELETE FROM $s.record; PERFORM set_config(''synchronous_commit'', ''off'', false); RETURN 1; END'"
+)
+PLANT = "DEALLOCATE ALL; PREPARE $name ($types) AS SELECT $s_tools.sneak(), 1::bigint"
+LEFT_BEHIND = {
+    "a cursor": "DECLARE c CURSOR WITH HOLD FOR SELECT sneak()",
+    "no statement": "DEALLOCATE ALL",
+    "another statement": PLANT,
+    "another statement, and a deadlock": f"{PLANT}; DO 'BEGIN RAISE EXCEPTION USING ERRCODE = ''40P01''; END'",
+}
+
+
+@pytest.mark.parametrize("left", LEFT_BEHIND)
+async def test_nothing_that_a_statement_leaves_in_the_connection_is_run_as_the_user_of_the_journal(
+    open_it: OpenJournal, place: PostgresPlace, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    monkeypatch.setattr(lane, "TRY_S", 0.0)
+    journal: PostgresJournal = await open_it()
+    hold = await held(journal)
+    types = ("bigint, bigint, integer, bigint, bigint, boolean, bytea, text, bigint", *adding._OWN)
+    put = {"$s": place.schema, "$name": journal._writer._adding._names[0].decode(), "$types": ", ".join(types)}
+    sneak, sql = (re.sub(r"\$(s|name|types)", lambda at: put[at[0]], text) for text in (SNEAK, LEFT_BEHIND[left]))
+    await journal.append(hold, [noted("n0")], statements=[Statement(sql=sneak)])
+    for nth in range(1, 4):
+        await journal.append(hold, [noted(f"n{nth}")])
+    with suppress(JournalBusy):
+        await journal.append(hold, [noted("n4")], statements=[Statement(sql=sql)])
+    for nth in range(5, 8):
+        await journal.append(hold, [noted(f"n{nth}")])
+    expected = [f"n{nth}" for nth in range(8) if nth != 4 or "deadlock" not in left]
+    assert list((await journal.read_task(hold.task_id)).notes) == expected
+    assert [line async for line in journal.check()] == []
+
+
+async def test_no_statement_is_run_where_it_could_make_what_the_journal_calls(
+    open_it: OpenJournal, server: Server, place: PostgresPlace
+) -> None:
+    """As in a database from before PostgreSQL 15, where everybody may make a function `nextval` in `public`."""
+    journal: PostgresJournal = await open_it()
+    assert journal.capabilities.statements
+    server.execute("GRANT CREATE ON SCHEMA public TO PUBLIC")
+    try:
+        again: PostgresJournal = await open_it()
+    finally:
+        server.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    assert 'REVOKE CREATE ON SCHEMA "public" FROM PUBLIC' in again.capabilities.statements_off
+
+
+async def test_the_function_of_an_older_holdfast_is_made_anew(
+    open_it: OpenJournal, server: Server, place: PostgresPlace
+) -> None:
+    await open_it()
+    body = "'BEGIN EXECUTE given; END'"
+    role = server.execute(
+        f"SELECT proowner::regrole::text FROM pg_proc WHERE oid = '{place.schema}.run_statement'::regproc"
+    )
+    server.execute(
+        f"CREATE OR REPLACE FUNCTION {place.schema}.run_statement(given text) RETURNS void LANGUAGE plpgsql "
+        f"SECURITY DEFINER AS {body}"
+    )
+    journal: PostgresJournal = await open_it()
+    hold = await held(journal)
+    with pytest.raises(StatementFailed, match="temporary"):
+        await journal.append(hold, [noted("bad")], statements=[Statement(sql="CREATE TEMP TABLE task (name text)")])
+    now = server.execute(
+        f"SELECT proowner::regrole::text FROM pg_proc WHERE oid = '{place.schema}.run_statement'::regproc"
+    )
+    assert now == role
 
 
 async def test_a_statement_cannot_make_its_commit_less_durable(
