@@ -20,7 +20,7 @@ from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.journal.postgres.verbs.statements import names, rendered
 from holdfast.testing.journal_contract.world import noted
 from holdfast_proofs.support.hosts import Host
-from holdfast_proofs.support.postgres import USER, Server
+from holdfast_proofs.support.postgres import NEWEST, USER, Server, started
 
 OpenJournal = Callable[..., Any]
 NewHost = Callable[..., Host]
@@ -255,6 +255,18 @@ async def test_without_the_right_to_make_roles_only_these_tools_are_off(
     server.execute(by_hand.group())
     again: PostgresJournal = await open_it(place=plain)
     assert again.capabilities.statements, "what the message says to run is enough"
+
+
+async def test_the_right_to_make_roles_is_enough_on_the_newest_server_too(open_it: OpenJournal) -> None:
+    """There who makes a role may not act as it before it was granted."""
+    with started(NEWEST) as newest:
+        newest.execute("CREATE ROLE agents LOGIN CREATEROLE")
+        newest.execute("CREATE DATABASE agents OWNER agents")
+        journal: PostgresJournal = await open_it(place=PostgresPlace.read(newest.url("agents", user="agents")))
+        assert journal.capabilities.statements_off == ""
+        hold = await held(journal)
+        await journal.append(hold, [noted("n0")], statements=[Statement(sql="CREATE TABLE seat (name text)")])
+        await journal.close()
 
 
 def test_a_step_whose_tools_are_off_fails_with_the_reason_and_doctor_says_it(

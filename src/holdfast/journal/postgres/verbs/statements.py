@@ -67,6 +67,7 @@ BEGIN
 END $body$
 """
 _BODY = _FUNCTION.split("$body$")[1]  # an older Holdfast has made one that refuses less
+_SET_APART = 160_000
 _OUR_DISK = (pg.DiskFull, pg.OutOfMemory, pg.SerializationFailure, pg.DeadlockDetected)
 _PLACEHOLDER = re.compile(
     r"""\?\?|\?|'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/|(\$(?:[A-Za-z_]\w*)?\$).*?\1""", re.DOTALL
@@ -121,7 +122,9 @@ async def _make(link: Link, journal_id: str) -> None:
     row = await link.one("SELECT rolsuper OR rolcanlogin FROM pg_roles WHERE rolname = %s", (role,))
     if row is None or row[0]:
         raise pg.InsufficientPrivilege(f"the role {role} is there and has rights that it must not have")
-    member = await link.one("SELECT pg_has_role(current_user, %s, 'MEMBER')", (role,))
+    # Since PostgreSQL 16, who makes a role is a member of it that may only grant it.
+    needed = "SET" if link.db.info.server_version >= _SET_APART else "MEMBER"
+    member = await link.one(f"SELECT pg_has_role(current_user, %s, '{needed}')", (role,))
     if member is None or not member[0]:
         await link.run(f'GRANT "{role}" TO CURRENT_USER')
     if await link.one("SELECT 1 FROM pg_namespace WHERE nspname = %s", (tools,)) is None:
