@@ -172,6 +172,19 @@ async def test_a_prepared_statement_that_is_gone_is_replaced_by_the_plain_one(
     assert [line async for line in journal.check()] == []
 
 
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+async def test_texts_are_kept_whatever_encoding_the_user_is_set_to(
+    server: Server, place: PostgresPlace, open_it: OpenJournal, encoding: str
+) -> None:
+    user = f"set_{place.schema}"
+    server.execute(f"CREATE ROLE {user} LOGIN SUPERUSER; ALTER ROLE {user} SET client_encoding = '{encoding}'")
+    journal = await open_it(place=PostgresPlace.read(f"{server.url(user=user)}&schema={place.schema}"))
+    raw = hashlib.sha256(journal.journal_id.encode()).digest()[:16]
+    name = "ü\U0001f600"
+    await journal.submit(Submission(task_id=task_id_from_bytes(raw), name=name, args={}, args_fingerprint=b"f" * 16))
+    assert (await journal.read_task(task_id_from_bytes(raw))).name == name
+
+
 async def work(journal: PostgresJournal, claims: Sequence[Claimed], steps: int) -> None:
     """Each task adds record after record; at the end the journal has them all."""
 
