@@ -132,18 +132,21 @@ async def test_nothing_that_a_statement_leaves_in_the_connection_is_run_as_the_u
     assert [line async for line in journal.check()] == []
 
 
-async def test_no_statement_is_run_where_it_could_make_what_the_journal_calls(
-    open_it: OpenJournal, server: Server, place: PostgresPlace
+@pytest.mark.parametrize("right", ["CREATE ON SCHEMA public", "USAGE ON SCHEMA $s"])
+async def test_no_statement_is_run_where_it_could_change_what_the_journal_runs(
+    open_it: OpenJournal, server: Server, place: PostgresPlace, right: str
 ) -> None:
-    """As in a database from before PostgreSQL 15, where everybody may make a function `nextval` in `public`."""
+    """Before PostgreSQL 15 everybody could make a function `nextval` in `public`; and the function that runs statements
+    belongs to their role, which could take SECURITY DEFINER from it."""
     journal: PostgresJournal = await open_it()
     assert journal.capabilities.statements
-    server.execute("GRANT CREATE ON SCHEMA public TO PUBLIC")
+    right = right.replace("$s", f'"{place.schema}"')
+    server.execute(f"GRANT {right} TO PUBLIC")
     try:
         again: PostgresJournal = await open_it()
     finally:
-        server.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-    assert 'REVOKE CREATE ON SCHEMA "public" FROM PUBLIC' in again.capabilities.statements_off
+        server.execute(f"REVOKE {right} FROM PUBLIC")
+    assert f"REVOKE {right} FROM PUBLIC" in again.capabilities.statements_off
 
 
 async def test_the_function_of_an_older_holdfast_is_made_anew(

@@ -13,8 +13,9 @@ What a statement can leave behind for the rest of the transaction:
   refused. Deferred foreign keys are fine. Cursors are closed: the rows of one WITH HOLD are computed at the commit;
 * names that our next statements would take for something else: types and tables in the connection's temporary schema,
   which is searched before all others, are refused; prepared statements are dropped, ours too. No rollback undoes those,
-  so the connection is closed where the transaction cannot go on. Where they may make functions in a schema that our
-  statements search (`public`, in a database from before PostgreSQL 15), none is run;
+  so the connection is closed where the transaction cannot go on. Where the role may make functions in a schema that
+  our statements search (`public`, in a database from before PostgreSQL 15), or may enter that of the journal (if it is
+  `public`: the owner of a function may change it), no statement is run;
 * the end of the transaction: PostgreSQL refuses COMMIT and ROLLBACK inside a function.
 
 The tool's tables are in the schema `<schema>_tools`, which is the role's own; for tables elsewhere grant it the rights.
@@ -94,21 +95,24 @@ async def prepare(link: Link, journal_id: str) -> str:
                 f'CREATE ROLE "{role}" NOLOGIN; GRANT "{role}" TO "{user}"; or, for all journals of this user: '
                 f'ALTER ROLE "{user}" CREATEROLE; then start the workers again'
             )
-    if open_ := await _find(link, journal_id):
+    if right := await _find(link, journal_id):
         return (
-            f"Transactional tools are off: their statements could make functions in the schema {open_}, which the "
-            "statements of the journal would call. As an administrator of the database: "
-            f'REVOKE CREATE ON SCHEMA "{open_}" FROM PUBLIC, "{role}"; then start the workers again'
+            f"Transactional tools are off: with the right {right} their statements could change what the journal runs. "
+            f'As an administrator of the database: REVOKE {right} FROM PUBLIC, "{role}"; or give the journal a schema '
+            "of its own (`schema=NAME` in the url); then start the workers again"
         )
     return ""
 
 
 async def _find(link: Link, journal_id: str) -> str | None:
-    """Where they are sound: a schema that our own statements search and in which theirs may make something, or nothing.
-    None: they are not there, or an older Holdfast has made them."""
+    """Where they are sound: a right that the role of the statements must not have, or nothing. It may not enter the
+    journal's schema, nor make anything in one that our own statements search. None: they are not there, or an older
+    Holdfast has made them."""
     row = await link.one(
         "SELECT p.prosecdef AND p.prosrc = %s AND r.rolname = %s AND NOT r.rolsuper, "
-        "(SELECT min(n) FROM unnest(current_schemas(false)) AS w(n) WHERE has_schema_privilege(r.oid, n, 'CREATE')) "
+        "CASE WHEN has_schema_privilege(r.oid, p.pronamespace, 'USAGE') THEN 'USAGE ON SCHEMA $s' ELSE "
+        "(SELECT min(format('CREATE ON SCHEMA %%I', n)) FROM unnest(current_schemas(false)) AS w(n) "
+        "WHERE has_schema_privilege(r.oid, n, 'CREATE')) END "
         "FROM pg_proc p JOIN pg_roles r ON r.oid = p.proowner WHERE p.oid = to_regprocedure('$s.run_statement(text)')",
         (_BODY, names(link.place.schema, journal_id)[0]),
     )
