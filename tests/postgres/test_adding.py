@@ -154,6 +154,37 @@ async def test_nothing_is_prepared_behind_a_pooler(
     assert sent == {"1 together": 4}
 
 
+async def test_a_prepared_statement_that_is_gone_is_replaced_by_the_plain_one(
+    open_it: OpenJournal, sent: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a pooler that gives the number of the server's process and still shares its connections."""
+    monkeypatch.setattr(adding, "BRIEF_MS", 10_000)
+    journal = await open_it()
+    (claimed,) = await claimed_tasks(journal, 1)
+    for n in range(3):
+        await journal.append(claimed.hold, [noted(f"n{n}")])
+    for link in journal._links._idle:
+        await link.run("DEALLOCATE ALL")
+    for n in range(3, 6):
+        await journal.append(claimed.hold, [noted(f"n{n}")])
+    assert sent == {"1 together": 3, "one": 3, "answered": 2}
+    assert list((await journal.read_task(claimed.hold.task_id)).notes) == [f"n{n}" for n in range(6)]
+    assert [line async for line in journal.check()] == []
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+async def test_texts_are_kept_whatever_encoding_the_user_is_set_to(
+    server: Server, place: PostgresPlace, open_it: OpenJournal, encoding: str
+) -> None:
+    user = f"set_{place.schema}"
+    server.execute(f"CREATE ROLE {user} LOGIN SUPERUSER; ALTER ROLE {user} SET client_encoding = '{encoding}'")
+    journal = await open_it(place=PostgresPlace.read(f"{server.url(user=user)}&schema={place.schema}"))
+    raw = hashlib.sha256(journal.journal_id.encode()).digest()[:16]
+    name = "ü\U0001f600"
+    await journal.submit(Submission(task_id=task_id_from_bytes(raw), name=name, args={}, args_fingerprint=b"f" * 16))
+    assert (await journal.read_task(task_id_from_bytes(raw))).name == name
+
+
 async def work(journal: PostgresJournal, claims: Sequence[Claimed], steps: int) -> None:
     """Each task adds record after record; at the end the journal has them all."""
 

@@ -249,6 +249,28 @@ async def test_a_cancelled_wait_for_the_standby_is_no_success(
 
 
 @pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("setting", ["synchronous_commit = off", "client_min_messages = error"])
+async def test_settings_of_the_user_do_not_turn_a_cancelled_wait_into_a_success(
+    server: Server, place: PostgresPlace, open_it: OpenJournal, standby_gone: StandbyGone, setting: str, tasks: int
+) -> None:
+    """The write that proves the rest must wait too; and what the server warns of must be heard."""
+    user = f"set_{place.schema}"
+    server.execute(f"CREATE ROLE {user} LOGIN SUPERUSER; ALTER ROLE {user} SET {setting}")
+    journal: PostgresJournal = await open_it(place=PostgresPlace.read(f"{server.url(user=user)}&schema={place.schema}"))
+    claimed, *_ = await claimed_tasks(journal, tasks)
+    for nth in range(2):
+        await journal.append(claimed.hold, [noted(f"n{nth}")])
+    with standby_gone() as until_waiting:
+        writing = asyncio.create_task(journal.append(claimed.hold, [noted("n2")]))
+        for _ in range(2):
+            (pid,) = await until_waiting()
+            server.execute(f"SELECT pg_cancel_backend({pid})")
+            await asyncio.sleep(0.3)
+            assert not writing.done()
+    await writing
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
 async def test_an_append_waits_for_the_standby_whatever_the_server_is_set_to(
     server: Server, open_it: OpenJournal, standby_gone: StandbyGone, tasks: int
 ) -> None:

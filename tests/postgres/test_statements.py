@@ -6,20 +6,21 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import pytest
 
 from holdfast.core.ids import task_id_from_bytes
-from holdfast.errors import StatementFailed
+from holdfast.errors import JournalBusy, StatementFailed
 from holdfast.journal.contract import Hold, Statement, Submission
+from holdfast.journal.postgres import adding, lane
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.journal.postgres.verbs.statements import names, rendered
 from holdfast.testing.journal_contract.world import noted
 from holdfast_proofs.support.hosts import Host
-from holdfast_proofs.support.postgres import USER, Server
+from holdfast_proofs.support.postgres import NEWEST, USER, Server, started
 
 OpenJournal = Callable[..., Any]
 NewHost = Callable[..., Host]
@@ -70,6 +71,11 @@ ATTACKS = (
     "CREATE FUNCTION sneak() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN DELETE FROM $s.record; RETURN NULL; END'; "
     "CREATE CONSTRAINT TRIGGER t AFTER INSERT ON late DEFERRABLE INITIALLY DEFERRED "
     "FOR EACH ROW EXECUTE FUNCTION sneak(); INSERT INTO late VALUES (1)",
+    "CREATE DOMAIN pg_temp.text AS pg_catalog.text CHECK (length(VALUE) > 0)",
+    "CREATE TYPE pg_temp.bytea AS ENUM ('x')",
+    'CREATE FUNCTION no("char", "char") RETURNS boolean LANGUAGE sql AS \'SELECT false\'; '
+    'CREATE OPERATOR <> (LEFTARG = "char", RIGHTARG = "char", FUNCTION = no); '
+    "CREATE TABLE late (x int UNIQUE DEFERRABLE INITIALLY DEFERRED); SET search_path = $s_tools, pg_catalog",
     "CREATE ROLE other",
     "ALTER ROLE CURRENT_USER SUPERUSER",
     "LOCK TABLE $s.task",
@@ -88,6 +94,81 @@ async def test_attacks_are_refused_and_nothing_is_changed(open_it: OpenJournal, 
     view = await journal.read_task(hold.task_id)
     assert list(view.notes) == [f"n{nth}" for nth in range(len(ATTACKS))]
     assert [line async for line in journal.check()] == []
+
+
+# What a statement leaves in the connection, to be run as the user of the journal: at the commit, or with the next step.
+SNEAK = (
+    "CREATE FUNCTION sneak() RETURNS bigint LANGUAGE plpgsql AS 'BEGIN "
+    "DELETE FROM $s.record; PERFORM set_config(''synchronous_commit'', ''off'', false); RETURN 1; END'"
+)
+PLANT = "DEALLOCATE ALL; PREPARE $name ($types) AS SELECT $s_tools.sneak(), 1::bigint"
+LEFT_BEHIND = {
+    "a cursor": "DECLARE c CURSOR WITH HOLD FOR SELECT sneak()",
+    "no statement": "DEALLOCATE ALL",
+    "another statement": PLANT,
+    "another statement, and a deadlock": f"{PLANT}; DO 'BEGIN RAISE EXCEPTION USING ERRCODE = ''40P01''; END'",
+}
+
+
+@pytest.mark.parametrize("left", LEFT_BEHIND)
+async def test_nothing_that_a_statement_leaves_in_the_connection_is_run_as_the_user_of_the_journal(
+    open_it: OpenJournal, place: PostgresPlace, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    monkeypatch.setattr(lane, "TRY_S", 0.0)
+    journal: PostgresJournal = await open_it()
+    hold = await held(journal)
+    types = ("bigint, bigint, integer, bigint, bigint, boolean, bytea, text, bigint", *adding._OWN)
+    put = {"$s": place.schema, "$name": journal._writer._adding._names[0].decode(), "$types": ", ".join(types)}
+    sneak, sql = (re.sub(r"\$(s|name|types)", lambda at: put[at[0]], text) for text in (SNEAK, LEFT_BEHIND[left]))
+    await journal.append(hold, [noted("n0")], statements=[Statement(sql=sneak)])
+    for nth in range(1, 4):
+        await journal.append(hold, [noted(f"n{nth}")])
+    with suppress(JournalBusy):
+        await journal.append(hold, [noted("n4")], statements=[Statement(sql=sql)])
+    for nth in range(5, 8):
+        await journal.append(hold, [noted(f"n{nth}")])
+    expected = [f"n{nth}" for nth in range(8) if nth != 4 or "deadlock" not in left]
+    assert list((await journal.read_task(hold.task_id)).notes) == expected
+    assert [line async for line in journal.check()] == []
+
+
+@pytest.mark.parametrize("right", ["CREATE ON SCHEMA public", "USAGE ON SCHEMA $s"])
+async def test_no_statement_is_run_where_it_could_change_what_the_journal_runs(
+    open_it: OpenJournal, server: Server, place: PostgresPlace, right: str
+) -> None:
+    """Before PostgreSQL 15 everybody could make a function `nextval` in `public`; and the function that runs statements
+    belongs to their role, which could take SECURITY DEFINER from it."""
+    journal: PostgresJournal = await open_it()
+    assert journal.capabilities.statements
+    right = right.replace("$s", f'"{place.schema}"')
+    server.execute(f"GRANT {right} TO PUBLIC")
+    try:
+        again: PostgresJournal = await open_it()
+    finally:
+        server.execute(f"REVOKE {right} FROM PUBLIC")
+    assert f"REVOKE {right} FROM PUBLIC" in again.capabilities.statements_off
+
+
+async def test_the_function_of_an_older_holdfast_is_made_anew(
+    open_it: OpenJournal, server: Server, place: PostgresPlace
+) -> None:
+    await open_it()
+    body = "'BEGIN EXECUTE given; END'"
+    role = server.execute(
+        f"SELECT proowner::regrole::text FROM pg_proc WHERE oid = '{place.schema}.run_statement'::regproc"
+    )
+    server.execute(
+        f"CREATE OR REPLACE FUNCTION {place.schema}.run_statement(given text) RETURNS void LANGUAGE plpgsql "
+        f"SECURITY DEFINER AS {body}"
+    )
+    journal: PostgresJournal = await open_it()
+    hold = await held(journal)
+    with pytest.raises(StatementFailed, match="temporary"):
+        await journal.append(hold, [noted("bad")], statements=[Statement(sql="CREATE TEMP TABLE task (name text)")])
+    now = server.execute(
+        f"SELECT proowner::regrole::text FROM pg_proc WHERE oid = '{place.schema}.run_statement'::regproc"
+    )
+    assert now == role
 
 
 async def test_a_statement_cannot_make_its_commit_less_durable(
@@ -177,6 +258,18 @@ async def test_without_the_right_to_make_roles_only_these_tools_are_off(
     server.execute(by_hand.group())
     again: PostgresJournal = await open_it(place=plain)
     assert again.capabilities.statements, "what the message says to run is enough"
+
+
+async def test_the_right_to_make_roles_is_enough_on_the_newest_server_too(open_it: OpenJournal) -> None:
+    """There who makes a role may not act as it before it was granted."""
+    with started(NEWEST) as newest:
+        newest.execute("CREATE ROLE agents LOGIN CREATEROLE")
+        newest.execute("CREATE DATABASE agents OWNER agents")
+        journal: PostgresJournal = await open_it(place=PostgresPlace.read(newest.url("agents", user="agents")))
+        assert journal.capabilities.statements_off == ""
+        hold = await held(journal)
+        await journal.append(hold, [noted("n0")], statements=[Statement(sql="CREATE TABLE seat (name text)")])
+        await journal.close()
 
 
 def test_a_step_whose_tools_are_off_fails_with_the_reason_and_doctor_says_it(

@@ -11,8 +11,9 @@ Sending is apart from waiting for the answer (`Answer`), and needs no turn of th
 The statement of one task has plain values instead of arrays, so that the server can plan it once. It is prepared only
 where the connection leads to the server itself: behind a pooler in transaction mode, the next transaction may run on
 another connection, which does not know it. A pooler is recognised by the process number that it gives at the start,
-which is not that of the server's process. The name of a prepared statement is a hash of its text: it can never be
-another statement. After `PLAN_S` it is prepared again, because a plan made for a few tasks is a bad one for a million.
+which is not that of the server's process; or else by the first prepared statement that is gone. The name of a prepared
+statement is a hash of its text: it can never be another statement. After `PLAN_S` it is prepared again, because a plan
+made for a few tasks is a bad one for a million.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import psycopg
+from psycopg import errors as pg
 from psycopg import generators
 from psycopg.pq import ExecStatus
 
@@ -45,6 +47,9 @@ SLOW = 8  # so many in a row that took longer: the server is far away, or busy
 REST = 256  # then so many are not awaited in this way
 RECORDS_MAX = 2  # of one task: a step that ends, and the next one that begins; more go as a batch
 PLAN_S = 10.0
+
+# The server does not know the statement, knows it already, or has another table now: nothing was done.
+NOT_AS_PREPARED = (pg.InvalidSqlStatementName, pg.DuplicatePreparedStatement, pg.FeatureNotSupported)
 
 _SETTINGS = f"WITH settings AS MATERIALIZED ({SETTINGS}), "
 _RECORD = "t, seq, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, fingerprint, slot, quiet, body, hash"
@@ -159,17 +164,32 @@ class Adding:
         if until is None:
             row = await link.one("SELECT pg_backend_pid()")
             if row is None or row[0] != link.db.info.backend_pid:
-                self._known[link.db] = 0
+                self.avoid(link)
                 return
-        for name, text in self._ones.items():
-            if until is not None:
-                await link.run(f"DEALLOCATE {name.decode()}")
-            link.db.pgconn.send_prepare(name, text)
-            # Of a connection that the server ends there are two: what the server said, and that it has gone.
-            for done in await link.db.wait(generators.execute(link.db.pgconn)):
-                if done.status != ExecStatus.COMMAND_OK:
-                    raise psycopg.errors.error_from_result(done)
-        self._known[link.db] = time.monotonic() + PLAN_S
+        try:
+            for name, text in self._ones.items():
+                await self._prepare(link, name, text, again=until is not None)
+        except NOT_AS_PREPARED:
+            self.avoid(link)
+        else:
+            self._known[link.db] = time.monotonic() + PLAN_S
+
+    async def _prepare(self, link: Link, name: bytes, text: bytes, *, again: bool) -> None:
+        if again:
+            await link.run(f"DEALLOCATE {name.decode()}")
+        link.db.pgconn.send_prepare(name, text)
+        # Of a connection that the server ends there are two: what the server said, and that it has gone.
+        for done in await link.db.wait(generators.execute(link.db.pgconn)):
+            if done.status != ExecStatus.COMMAND_OK:
+                raise psycopg.errors.error_from_result(done)
+
+    def forget(self, link: Link) -> None:
+        """They are no longer prepared over this connection."""
+        self._known.pop(link.db, None)
+
+    def avoid(self, link: Link) -> None:
+        """What is prepared over this connection does not stay as it was: it is not used any more."""
+        self._known[link.db] = 0
 
     def is_prepared(self, link: Link) -> bool:
         return self._known.get(link.db, 0) > time.monotonic()

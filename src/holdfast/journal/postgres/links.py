@@ -34,14 +34,17 @@ LOCK_WAIT_MS = 10_000
 # A process that is stopped inside a transaction holds its locks until then; the same is done again when it goes on.
 IDLE_MS = 10_000
 BEGIN = (
-    "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL synchronous_commit = on; SET LOCAL statement_timeout = 0; "
-    f"SET LOCAL lock_timeout = {LOCK_WAIT_MS}; SET LOCAL idle_in_transaction_session_timeout = {IDLE_MS}; "
-    "SET LOCAL search_path = pg_catalog"
+    "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL synchronous_commit = on; SET LOCAL client_min_messages = warning; "
+    f"SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = {LOCK_WAIT_MS}; "
+    f"SET LOCAL idle_in_transaction_session_timeout = {IDLE_MS}; SET LOCAL search_path = pg_catalog"
 ).encode()
-# The same in a statement that is its own transaction.
-_SYNCED, _WAITS = "set_config('synchronous_commit', 'on', true)", f"set_config('lock_timeout', '{LOCK_WAIT_MS}', true)"
-SETTINGS = f"SELECT {_SYNCED} AS synced, {_WAITS} AS waits"
-SETTINGS_HOLD = f"{_SYNCED} <> '' AND {_WAITS} <> ''"  # in a WHERE
+# The same in a statement that is its own transaction. Without its warning a wait that was broken off looks like none.
+_SYNCED = "set_config('synchronous_commit', 'on', true)"
+_WARNS = "set_config('client_min_messages', 'warning', true)"
+_WAITS = f"set_config('lock_timeout', '{LOCK_WAIT_MS}', true)"
+SETTINGS = f"SELECT {_SYNCED} AS synced, {_WARNS} AS warns, {_WAITS} AS waits"
+_SYNCED_HOLDS = f"{_SYNCED} <> '' AND {_WARNS} <> ''"  # in a WHERE
+SETTINGS_HOLD = f"{_SYNCED_HOLDS} AND {_WAITS} <> ''"
 # For what may be lost with a server, and must be said while its standby is gone: notices, and whether it is gone.
 BEGIN_LOCAL = BEGIN.replace(b"synchronous_commit = on", b"synchronous_commit = local")
 BEGIN_READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -114,10 +117,11 @@ class Link:
         await self.make_durable()
 
     async def make_durable(self) -> None:
-        """Where the last commit came back with a warning: write until one comes back without."""
+        """Where the last commit came back with a warning: write until one comes back without. Like every other it says
+        itself what its commit must be: a server or a user may be set to wait for no standby."""
         while self.db.warned:
             self.db.warned = ""
-            await self.run("UPDATE $s.counter SET value = value WHERE name = 'inbox'")
+            await self.run(f"UPDATE $s.counter SET value = value WHERE name = 'inbox' AND {_SYNCED_HOLDS}")
             if self.db.warned:
                 await asyncio.sleep(AGAIN_S)
 

@@ -30,6 +30,7 @@ _CONNECT = {
     "keepalives_count": "3",
     "tcp_user_timeout": "9000",
 }
+_TEXT = {"client_encoding": "UTF8"}  # whatever the user or the environment says: every text can be kept
 STATELESS: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}  # Any: options of the driver
 DATABASE_TIME = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 # Of the log as it is written now: the control file's value lags behind until a checkpoint.
@@ -93,7 +94,7 @@ class PostgresPlace:
             ) from None
         if "," in str(given.get("host") or ""):
             given.setdefault("target_session_attrs", "read-write")
-        return cls(make_conninfo("", **{**_CONNECT, **given}), schema, dict(options).get(DIRECT, ""))
+        return cls(make_conninfo("", **{**_CONNECT, **given, **_TEXT}), schema, dict(options).get(DIRECT, ""))
 
     @property
     def direct(self) -> str:

@@ -27,7 +27,7 @@ from holdfast.journal.bodies import RestoredFrom
 from holdfast.journal.builds import name_and_build
 from holdfast.journal.chain import first_link
 from holdfast.journal.contract import Change, CommitOutcome, Hold, Statement, Submission, Submitted
-from holdfast.journal.postgres.adding import RECORDS_MAX, Adding, Addition, Answer
+from holdfast.journal.postgres.adding import NOT_AS_PREPARED, RECORDS_MAX, Adding, Addition, Answer
 from holdfast.journal.postgres.lane import Act, Lane
 from holdfast.journal.postgres.links import BEGIN, Link, Links, transact
 from holdfast.journal.postgres.place import Row
@@ -208,6 +208,9 @@ class Writer(Lane[Write]):
                 return await self._add(link, appends)
             except (pg.DivisionByZero, pg.NotNullViolation, pg.UniqueViolation):
                 self.committing(None)  # one of the holds is stale: which one is found out under locks
+            except NOT_AS_PREPARED:
+                self.committing(None)
+                self._adding.avoid(link)
         return await self._write_in_steps(link, acts)
 
     async def recover(self, link: Link, act: Write) -> None:
@@ -294,6 +297,7 @@ class Writer(Lane[Write]):
             kept += await self._insert_tasks(link, submits, now_ms)
         going = [act for act in appends if not act.statements or await apply_statements(link, act)]
         if any(act.statements for act in appends):
+            self._adding.forget(link)
             await link.db.execute(_AFTER_STATEMENTS)
         if going:
             await link.run(MOVE, _moves(going, now_ms))
@@ -451,8 +455,8 @@ _MEET = "INSERT INTO $s.meeting (task_id) SELECT unnest(%b::bytea[]) ON CONFLICT
 # Rows of lanes that have written nothing for long; one that still lives begins a new row.
 _FOLD = "DELETE FROM $s.tally WHERE at_ms < %s AND w <> %s RETURNING w, total, last, at_ms"
 
-# What a tool's statement may have set is undone, and said again what the commit must be.
-_AFTER_STATEMENTS = b"RESET ALL; " + BEGIN.partition(b"; ")[2]
+# What a tool's statement may have left in the connection is undone, and said again what the commit must be.
+_AFTER_STATEMENTS = b"RESET ALL; CLOSE ALL; DEALLOCATE ALL; " + BEGIN.partition(b"; ")[2]
 
 
 async def _confirm(act: Confirm, link: Link) -> CommitOutcome:

@@ -10,7 +10,12 @@ What a statement can leave behind for the rest of the transaction:
 * settings, by SET or set_config: all of them are reset, and what the commit must be is said again (`writer.py`);
 * work for the moment of the commit, which would run as us: deferred constraints are checked before the function
   returns, and deferrable ones that call code of the tool's (constraint triggers, exclusion and unique constraints) are
-  refused. Deferred foreign keys are fine;
+  refused. Deferred foreign keys are fine. Cursors are closed: the rows of one WITH HOLD are computed at the commit;
+* names that our next statements would take for something else: types and tables in the connection's temporary schema,
+  which is searched before all others, are refused; prepared statements are dropped, ours too. No rollback undoes those,
+  so the connection is closed where the transaction cannot go on. Where the role may make functions in a schema that
+  our statements search (`public`, in a database from before PostgreSQL 15), or may enter that of the journal (if it is
+  `public`: the owner of a function may change it), no statement is run;
 * the end of the transaction: PostgreSQL refuses COMMIT and ROLLBACK inside a function.
 
 The tool's tables are in the schema `<schema>_tools`, which is the role's own; for tables elsewhere grant it the rights.
@@ -40,11 +45,16 @@ SET search_path = $tools, public SET standard_conforming_strings = on AS $body$
 BEGIN
   EXECUTE given;
   SET CONSTRAINTS ALL IMMEDIATE;
+  -- The statement may have set another one, in which = is an operator of its own.
+  PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
   IF EXISTS (
     SELECT 1 FROM pg_catalog.pg_class
     WHERE relpersistence = 't' AND pg_catalog.pg_get_userbyid(relowner) = CURRENT_USER
+  ) OR EXISTS (
+    SELECT 1 FROM pg_catalog.pg_type
+    WHERE typnamespace = pg_catalog.pg_my_temp_schema() AND pg_catalog.pg_get_userbyid(typowner) = CURRENT_USER
   ) THEN
-    RAISE EXCEPTION 'temporary tables and views are not allowed: the connection is shared';
+    RAISE EXCEPTION 'temporary tables, views and types are not allowed: the connection is shared';
   END IF;
   IF EXISTS (
     SELECT 1 FROM pg_catalog.pg_trigger g
@@ -57,6 +67,8 @@ BEGIN
   END IF;
 END $body$
 """
+_BODY = _FUNCTION.split("$body$")[1]  # an older Holdfast has made one that refuses less
+_SET_APART = 160_000
 _OUR_DISK = (pg.DiskFull, pg.OutOfMemory, pg.SerializationFailure, pg.DeadlockDetected)
 _PLACEHOLDER = re.compile(
     r"""\?\?|\?|'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/|(\$(?:[A-Za-z_]\w*)?\$).*?\1""", re.DOTALL
@@ -70,26 +82,41 @@ def names(schema: str, journal_id: str) -> tuple[str, str]:
 
 async def prepare(link: Link, journal_id: str) -> str:
     """Make what statements need, where it is not there; why they cannot be run, or nothing."""
-    found = await link.one(
-        "SELECT p.prosecdef AND r.rolname = %s AND NOT r.rolsuper FROM pg_proc p JOIN pg_roles r ON r.oid = p.proowner "
-        "WHERE p.oid = to_regprocedure('$s.run_statement(text)')",
-        (names(link.place.schema, journal_id)[0],),
-    )
-    if found is not None and found[0]:
-        return ""
-    try:
-        await transact(link, lambda link: _make(link, journal_id))
-    except (pg.DuplicateObject, pg.DuplicateFunction, pg.UniqueViolation):
-        pass  # another process makes the same at this moment
-    except (pg.InsufficientPrivilege, pg.InternalError) as error:
-        (role, _), user = names(link.place.schema, journal_id), link.db.info.user
+    (role, _), user = names(link.place.schema, journal_id), link.db.info.user
+    if await _find(link, journal_id) is None:
+        try:
+            await transact(link, lambda link: _make(link, journal_id))
+        except (pg.DuplicateObject, pg.DuplicateFunction, pg.UniqueViolation):
+            pass  # another process makes the same at this moment
+        except (pg.InsufficientPrivilege, pg.InternalError) as error:
+            return (
+                f"Transactional tools are off: the database user {user} may not make the role {role} that their "
+                f"statements run as ({error.diag.message_primary or error}). As an administrator of the database: "
+                f'CREATE ROLE "{role}" NOLOGIN; GRANT "{role}" TO "{user}"; or, for all journals of this user: '
+                f'ALTER ROLE "{user}" CREATEROLE; then start the workers again'
+            )
+    if right := await _find(link, journal_id):
         return (
-            f"Transactional tools are off: the database user {user} may not make the role {role} that their statements "
-            f"run as ({error.diag.message_primary or error}). As an administrator of the database: "
-            f'CREATE ROLE "{role}" NOLOGIN; GRANT "{role}" TO "{user}"; or, for all journals of this user: '
-            f'ALTER ROLE "{user}" CREATEROLE; then start the workers again'
+            f"Transactional tools are off: with the right {right} their statements could change what the journal runs. "
+            f'As an administrator of the database: REVOKE {right} FROM PUBLIC, "{role}"; or give the journal a schema '
+            "of its own (`schema=NAME` in the url); then start the workers again"
         )
     return ""
+
+
+async def _find(link: Link, journal_id: str) -> str | None:
+    """Where they are sound: a right that the role of the statements must not have, or nothing. It may not enter the
+    journal's schema, nor make anything in one that our own statements search. None: they are not there, or an older
+    Holdfast has made them."""
+    row = await link.one(
+        "SELECT p.prosecdef AND p.prosrc = %s AND r.rolname = %s AND NOT r.rolsuper, "
+        "CASE WHEN has_schema_privilege(r.oid, p.pronamespace, 'USAGE') THEN 'USAGE ON SCHEMA $s' ELSE "
+        "(SELECT min(format('CREATE ON SCHEMA %%I', n)) FROM unnest(current_schemas(false)) AS w(n) "
+        "WHERE has_schema_privilege(r.oid, n, 'CREATE')) END "
+        "FROM pg_proc p JOIN pg_roles r ON r.oid = p.proowner WHERE p.oid = to_regprocedure('$s.run_statement(text)')",
+        (_BODY, names(link.place.schema, journal_id)[0]),
+    )
+    return (row[1] or "") if row is not None and row[0] else None
 
 
 async def _make(link: Link, journal_id: str) -> None:
@@ -99,10 +126,13 @@ async def _make(link: Link, journal_id: str) -> None:
     row = await link.one("SELECT rolsuper OR rolcanlogin FROM pg_roles WHERE rolname = %s", (role,))
     if row is None or row[0]:
         raise pg.InsufficientPrivilege(f"the role {role} is there and has rights that it must not have")
-    member = await link.one("SELECT pg_has_role(current_user, %s, 'MEMBER')", (role,))
+    # Since PostgreSQL 16, who makes a role is a member of it that may only grant it.
+    needed = "SET" if link.db.info.server_version >= _SET_APART else "MEMBER"
+    member = await link.one(f"SELECT pg_has_role(current_user, %s, '{needed}')", (role,))
     if member is None or not member[0]:
         await link.run(f'GRANT "{role}" TO CURRENT_USER')
-    await link.run(f'CREATE SCHEMA IF NOT EXISTS "{tools}"')
+    if await link.one("SELECT 1 FROM pg_namespace WHERE nspname = %s", (tools,)) is None:
+        await link.run(f'CREATE SCHEMA "{tools}"')
     await link.run(f'ALTER SCHEMA "{tools}" OWNER TO "{role}"')
     await link.run("DROP FUNCTION IF EXISTS $s.run_statement(text)")
     await link.run(_FUNCTION.replace("$tools", f'"{tools}"'))
@@ -120,6 +150,7 @@ async def apply_statements(link: Link, act: Append) -> bool:
         for statement in act.statements:
             await link.run("SELECT $s.run_statement(%s)", (rendered(statement, link.db),))
     except _OUR_DISK:
+        await link.close()
         raise
     except psycopg.Error as error:
         if link.lost:
