@@ -39,9 +39,11 @@ from holdfast.journal.postgres.links import Link, transact
 if TYPE_CHECKING:
     from holdfast.journal.postgres.writer import Append
 
-_FUNCTION = """
+_RULES = 2  # one more where the function refuses more: one of a newer Holdfast is left as it is
+_FUNCTION = f"""
 CREATE FUNCTION $s.run_statement(given text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = $tools, public SET standard_conforming_strings = on AS $body$
+-- rules {_RULES}
 BEGIN
   EXECUTE given;
   SET CONSTRAINTS ALL IMMEDIATE;
@@ -67,7 +69,6 @@ BEGIN
   END IF;
 END $body$
 """
-_BODY = _FUNCTION.split("$body$")[1]  # an older Holdfast has made one that refuses less
 _SET_APART = 160_000
 _OUR_DISK = (pg.DiskFull, pg.OutOfMemory, pg.SerializationFailure, pg.DeadlockDetected)
 _PLACEHOLDER = re.compile(
@@ -109,12 +110,13 @@ async def _find(link: Link, journal_id: str) -> str | None:
     journal's schema, nor make anything in one that our own statements search. None: they are not there, or an older
     Holdfast has made them."""
     row = await link.one(
-        "SELECT p.prosecdef AND p.prosrc = %s AND r.rolname = %s AND NOT r.rolsuper, "
+        "SELECT p.prosecdef AND coalesce(substring(p.prosrc FROM '-- rules ([0-9]+)')::integer, 1) >= %s "
+        "AND r.rolname = %s AND NOT r.rolsuper, "
         "CASE WHEN has_schema_privilege(r.oid, p.pronamespace, 'USAGE') THEN 'USAGE ON SCHEMA $s' ELSE "
         "(SELECT min(format('CREATE ON SCHEMA %%I', n)) FROM unnest(current_schemas(false)) AS w(n) "
         "WHERE has_schema_privilege(r.oid, n, 'CREATE')) END "
         "FROM pg_proc p JOIN pg_roles r ON r.oid = p.proowner WHERE p.oid = to_regprocedure('$s.run_statement(text)')",
-        (_BODY, names(link.place.schema, journal_id)[0]),
+        (_RULES, names(link.place.schema, journal_id)[0]),
     )
     return (row[1] or "") if row is not None and row[0] else None
 
