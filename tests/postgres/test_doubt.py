@@ -27,6 +27,7 @@ from holdfast.journal.postgres.adding import Adding, Addition, Answer
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.links import BEGIN, IDLE_MS, LINKS_MAX, InDoubt, Link
 from holdfast.journal.postgres.place import PostgresPlace, Row
+from holdfast.journal.postgres.verbs.shared import PostgresShared
 from holdfast.testing.journal_contract.world import copied, noted
 from holdfast_proofs.support.postgres import Server
 
@@ -442,3 +443,22 @@ async def test_a_connection_that_ends_while_statements_are_prepared_is_a_lost_on
         await Adding(place).prepare(link)
     monkeypatch.undo()
     await link.close()
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_a_text_of_the_hosts_waits_for_the_standby_if_it_must_not_be_lost(
+    place: PostgresPlace, open_it: OpenJournal, standby_gone: StandbyGone, durable: bool
+) -> None:
+    """A roster without a removed host; a turn is taken again anyway, and does not wait."""
+    await open_it()
+    shared = PostgresShared(place)
+    with standby_gone() as until_waiting:
+        changing = asyncio.create_task(
+            asyncio.to_thread(shared.change_text, "list", lambda _: "without south", durable=durable)
+        )
+        if durable:
+            assert len(await asyncio.wait_for(until_waiting(), 10)) == 1
+            assert not changing.done()
+        else:
+            await asyncio.wait_for(changing, 10)
+    assert await changing == shared.read_text("list") == "without south"

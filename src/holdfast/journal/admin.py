@@ -84,9 +84,9 @@ class SharedState(Protocol):
         """Empty where none was kept."""
         ...
 
-    def change_text(self, name: str, change: Callable[[str], str]) -> str:
+    def change_text(self, name: str, change: Callable[[str], str], *, durable: bool = False) -> str:
         """Replace the text by what `change` makes of it, in one act: `change` is called again where another process
-        was first. Returns what is kept now."""
+        was first. Returns what is kept now. `durable`: kept like a record, so it waits for the standby."""
         ...
 
     def drop_text(self, name: str) -> None:

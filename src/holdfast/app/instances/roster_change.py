@@ -112,7 +112,10 @@ class RosterChange:
             return (self.speaker.roster(view, wanted).line(),)
 
         if self.shared is not None:
-            text = self.shared.change_text(ROSTER_TEXT, lambda text: text_of_lines(signed(lines_of(text))))
+            # A removal that is lost with a region would let the removed host act again.
+            text = self.shared.change_text(
+                ROSTER_TEXT, lambda text: text_of_lines(signed(lines_of(text))), durable=True
+            )
             return join_roster(self.home.folder, lines_of(text), log, self.port)
         with home_lock(self.home.folder):
             lines = signed(())

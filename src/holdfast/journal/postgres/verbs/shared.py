@@ -8,7 +8,7 @@ from typing import LiteralString
 
 from psycopg import Connection
 
-from holdfast.journal.postgres.links import BEGIN_LOCAL
+from holdfast.journal.postgres.links import BEGIN, BEGIN_LOCAL
 from holdfast.journal.postgres.place import PostgresPlace, Row
 from holdfast.journal.postgres.sql_errors import in_our_words
 
@@ -21,9 +21,9 @@ class PostgresShared:
         self._place = place
 
     @contextmanager
-    def _transaction(self) -> Generator[Connection[Row]]:
+    def _transaction(self, begin: bytes = BEGIN_LOCAL) -> Generator[Connection[Row]]:
         with in_our_words(), closing(self._place.connect_at_once()) as db:
-            db.execute(BEGIN_LOCAL)
+            db.execute(begin)
             yield db
             db.execute(b"COMMIT")
 
@@ -55,9 +55,9 @@ class PostgresShared:
         found = db.execute(self._place.sql(f"SELECT value FROM $s.meta WHERE key = %s{lock}"), (_TEXT + name,))
         return "".join(str(value) for (value,) in found)
 
-    def change_text(self, name: str, change: Callable[[str], str]) -> str:
+    def change_text(self, name: str, change: Callable[[str], str], *, durable: bool = False) -> str:
         key = _TEXT + name
-        with self._transaction() as db:
+        with self._transaction(BEGIN if durable else BEGIN_LOCAL) as db:
             # The row is there from here on, and locked: another process waits for its text.
             query = "INSERT INTO $s.meta (key, value) VALUES (%s, '') ON CONFLICT DO NOTHING"
             db.execute(self._place.sql(query), (key,))
