@@ -190,7 +190,7 @@ bench-peers: setup build/peers/ready ## the same beside DBOS and LangGraph, in o
 
 build/peers/ready: requirements/peers.lock | setup
 	@test -x build/peers/bin/python || $(BIN)/python -m venv build/peers
-	@build/peers/bin/python -m pip install --quiet --require-hashes --only-binary :all: -r requirements/peers.lock
+	@build/peers/bin/python -m pip install --quiet --no-deps --require-hashes --only-binary :all: -r requirements/peers.lock
 	@touch $@
 
 bench-relay: setup build/peers-relay/ready ## what one relay carries, and what a kill loses, beside nostr-relay (ARGS=--json)
@@ -198,7 +198,7 @@ bench-relay: setup build/peers-relay/ready ## what one relay carries, and what a
 
 build/peers-relay/ready: requirements/peers-relay.lock | setup
 	@test -x build/peers-relay/bin/python || $(BIN)/python -m venv build/peers-relay
-	@build/peers-relay/bin/python -m pip install --quiet --require-hashes --only-binary :all: -r requirements/peers-relay.lock
+	@build/peers-relay/bin/python -m pip install --quiet --no-deps --require-hashes --only-binary :all: -r requirements/peers-relay.lock
 	@touch $@
 
 bench-merge: setup ## merge 1 MB of memory with 10,000 edits of two instances: time, bytes on the wire, size beside the file
