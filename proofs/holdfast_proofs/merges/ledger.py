@@ -16,8 +16,6 @@ figures. Without the excuse exactly these schedules are red:
   version, and the merge report lists the line: that of the pass after it, or that of hosts that hear of the removal.
 - `forgotten`: a removal that only the lost document of one host knew, of a line that came to this host again later; or
   of an entry that no document had yet, where the sidecar is lost: another host writes it from the same journal.
-- `unnoted`: a pass was killed between the file and its sidecar, and a person removed a line that this pass had brought.
-  A save of a text from before that pass looks the same, and removes nothing.
 - `untold`: a backup has an edit that no pass had told the document of: after a restore it is an edit of now.
 - `copied`: a person had the line twice and removed one of the two; which one is not known, but one stays, unless
   another person removes a line of these: to copy a line and to remove one of the two, between two passes, is nothing
@@ -40,7 +38,6 @@ class Why(StrEnum):
     """Why a change is not certain; see the head of the module."""
 
     LISTED = "listed"
-    UNNOTED = "unnoted"
     UNTOLD = "untold"
     FORGOTTEN = "forgotten"
     COPIED = "copied"

@@ -8,18 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.instances.line_document import Author
 from holdfast.instances.shared import SharedDocument, Update
-from holdfast.memory.lines import (
-    RECENT_MS,
-    brought_unnoted,
-    entry_hash,
-    entry_id,
-    is_telling,
-    joined_in,
-    key_of,
-    merge,
-    removal_mark,
-    rendered,
-)
+from holdfast.memory.lines import RECENT_MS, entry_hash, entry_id, is_telling, key_of, merge, removal_mark, rendered
 from holdfast.memory.shared_lines import merged_with
 from holdfast_proofs.merges.ledger import NONE, Changes, Ledger, Removal, Sight, Why
 
@@ -43,10 +32,8 @@ class Disk:
     projected: int = 0  # remarks of the journal that are in the file
     ours: frozenset[str] = frozenset()
     gone: frozenset[tuple[str, int]] = frozenset()  # lines that were removed, and by which write
-    asides: tuple[tuple[str, ...], ...] = ()  # what killed passes displaced
     # What follows is not on a disk: the ledger's adds.
     pending: Changes = NONE  # what was done to the file, and no document knows
-    seen: frozenset[int] = frozenset()  # that the file shows, as the document knows
     showed: frozenset[int] = frozenset()  # that the file shows
 
 
@@ -102,7 +89,7 @@ class World:
         ]
         first = self.ledger.first
         self.ledger.tell(founder.version, Changes(first))
-        disk = Disk(file=tuple(FIRST), base=tuple(FIRST), write=1, document=founder.stored(), seen=first, showed=first)
+        disk = Disk(file=tuple(FIRST), base=tuple(FIRST), write=1, document=founder.stored(), showed=first)
         self.instances = {name: Instance(name=name, disk=disk) for name in INSTANCES}
 
     def author(self, name: str, disk: Disk | None = None) -> Author:
@@ -173,11 +160,8 @@ class World:
         """A person removes what the file shows. `is_left`: it shows the line once more."""
         disk = one.disk
         adds = self.ledger.of(line, disk.showed | disk.pending.adds)
-        noted = disk.pending.adds | disk.seen
-        if line in (disk.base or ()) and noted.isdisjoint(adds):
-            noted = noted.union(adds)
-        whys = ((add, Why.COPIED if is_left else None if add in noted else Why.UNNOTED) for add in adds)
-        self.pend(one, Changes(removals=self.ledger.removal(whys)))
+        why = Why.COPIED if is_left else None
+        self.pend(one, Changes(removals=self.ledger.removal((add, why) for add in adds)))
         if disk.base is None:
             self.forget(one)
 
@@ -198,7 +182,7 @@ class World:
 
     def project(self, one: Instance) -> None:
         """The next remark of the journal, written without the document."""
-        disk = noted(one.disk)
+        disk = one.disk
         if disk.projected == len(self.remarks):
             return
         line = self.remarks[disk.projected]
@@ -206,7 +190,7 @@ class World:
         base = list(disk.base) if disk.base is not None else list(disk.file)
         known = {key_of(found) for found in (*disk.file, *base)}
         fresh = [] if key in known or entry_hash(line) in dict(disk.gone) else [line]
-        lines = joined(disk, merge(base, [*base, *fresh], disk.file).lines)
+        lines = tuple(merge(base, [*base, *fresh], disk.file).lines)
         if fresh:
             add = self.remark_adds.get(line)
             self.remark_adds[line] = add = self.ledger.add(line) if add is None else add
@@ -214,29 +198,24 @@ class World:
         one.disk = written(replace(disk, projected=disk.projected + 1, ours=disk.ours | {key}), lines)
 
     def merge_pass(self, one: Instance, *, dies: int = 0) -> None:
-        """As `memory/projection.py` does it."""
+        """As `memory/projection.py` does it. A file and its sidecar change as one there: a pass that is killed between
+        the two is as one that is killed after them (`merges.kills` kills it at each call)."""
         if one.document.document is None:
             return
-        disk, ours = noted(one.disk), one.disk.ours
+        disk = one.disk
         author = self.author(one.name, disk)
         gone, life = dict(disk.gone), str(disk.life)
         start = one.document.begin(disk.base, disk.write, gone, author, file=disk.file, life=life, merged=disk.merged)
-        lines = merged_with(start.lines, disk.file, base=start.base, gone=start.gone, ours=disk.ours).lines
-        merged = joined(disk, lines)
+        merged = tuple(merged_with(start.lines, disk.file, base=start.base, gone=start.gone, ours=disk.ours).lines)
         known, pending = self.known(one), disk.pending
         if start.base is None:
             pending = self.unsure(disk, known, start.lines)
         listed = set(start.unsure).difference(one.document.unsure)
-        if disk.base is None:
-            listed |= set(merged).difference(lines)
         pending |= Changes(frozenset(self.ledger.add(line, Why.LISTED) for line in listed))
         shows = known.adds | pending.adds
-        one.disk = replace(disk, file=merged, showed=shows, pending=pending)
         if dies == 1:
-            # Before anything is noted. What it displaced is left.
-            asides = disk.asides if merged == disk.file else (*disk.asides, disk.file)
-            one.disk = replace(one.disk, ours=ours, asides=asides)
             raise Died
+        one.disk = replace(disk, file=merged, showed=shows, pending=pending)
         came = {key_of(line) for line in merged if is_telling(line) and line not in disk.file}
         noted_at = disk.write + 1, start.version
         one.disk = written(replace(one.disk, ours=disk.ours | came, merged=noted_at), merged)
@@ -245,7 +224,7 @@ class World:
         one.document.finish(merged, one.disk.write, author, life=life)
         if dies == 3:
             raise Died
-        one.disk = replace(one.disk, pending=Changes(), seen=shows)
+        one.disk = replace(one.disk, pending=Changes())
         one.store()
         self.ledger.tell(one.document.version, pending)
 
@@ -416,17 +395,6 @@ class World:
         return self.ledger.judge(self.known(self.instances["a"]), next(iter(files)))
 
 
-def noted(disk: Disk) -> Disk:
-    """As a pass finds it after one that was killed."""
-    return replace(disk, ours=disk.ours | brought_unnoted(disk.base, disk.file, disk.asides))
-
-
-def joined(disk: Disk, lines: Sequence[str]) -> tuple[str, ...]:
-    for one in disk.asides:
-        lines = joined_in(disk.base, lines, one).lines
-    return tuple(lines)
-
-
 def written(disk: Disk, lines: tuple[str, ...]) -> Disk:
     """The file, and then its sidecar, with what a person removed."""
     noted = [line for line in disk.base or () if entry_hash(line) or key_of(line) in disk.ours]
@@ -435,7 +403,6 @@ def written(disk: Disk, lines: tuple[str, ...]) -> Disk:
         disk,
         file=lines,
         base=lines,
-        asides=(),
         write=disk.write + 1,
         ours=disk.ours - {key_of(line) for line in removed},
         gone=disk.gone | {(removal_mark(line), disk.write + 1) for line in removed},

@@ -19,10 +19,13 @@ its writer removed it. Each round reads what came out of the last exchange; wher
 been read, that is an editor's save, and it is merged with what is in the file by now, at the version
 that our last write left.
 
-The order: read, also what earlier passes left aside; merge; exchange; look at what came out, again until
-it is what was expected; the sidecar, which names the asides; then these are removed. A crash anywhere leaves
-the file whole, old or new, and what was displaced aside; where the sidecar does not name it, the next pass
-joins it in, but for lines of the sidecar that were removed since, and adds what is not there yet by its id.
+The order: read, also what earlier passes left aside; merge; write the next sidecar, which names the asides,
+beside the new version; exchange; look at what came out, again until it is what was expected; the sidecar gets its
+place; then the asides are removed. File and sidecar change as one: a crash between the two leaves a next sidecar
+whose version is in its place, and the next pass begins with that one. So it knows which lines Holdfast brought,
+and what people have changed since. What was displaced and is not named by it is an editor's save: the next pass
+joins it in, but for lines that the crashed pass removed from the version before, and adds what is not there yet
+by its id.
 
 A writer holds the lock of the place: two passes of ours would only disturb each other.
 """
@@ -48,7 +51,17 @@ from holdfast.host.private_files import ensure_private_folder, open_private
 from holdfast.journal.contract import Journal, KeptRemark, Remark, RemarkTo
 from holdfast.layout.agent_home import MemoryPlace
 from holdfast.memory import lines, sidecar
-from holdfast.memory.exchange import exchange, hash_of, is_taken, left_asides, put_down, read_quiet
+from holdfast.memory.exchange import (
+    exchange,
+    hash_of,
+    is_placed,
+    is_taken,
+    left_asides,
+    left_notes,
+    note_of,
+    put_down,
+    read_quiet,
+)
 from holdfast.memory.heartbeat import FreePart
 from holdfast.memory.lines import Added, Gone, Merged, day_of, entry_id, heading, key_of, rendered
 from holdfast.memory.shared_lines import SharedLines, Start, merged_with
@@ -142,7 +155,10 @@ class _Pass:
         self._path = path
         self._heading = heading
         self._now_ms = now_ms
-        self._state = sidecar.load_state(place.sidecar(path))
+        self._stored = sidecar.load_state(place.sidecar(path))
+        self._before = self._stored.base  # what the version had that was displaced last
+        self._state = self._take_up(self._stored)
+        self._next: tuple[Path, sidecar.State] | None = None  # the sidecar that waits for the exchange
         self._recent = {one.key: one for one in self._state.recent}
         self._write = self._state.write
         self._life = self._state.life if self._state.base is not None else secrets.token_hex(8)
@@ -159,7 +175,7 @@ class _Pass:
         known = {key_of(line) for line in (*theirs, *lines.split(self._state.base or "")[0])}
         # Nor an entry that a person removed: it may have come from another instance before the journal's row was read.
         fresh = [line for line in new if key_of(line) not in known and lines.entry_hash(line) not in self._gone]
-        left = self._read_asides(theirs)
+        left = self._read_asides()
         if self._shared is not None:
             self._begin(self._shared, theirs)
         merged = self._join(left, self._merged(theirs, fresh))
@@ -175,6 +191,15 @@ class _Pass:
             merged = self._put(theirs, merged)
         self._finish(merged)
         return self._told
+
+    def _take_up(self, state: sidecar.State) -> sidecar.State:
+        """The sidecar of a pass that was killed after it had put its version in place."""
+        left = [(sidecar.load_state(note), aside) for note, aside in left_notes(self._path, self._place.asides)]
+        for found, aside in sorted(left, key=lambda one: one[0].write):
+            same = state.base is None or found.life == state.life
+            if found.base is not None and same and found.write > state.write and is_placed(aside, self._path):
+                self._before, state = state.base, found
+        return state
 
     def _read(self) -> list[str]:
         raw = read_quiet(self._path)
@@ -237,7 +262,7 @@ class _Pass:
         self._tell(put_back=self._told.put_back + len(shown), removed=self._told.removed + len(removed))
         return merged.lines
 
-    def _read_asides(self, theirs: Sequence[str]) -> list[list[str]]:
+    def _read_asides(self) -> list[list[str]]:
         """The lines that earlier passes displaced and did not come to take, or that were written since."""
         left: list[list[str]] = []
         for aside in left_asides(self._path, self._place.asides)[:ASIDES_MAX]:
@@ -245,10 +270,6 @@ class _Pass:
             if not is_taken(aside, content) and self._state.taken.get(aside.name) != hash_of(content):
                 left.append(lines.split(self._text(content, newest=False))[0])
             self._asides.append((aside, content))
-        if self._place.document(self._path).exists():
-            for key in lines.brought_unnoted(self._base, theirs, left) - self._recent.keys():
-                # Of no write: nothing tells what was loaded before it. A document must not take it for a person's.
-                self._recent[key] = Added(first=0, write=0, at_ms=self._now_ms, key=key)
         return left
 
     @property
@@ -256,8 +277,9 @@ class _Pass:
         return None if self._state.base is None else lines.split(self._state.base)[0]
 
     def _join(self, left: Sequence[Sequence[str]], merged: list[str]) -> list[str]:
+        before = None if self._before is None else lines.split(self._before)[0]
         for one in left:
-            joined = lines.joined_in(self._base, merged, one)
+            joined = lines.joined_in(before, merged, one)
             if len(joined.lines) > len(merged):
                 self._tell(joined=self._told.joined + 1)
             if self._start is not None and self._base is None:
@@ -278,15 +300,14 @@ class _Pass:
         base = base if self._start is None else self._start.base or theirs
         expected, data = self._raw, self._data(merged)
         for number in range(ROUNDS_MAX):
-            aside = exchange(self._path, data, asides=self._place.asides)
-            came = None if aside is None else read_quiet(aside)
+            self._write += 1
+            aside, came = self._exchange(merged, data, expected)
             self._tell(rounds=number + 1)
+            others = [] if came is None else lines.split(self._text(came))[0]
+            self._recent = self._with_added(merged, others)
             if aside is None or came is None:
-                self._note_added(merged, [])
                 return merged
             self._asides.append((aside, came))
-            others = lines.split(self._text(came))[0]
-            self._note_added(merged, others)
             if came == expected:
                 return merged
             merged, written = self._merge(base, merged, others), data
@@ -297,53 +318,71 @@ class _Pass:
             time.sleep(min(ROUND_WAIT_MAX_S, ROUND_WAIT_S * number))
         raise MemoryFileBusy(f"another program changes {self._path} each time Holdfast writes it")
 
-    def _note_added(self, merged: Sequence[str], before: Sequence[str]) -> None:
-        """Remember which lines this write brought in: who loaded the file before has not seen them."""
-        self._write += 1
-        had = set(before)
+    def _exchange(self, merged: Sequence[str], data: bytes, expected: bytes | None) -> tuple[Path | None, bytes | None]:
+        """Put this version in its place, with the sidecar that is right if what is expected comes out; what came."""
+        others = [] if expected is None else lines.split(self._text(expected, newest=False))[0]
+        state = self._after(merged, self._with_added(merged, others))
+
+        def note(name: str) -> bytes:
+            more = {} if expected is None else {name: hash_of(expected)}
+            self._next = note_of(self._place.asides / name), replace(state, taken=state.taken | more)
+            return sidecar.state_bytes(self._next[1])
+
+        aside = exchange(self._path, data, asides=self._place.asides, note=note)
+        return aside, None if aside is None else read_quiet(aside)
+
+    def _with_added(self, merged: Sequence[str], before: Sequence[str]) -> dict[str, Added]:
+        """With the lines that this write brings in: who loaded the file before has not seen them."""
+        had, recent = set(before), dict(self._recent)
         for line in merged:
             if line not in had and lines.is_telling(line):
                 key = key_of(line)
-                known = self._recent.pop(key, None)
-                known = known or Added(first=self._write, write=0, at_ms=0, key=key)
-                self._recent[key] = msgspec.structs.replace(known, write=self._write, at_ms=self._now_ms)
+                known = recent.pop(key, None) or Added(first=self._write, write=0, at_ms=0, key=key)
+                recent[key] = msgspec.structs.replace(known, write=self._write, at_ms=self._now_ms)
+        return recent
 
-    def _finish(self, merged: Sequence[str]) -> None:
-        recent = lines.shortened(list(self._recent.values()), now_ms=self._now_ms)
-        base = lines.joined(merged)
-        if base != self._state.base and self._write == self._state.write:
-            self._write += 1  # what an edit alone has changed counts as well: a document tells by it which is newer
-        self._note_removed(merged)
-        there = {lines.removal_mark(line) for line in merged} if self._gone else set[str]()
-        gone = [one for one in self._gone.values() if one.entry not in there]
+    def _after(self, merged: Sequence[str], recent: dict[str, Added]) -> sidecar.State:
+        """What the sidecar says when the file has these lines."""
+        gone = self._gone | self._removed(merged)
+        there = {lines.removal_mark(line) for line in merged} if gone else set[str]()
+        kept = [one for one in gone.values() if one.entry not in there and self._now_ms - one.at_ms < lines.RECENT_MS]
         merged_at = self._state.merged
         if self._start is not None and self._write > self._state.write:
             merged_at = self._write, self._start.version
-        state = sidecar.State(
-            base=base,
+        return sidecar.State(
+            base=lines.joined(merged),
             write=self._write,
             life=self._life,
             merged=merged_at,
-            recent=tuple(recent),
-            gone=tuple(one for one in gone if self._now_ms - one.at_ms < lines.RECENT_MS)[-lines.RECENT_MAX :],
+            recent=tuple(lines.shortened(list(recent.values()), now_ms=self._now_ms)),
+            gone=tuple(kept[-lines.RECENT_MAX :]),
+            taken={aside.name: hash_of(content) for aside, content in self._asides},
         )
-        if state != replace(self._state, taken={}):
-            taken = {aside.name: hash_of(content) for aside, content in self._asides}
-            sidecar.save_state(self._place.sidecar(self._path), replace(state, taken=taken))
+
+    def _finish(self, merged: Sequence[str]) -> None:
+        if lines.joined(merged) != self._state.base and self._write == self._state.write:
+            self._write += 1  # what an edit alone has changed counts as well: a document tells by it which is newer
+        state, path = self._after(merged, self._recent), self._place.sidecar(self._path)
+        if self._next is not None and self._next[1] == state:
+            sidecar.put_state(path, self._next[0])
+        elif replace(state, taken={}) != replace(self._stored, taken={}):
+            sidecar.save_state(path, state)
+        for note, _ in left_notes(self._path, self._place.asides):
+            note.unlink()
         if self._shared is not None:
             self._shared.finish(merged, self._write, self._recent.keys(), life=self._life)
         self._tell(left=sum(not put_down(aside, taken) for aside, taken in self._asides))
 
-    def _note_removed(self, merged: Sequence[str]) -> None:
+    def _removed(self, merged: Sequence[str]) -> dict[str, Gone]:
         """The document may still have a line that a write brought from it: the pass may have died before it could note
         what the file shows. A line that was written into the file is not noted: one with these words that the document
         has by then is another instance's."""
+        if self._state.base is None or not self._place.document(self._path).exists():
+            return {}
         brought = {one.key for one in self._state.recent}
-        if self._state.base is not None and self._place.document(self._path).exists():
-            for line in set(lines.split(self._state.base)[0]).difference(merged):
-                if lines.entry_hash(line) or key_of(line) in brought:
-                    mark = lines.removal_mark(line)
-                    self._gone[mark] = Gone(write=self._write, at_ms=self._now_ms, entry=mark)
+        left = set(lines.split(self._state.base)[0]).difference(merged)
+        marks = [lines.removal_mark(line) for line in left if lines.entry_hash(line) or key_of(line) in brought]
+        return {mark: Gone(write=self._write, at_ms=self._now_ms, entry=mark) for mark in sorted(marks)}
 
     def _count(self, merged: Merged) -> None:
         self._tell(duplicates=self._told.duplicates + merged.duplicates, near=(*self._told.near, *merged.near))
