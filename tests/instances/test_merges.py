@@ -19,7 +19,9 @@ def test_schedules_hold(part: int) -> None:
     assert judge_all(range(part * count, (part + 1) * count))[0] == []
 
 
-@pytest.mark.parametrize("seed", [12581, 13822, 16151, 16932, 17601, 30540, 30755, 32392, 33671, 61026, 72308])
+@pytest.mark.parametrize(
+    "seed", [12581, 13822, 16151, 16932, 17601, 30540, 30755, 32392, 33671, 61026, 72308, 100731, 300984]
+)
 def test_schedules_that_broke_once_hold(seed: int) -> None:
     assert judge_all(range(seed, seed + 1))[0] == []
 
@@ -105,6 +107,34 @@ def test_an_add_that_nobody_knows_is_excused_only_where_its_folder_was_replaced(
     assert "nobody knows" in tale.end(1)
     tale.ledger.replaced = Changes(frozenset([1]))
     assert tale.end(1) == ""
+
+
+def test_a_copy_that_is_removed_and_made_again_between_two_passes_is_the_copy_that_was_there() -> None:
+    world, line = World(0), FIRST[2]
+    one = world.instances["a"]
+
+    def save(*lines: str) -> None:
+        one.disk = replace(one.disk, file=lines)
+
+    world.copy(one, [*FIRST, line], len(FIRST))
+    save(*FIRST, line)
+    world.merge_pass(one)
+    known = world.known(one)
+    world.remove(one, line, is_left=True)
+    save(*FIRST)
+    world.back_up(one)
+    world.copy(one, [*FIRST, line], len(FIRST))
+    save(*FIRST, line)
+    assert not one.disk.pending.removals
+    assert {world.ledger.adds[add].why for add in one.disk.pending.adds} == {Why.MOVED}
+    world.merge_pass(one)
+    assert len(known.adds) == len(FIRST) - 1  # without the blank lines, and with the copy
+    other = world.instances["b"]  # never saw the copy
+    world.remove(other, line, is_left=False)
+    other.disk = replace(other.disk, file=tuple(left for left in FIRST if left != line))
+    world.restore(one)  # one of the two is removed once more
+    assert world.settle() == ""
+    assert world.judge() == ""
 
 
 def test_an_edit_of_a_backup_is_repeated_with_what_it_removed() -> None:

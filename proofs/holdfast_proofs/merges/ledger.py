@@ -19,8 +19,10 @@ figures. Without the excuse exactly these schedules are red:
 - `untold`: a backup has an edit that no pass had told the document of: after a restore it is an edit of now.
 - `copied`: a person had the line twice and removed one of the two; which one is not known, but one stays, unless
   another person removes a line of these: to copy a line and to remove one of the two, between two passes, is nothing
-  that a document can know, and whoever removes the line then removes what is left. Or a person
-  copied an entry, and another host removed it: an entry is known by its id, and stays away however often it was there.
+  that a document can know, and whoever removes the line then removes what is left. Nor can it know that a person
+  removed one of the two and then made the copy again: the file has the line as often as before. So that copy is no add
+  of its own: it takes the removal back, and is the copy that was there. Or a person copied an entry, and another host
+  removed it: an entry is known by its id, and stays away however often it was there.
 - `replaced`: only one folder had the change, and it was replaced by its backup.
 """
 
@@ -104,6 +106,9 @@ class Ledger:
 
     def of(self, line: str, adds: Iterable[int]) -> list[int]:
         return [one for one in adds if self.adds[one].line == line]
+
+    def is_of_one_copy(self, removal: Removal, line: str) -> bool:
+        return removal.why is Why.COPIED and self.adds[removal.add].line == line
 
     def removal(self, adds: Iterable[tuple[int, Why | None]]) -> frozenset[Removal]:
         self._events += 1

@@ -134,18 +134,16 @@ class World:
             if what in ("move", "copy"):
                 lines.insert(to, line)
             if what == "copy":
-                # An entry that is removed stays away, also where it was copied meanwhile.
-                self.bring(one, line, Why.COPIED if entry_hash(line) else None, is_copy=True)
+                self.copy(one, lines, to)
             elif what == "move":
                 # Of two lines that change places it is not known which one was moved.
                 for moved in set(lines[min(at, to) : max(at, to) + 1]):
                     self.bring(one, moved, Why.MOVED)
             else:
                 self.remove(one, line, is_left=line in lines)
-                if places := [place for place, left in enumerate(lines) if left == line]:
+                if line in lines:
                     # To copy a line and then to remove one of the two is to move it.
-                    for moved in set(lines[min(at, *places) : max(at, *places) + 1]):
-                        self.bring(one, moved, Why.MOVED)
+                    self.move(one, lines, line, at)
         one.disk = replace(one.disk, file=tuple(lines))
 
     def new_line(self) -> str:
@@ -155,6 +153,24 @@ class World:
     def bring(self, one: Instance, line: str, why: Why | None = None, *, is_copy: bool = False) -> None:
         if is_telling(line):
             self.pend(one, Changes(frozenset([self.ledger.add(line, why, is_copy=is_copy)])))
+
+    def move(self, one: Instance, lines: Sequence[str], line: str, at: int) -> None:
+        places = [at, *(place for place, left in enumerate(lines) if left == line)]
+        for moved in set(lines[min(places) : max(places) + 1]):
+            self.bring(one, moved, Why.MOVED)
+
+    def copy(self, one: Instance, lines: Sequence[str], at: int) -> None:
+        """A person copies a line to this place."""
+        line, base, pending = lines[at], one.disk.base or (), one.disk.pending
+        partly = [each.event for each in pending.removals if self.ledger.is_of_one_copy(each, line)]
+        if partly and lines.count(line) <= base.count(line):
+            # To remove one of two lines and then to copy the other, between two passes, is to move it.
+            left = frozenset(each for each in pending.removals if each.event != max(partly))
+            one.disk = replace(one.disk, pending=replace(pending, removals=left))
+            self.move(one, lines, line, at)
+        else:
+            # An entry that is removed stays away, also where it was copied meanwhile.
+            self.bring(one, line, Why.COPIED if entry_hash(line) else None, is_copy=True)
 
     def remove(self, one: Instance, line: str, *, is_left: bool) -> None:
         """A person removes what the file shows. `is_left`: it shows the line once more."""
