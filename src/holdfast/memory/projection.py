@@ -193,12 +193,14 @@ class _Pass:
         return self._told
 
     def _take_up(self, state: sidecar.State) -> sidecar.State:
-        """The sidecar of a pass that was killed after it had put its version in place."""
-        left = [(sidecar.load_state(note), aside) for note, aside in left_notes(self._path, self._place.asides)]
-        for found, aside in sorted(left, key=lambda one: one[0].write):
-            same = state.base is None or found.life == state.life
-            if found.base is not None and same and found.write > state.write and is_placed(aside, self._path):
+        """The sidecar of a pass that was killed after it had put its version in place; others are removed."""
+        left = [(sidecar.load_state(note), note, aside) for note, aside in left_notes(self._path, self._place.asides)]
+        for found, note, aside in sorted(left, key=lambda one: one[0].write):
+            newer = found.write > state.write and (state.base is None or found.life == state.life)
+            if newer and is_placed(aside, self._path):
                 self._before, state = state.base, found
+            else:
+                note.unlink()
         return state
 
     def _read(self) -> list[str]:
