@@ -158,7 +158,7 @@ class _Pass:
         self._stored = sidecar.load_state(place.sidecar(path))
         self._before = self._stored.base  # what the version had that was displaced last
         self._state = self._take_up(self._stored)
-        self._next: tuple[Path, sidecar.State] | None = None  # the sidecar that waits for the exchange
+        self._next: Path | None = None  # the sidecar of the last exchange, where that went as expected
         self._recent = {one.key: one for one in self._state.recent}
         self._write = self._state.write
         self._life = self._state.life if self._state.base is not None else secrets.token_hex(8)
@@ -326,12 +326,15 @@ class _Pass:
         state = self._after(merged, self._with_added(merged, others))
 
         def note(name: str) -> bytes:
+            self._next = note_of(self._place.asides / name)
             more = {} if expected is None else {name: hash_of(expected)}
-            self._next = note_of(self._place.asides / name), replace(state, taken=state.taken | more)
-            return sidecar.state_bytes(self._next[1])
+            return sidecar.state_bytes(replace(state, taken=state.taken | more))
 
         aside = exchange(self._path, data, asides=self._place.asides, note=note)
-        return aside, None if aside is None else read_quiet(aside)
+        came = None if aside is None else read_quiet(aside)
+        if came != expected:
+            self._next = None
+        return aside, came
 
     def _with_added(self, merged: Sequence[str], before: Sequence[str]) -> dict[str, Added]:
         """With the lines that this write brings in: who loaded the file before has not seen them."""
@@ -364,10 +367,10 @@ class _Pass:
     def _finish(self, merged: Sequence[str]) -> None:
         if lines.joined(merged) != self._state.base and self._write == self._state.write:
             self._write += 1  # what an edit alone has changed counts as well: a document tells by it which is newer
-        state, path = self._after(merged, self._recent), self._place.sidecar(self._path)
-        if self._next is not None and self._next[1] == state:
-            sidecar.put_state(path, self._next[0])
-        elif replace(state, taken={}) != replace(self._stored, taken={}):
+        path = self._place.sidecar(self._path)
+        if self._next is not None:
+            sidecar.put_state(path, self._next)
+        elif replace(state := self._after(merged, self._recent), taken={}) != replace(self._stored, taken={}):
             sidecar.save_state(path, state)
         for note, _ in left_notes(self._path, self._place.asides):
             note.unlink()
