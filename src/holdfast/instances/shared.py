@@ -383,12 +383,15 @@ class SharedDocument:
             other.keep_beside(both, author, first=own)
             merged = lines.union(own, theirs, key=whole_line)
         else:
-            # The same words that both have brought in since are two lines, and an entry that was removed stays away.
-            before, gone = knows.lines_at(since), mine.gone() - knows.gone_at(since)
+            # The same words that both have brought in since are two lines, and an entry that was removed stays away,
+            # unless a person put it back here.
+            before, gone_then = knows.lines_at(since), knows.gone_at(since)
+            gone, also_gone = mine.gone() - gone_then, other.gone() - (gone_then - mine.gone())
             removed = {line for line in set(before).difference(own) if _is_own(line)}
             kept = other.tell_apart((), removed, since, author, past=knows)
             other.tell_apart(both.difference(before), (), NOTHING, author)
             left = [line for line in other.lines() if lines.entry_hash(line) not in gone or line in own]
+            own = [line for line in own if lines.entry_hash(line) not in also_gone]
             merged = merged_at(_without(before, kept), own, left)
         other.change_to(merged.lines, author, known=mine)
         self.document, self.wants_whole = other, False
