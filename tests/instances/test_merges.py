@@ -20,7 +20,8 @@ def test_schedules_hold(part: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [12581, 13822, 16151, 16932, 17601, 30540, 30755, 32392, 33671, 61026, 72308, 100731, 300984, 411510]
+    "seed",
+    [12581, 13822, 16151, 16932, 17601, 30540, 30755, 32392, 33671, 61026, 72308, 100731, 300984, 411510, 416732],
 )
 def test_schedules_that_broke_once_hold(seed: int) -> None:
     assert judge_all(range(seed, seed + 1))[0] == []
