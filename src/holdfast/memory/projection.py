@@ -6,10 +6,6 @@ folder's mark in the journal that lets retention erase them. A crash between any
 behind the files: the remarks are read again, and each that is there already is known by its
 id. So an entry is in its file once, however often a pass was broken off.
 
-The position is believed only where the journal has the remark that it names, with that hash. After
-a restore of an older journal, or with a new one, it is not: then the folder's mark in the journal counts, and
-what is in the files already is known by its id.
-
 At the start every file that may have been left half way is compared: what was put aside is joined in,
 and what is missing behind the position is written.
 
@@ -36,7 +32,6 @@ import asyncio
 import fcntl
 import os
 import secrets
-import socket
 import time
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
@@ -46,7 +41,6 @@ from pathlib import Path
 import msgspec
 
 from holdfast.errors import MemoryFileBusy
-from holdfast.host.machine import host_id
 from holdfast.host.private_files import ensure_private_folder, open_private
 from holdfast.journal.contract import Journal, KeptRemark, Remark, RemarkTo
 from holdfast.layout.agent_home import MemoryPlace
@@ -63,6 +57,7 @@ from holdfast.memory.exchange import (
     read_quiet,
 )
 from holdfast.memory.heartbeat import FreePart
+from holdfast.memory.journal_position import close_position, find_position
 from holdfast.memory.lines import Added, Gone, Merged, day_of, entry_id, heading, key_of, rendered
 from holdfast.memory.shared_lines import SharedLines, Start, merged_with
 
@@ -413,41 +408,10 @@ async def project_now(journal: Journal, place: MemoryPlace, *, sweep: bool = Tru
     while remarks := await journal.remarks_after(position, limit=BATCH):
         told += await asyncio.to_thread(write_remarks, place, remarks, journal.journal_id, now_ms=journal.now_ms())
         position = remarks[-1].number
-        await _close(journal, place, position)
+        await close_position(journal, place, position)
     if sweep or any(one.left for one in told):
         told += await asyncio.to_thread(sweep_asides, place, journal.now_ms())
     return told
-
-
-async def find_position(journal: Journal, place: MemoryPlace) -> int:
-    """Behind which remark the files continue."""
-    known = await asyncio.to_thread(sidecar.load_position, place.position)
-    if known.journal_id != journal.journal_id or not known.number:
-        return await _mark(journal, place)
-    link = await journal.find_remark_link(known.number)
-    if link is not None:
-        return known.number if link.hex() == known.link else await _mark(journal, place)
-    # Erased, because it is in its file since long; or never there, after a restore.
-    later = await journal.remarks_after(known.number, limit=1)
-    written = await _mark(journal, place)
-    return known.number if later and known.number <= written else written
-
-
-async def _mark(journal: Journal, place: MemoryPlace) -> int:
-    """Up to which number the journal knows them to be in this folder's files. An embedded journal has one folder: where
-    its mark has another id, the folder was moved, or restored with the journal."""
-    marks = {one.folder: one.number for one in await journal.remark_marks()}
-    here = await asyncio.to_thread(host_id, place.instance)
-    return marks.get(here, 0 if journal.capabilities.hosts else min(marks.values(), default=0))
-
-
-async def _close(journal: Journal, place: MemoryPlace, number: int) -> None:
-    here = await asyncio.to_thread(host_id, place.instance)
-    await journal.close_remarks(number, folder=here, name=f"{socket.gethostname()}:{place.folder}")
-    if not journal.capabilities.hosts:
-        for one in await journal.remark_marks():
-            if one.folder != here:
-                await journal.forget_folder(one.folder)
 
 
 def write_remarks(
