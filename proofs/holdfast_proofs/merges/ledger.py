@@ -62,6 +62,7 @@ class Removal:
     add: int
     event: int  # one act may remove several adds
     why: Why | None = None
+    left: int = 1  # of a removal of one of several equal lines: how many the file still shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +111,9 @@ class Ledger:
     def is_of_one_copy(self, removal: Removal, line: str) -> bool:
         return removal.why is Why.COPIED and self.adds[removal.add].line == line
 
-    def removal(self, adds: Iterable[tuple[int, Why | None]]) -> frozenset[Removal]:
+    def removal(self, adds: Iterable[tuple[int, Why | None]], *, left: int = 1) -> frozenset[Removal]:
         self._events += 1
-        return frozenset(Removal(one, self._events, why) for one, why in adds)
+        return frozenset(Removal(one, self._events, why, left) for one, why in adds)
 
     def removed_again(self, removals: Collection[Removal], again: Mapping[int, int]) -> frozenset[Removal]:
         """The same acts once more, where they removed adds that are made `again`."""
@@ -164,13 +165,17 @@ class Ledger:
         return ""
 
     def _is_copy_lost(self, adds: list[int], removals: dict[int, list[Removal]]) -> bool:
-        """Who removes one of two leaves one, and that is missing only where somebody else removed a line of these."""
+        """Who removes one of two leaves one, and that is missing only where somebody else removed a line of these. The
+        copies that two people made at once show as one line: who removes that removes both adds, so a removal takes as
+        many adds as do not fit into the lines that are left."""
         partly = {one: {each.event for each in removals.get(one, ()) if each.why is Why.COPIED} for one in adds}
         wholly = {one for one in adds if any(each.why is not Why.COPIED for each in removals.get(one, ()))}
         left = {one: events for one, events in partly.items() if events and one not in wholly}
         taken = {event for one in wholly for event in partly[one]}
         events = frozenset[int]().union(*left.values())
-        return bool(events - taken) or len(events) < len(left)
+        lines = {each.event: each.left for one in left for each in removals[one]}
+        takes = sum(max(1, sum(event in found for found in partly.values()) - lines[event]) for event in events)
+        return bool(events - taken) or takes < len(left)
 
     def _judge_line(self, line: str, adds: list[int], removals: dict[int, list[Removal]], found: int) -> str:
         out = (None, self._without)

@@ -140,7 +140,7 @@ class World:
                 for moved in set(lines[min(at, to) : max(at, to) + 1]):
                     self.bring(one, moved, Why.MOVED)
             else:
-                self.remove(one, line, is_left=line in lines)
+                self.remove(one, line, left=lines.count(line))
                 if line in lines:
                     # To copy a line and then to remove one of the two is to move it.
                     self.move(one, lines, line, at)
@@ -172,12 +172,12 @@ class World:
             # An entry that is removed stays away, also where it was copied meanwhile.
             self.bring(one, line, Why.COPIED if entry_hash(line) else None, is_copy=True)
 
-    def remove(self, one: Instance, line: str, *, is_left: bool) -> None:
-        """A person removes what the file shows. `is_left`: it shows the line once more."""
+    def remove(self, one: Instance, line: str, *, left: int = 0) -> None:
+        """A person removes what the file shows. `left`: how often it shows the line still."""
         disk = one.disk
         adds = self.ledger.of(line, disk.showed | disk.pending.adds)
-        why = Why.COPIED if is_left else None
-        self.pend(one, Changes(removals=self.ledger.removal((add, why) for add in adds)))
+        why = Why.COPIED if left else None
+        self.pend(one, Changes(removals=self.ledger.removal(((add, why) for add in adds), left=left)))
         if disk.base is None:
             self.forget(one)
 
