@@ -66,6 +66,7 @@ WHY = {
     "core": "typed rests and the list of notices moved in",
     "identity": "rescue keys, and what the register shows of keys, paper and witnesses, moved in",
     "runtime": "renamed public names keep their old ones until 0.2",
+    "instances": "who had seen which line is followed through kills, restores and lost documents",
     "memory": "a line that an editor and the agent write at once is merged here, and that takes its room",
     "testing": "the contract suite of journals that several hosts share, and crash_everywhere, moved in",
     "host": "opening of SQLite and mounts moved in, and the shadow of a drill",

@@ -19,7 +19,27 @@ def test_schedules_hold(part: int) -> None:
     assert judge_all(range(part * count, (part + 1) * count))[0] == []
 
 
-@pytest.mark.parametrize("seed", [12581, 13822, 16151, 16932, 17601, 30540, 30755, 32392, 33671, 61026, 72308])
+@pytest.mark.parametrize(
+    "seed",
+    [
+        12581,
+        13822,
+        16151,
+        16932,
+        17601,
+        30540,
+        30755,
+        32392,
+        33671,
+        61026,
+        72308,
+        100731,
+        300984,
+        411510,
+        416732,
+        434935,
+    ],
+)
 def test_schedules_that_broke_once_hold(seed: int) -> None:
     assert judge_all(range(seed, seed + 1))[0] == []
 
@@ -97,6 +117,16 @@ def test_of_two_copies_one_stays_where_one_was_removed() -> None:
     assert tale.end(0) == ""
 
 
+def test_copies_that_two_people_made_at_once_are_one_line_and_are_removed_as_one() -> None:
+    tale = Tale()
+    for _ in range(2):
+        tale.add(is_copy=True)
+    tale.remove(0, 1, 2, why=Why.COPIED)  # the file showed the line twice
+    assert "lost" in tale.end(0)
+    tale.remove(0)  # on another host, which knew no copy
+    assert tale.end(0) == ""
+
+
 def test_an_add_that_nobody_knows_is_excused_only_where_its_folder_was_replaced() -> None:
     tale = Tale()
     known = tale.done
@@ -107,11 +137,39 @@ def test_an_add_that_nobody_knows_is_excused_only_where_its_folder_was_replaced(
     assert tale.end(1) == ""
 
 
+def test_a_copy_that_is_removed_and_made_again_between_two_passes_is_the_copy_that_was_there() -> None:
+    world, line = World(0), FIRST[2]
+    one = world.instances["a"]
+
+    def save(*lines: str) -> None:
+        one.disk = replace(one.disk, file=lines)
+
+    world.copy(one, [*FIRST, line], len(FIRST))
+    save(*FIRST, line)
+    world.merge_pass(one)
+    known = world.known(one)
+    world.remove(one, line, left=1)
+    save(*FIRST)
+    world.back_up(one)
+    world.copy(one, [*FIRST, line], len(FIRST))
+    save(*FIRST, line)
+    assert not one.disk.pending.removals
+    assert {world.ledger.adds[add].why for add in one.disk.pending.adds} == {Why.MOVED}
+    world.merge_pass(one)
+    assert len(known.adds) == len(FIRST) - 1  # without the blank lines, and with the copy
+    other = world.instances["b"]  # never saw the copy
+    world.remove(other, line)
+    other.disk = replace(other.disk, file=tuple(left for left in FIRST if left != line))
+    world.restore(one)  # one of the two is removed once more
+    assert world.settle() == ""
+    assert world.judge() == ""
+
+
 def test_an_edit_of_a_backup_is_repeated_with_what_it_removed() -> None:
     world = World(0)
     one = world.instances["a"]
     world.bring(one, LINE)
-    world.remove(one, LINE, is_left=False)
+    world.remove(one, LINE)
     world.bring(one, "- more")
     one.disk = replace(one.disk, file=(*one.disk.file, "- more"))
     world.back_up(one)
@@ -124,6 +182,6 @@ def test_an_edit_of_a_backup_is_repeated_with_what_it_removed() -> None:
 def test_the_end_of_a_schedule_is_judged_by_what_the_files_show() -> None:
     world = World(0)
     assert world.judge() == ""
-    world.remove(world.instances["a"], FIRST[2], is_left=False)  # though the file still has it
+    world.remove(world.instances["a"], FIRST[2])  # though the file still has it
     assert world.settle() == ""
     assert "back" in world.judge()

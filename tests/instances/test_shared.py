@@ -407,3 +407,51 @@ def test_an_entry_that_an_instance_removed_stays_away_where_it_takes_another_doc
     tell_all(one, other, third)
     assert one.file == other.file == third.file
     assert ENTRY not in one.file
+
+
+@pytest.mark.parametrize("put_back", [False, True])
+def test_an_entry_that_others_removed_stays_away_where_an_instance_that_has_it_takes_their_document(
+    put_back: bool,
+) -> None:
+    one, other, third = sides()
+    if put_back:
+        one.add(ENTRY)
+        one.file.remove(ENTRY)
+        tell_all(one, other, third)
+    old, file, write = one.document.stored(), list(one.file), one.write
+    other.add(ENTRY)
+    tell_all(one, other, third)
+    other.file.remove(ENTRY)
+    tell_all(one, other, third)
+    for side in (other, third):
+        side.document.compact(NAMES)
+    one = Side("a", old)
+    one.file, one.base, one.write = list(file), list(file), write
+    one.add(ENTRY)
+    third.add("- one", "- two", "- three")
+    one.document.receive(third.document.update_since(NOTHING, whole=True), one.author)
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file
+    assert (ENTRY in one.file) == put_back
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_removal_takes_no_line_that_came_with_another_document_since(loaded: bool) -> None:
+    one, other, third = sides()
+    old = one.document.stored()
+    other.add("- the same words")
+    tell_all(one, other, third)
+    for side in (other, third):
+        side.document.compact(NAMES)
+    one = Side("a", old)
+    one.add("- the same words", "- only here")
+    third.add("- one", "- two", "- three")
+    one.document.receive(third.document.update_since(NOTHING, whole=True), one.author)
+    if loaded:
+        one.document = SharedDocument.load(one.document.stored(), instance="a", file="MEMORY.md")
+    one.file.remove("- the same words")
+    one.file.remove("- only here")
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file
+    assert one.file.count("- the same words") == 1
+    assert "- only here" not in one.file

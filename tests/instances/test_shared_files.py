@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from holdfast.instances.shared import Update
 from holdfast.instances.shared_files import SharedFile
 from holdfast.layout.agent_home import AgentHome, MemoryPlace
 from holdfast.memory import projection, sidecar
+from holdfast.memory.exchange import exchange
 from holdfast.memory.lines import entry_id, rendered
 from holdfast.memory.projection import MEMORY_HEADING, locked, write_file
 
@@ -192,7 +193,7 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, host: Host, where: object, name: st
     host.shared = host.open()
 
 
-AT = [(sidecar, "save_state"), (SharedFile, "finish"), (projection, "put_down")]
+AT = [(sidecar, "put_state"), (SharedFile, "finish"), (projection, "put_down")]
 
 
 @pytest.mark.parametrize(("where", "name"), AT)
@@ -304,7 +305,7 @@ def test_a_line_stays_after_a_killed_pass_where_another_host_removes_its_own_wit
     assert one.lines().count("- the same words") == 1
 
 
-@pytest.mark.parametrize(("where", "name"), AT[1:])
+@pytest.mark.parametrize(("where", "name"), AT)
 def test_a_line_that_a_killed_pass_brought_stays_removed_where_its_host_removes_it(
     hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch, where: object, name: str
 ) -> None:
@@ -319,7 +320,64 @@ def test_a_line_that_a_killed_pass_brought_stays_removed_where_its_host_removes_
     assert one.lines() == other.lines() == [*MEMORY_HEADING, entry("first"), "- stays"]
 
 
-@pytest.mark.parametrize(("where", "name"), AT[1:])
+@pytest.mark.parametrize(("where", "name"), AT)
+def test_a_line_that_a_killed_pass_brought_and_another_host_removed_is_not_back_after_a_write_without_the_document(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch, where: object, name: str
+) -> None:
+    one, other = hosts
+    one.save(*one.lines(), "- by hand")
+    hear(one, other)
+    kill_at(monkeypatch, other, where, name)
+    one.save(*(line for line in one.lines() if line != "- by hand"))
+    hear(one, other)
+    other.remember("second")
+    talk(one, other)
+    assert one.lines() == other.lines() == [*MEMORY_HEADING, entry("first"), entry("second")]
+
+
+@pytest.mark.parametrize(("where", "name"), AT)
+def test_what_a_person_wrote_after_a_killed_pass_is_the_persons(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch, where: object, name: str
+) -> None:
+    one, other = hosts
+    one.save(*one.lines(), "- by hand")
+    hear(one, other)
+    kill_at(monkeypatch, other, where, name)
+    other.save(*other.lines(), "- the same words")
+    one.save(*one.lines(), "- the same words")
+    hear(one, other)
+    other.merge()
+    one.save(*(line for line in one.lines() if line != "- the same words"))
+    talk(one, other)
+    assert one.lines() == other.lines() == [*MEMORY_HEADING, entry("first"), "- by hand", "- the same words"]
+
+
+def test_what_an_editor_saved_into_a_killed_pass_brings_back_no_line_that_another_host_removed(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = hosts
+    one.save(*one.lines(), "- by hand", "- more")
+    talk(one, other)
+    one.save(*(line for line in one.lines() if line != "- by hand"), "- new")
+    hear(one, other)
+
+    def saved_and_killed(path: Path, data: bytes, *, asides: Path, note: Callable[[str], bytes]) -> None:
+        other.save(*other.lines(), "- saved meanwhile")
+        exchange(path, data, asides=asides, note=note)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(projection, "exchange", saved_and_killed)
+        with pytest.raises(Killed):
+            other.merge()
+    other.shared = other.open()
+    one.save(*(line for line in one.lines() if line != "- new"))
+    hear(one, other)
+    talk(one, other)
+    assert one.lines() == other.lines() == [*MEMORY_HEADING, entry("first"), "- more", "- saved meanwhile"]
+
+
+@pytest.mark.parametrize(("where", "name"), AT)
 def test_a_line_that_is_removed_after_a_killed_pass_that_found_its_words_elsewhere_is_gone(
     hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch, where: object, name: str
 ) -> None:
@@ -360,7 +418,7 @@ def test_a_killed_pass_has_told_which_lines_it_was_not_sure_of(
     talk(one, other)
     other.place.sidecar(other.place.memory_file).unlink()
     other.save(*MEMORY_HEADING, entry("first"))
-    kill_at(monkeypatch, other, sidecar, "save_state")
+    kill_at(monkeypatch, other, sidecar, "put_state")
     talk(one, other)
     assert "- by hand" in other.lines()
     assert sidecar.read_reports(other.place.report)[-1]["unsure"] == ["- by hand"]

@@ -2,9 +2,9 @@
 
 Two instances share a folder. One has sent changes, one part of its own and a removal among them; a person has edited
 the other's files. Each trial is a fork that runs one pass of the other over a copy of it all, with the crash shim
-loaded. Then the files must be whole, with no line lost or doubled; and the next passes finish it: both have the same
-bytes, each line once and the removed one not at all, nothing is left aside, and the folder has nothing that no envelope
-names.
+loaded. Then the files must be whole, with no line lost or doubled. The sender removes one of the lines that it has
+sent, and Holdfast adds an entry to the killed folder. The next passes finish it: both have the same bytes, each line
+once and the removed ones not at all, nothing is left aside, and the folder has nothing that no envelope names.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ DAY = "memory/2027-01-16.md"
 FILES = ("MEMORY.md", "HEARTBEAT.md", DAY)
 SENT = [f"- sent by ben {number:03}, and some words more" for number in range(150)]
 REMOVED = "- ben removes this line"
+REMOVED_LATER = SENT.pop()
+ENTRY = lines.rendered(id=lines.entry_id("after"), at_ms=NOW_MS, text="after the kill", origin="model", timed=False)
 BLOCK = b"- [ ] an open task\n"
 
 
@@ -84,7 +86,7 @@ def prepare(root: Path) -> None:
     before = lines_of(root, "ben", "MEMORY.md")
     save(root, "ben", "MEMORY.md", [*before, REMOVED])
     settle(root)
-    save(root, "ben", "MEMORY.md", [*before, *SENT])
+    save(root, "ben", "MEMORY.md", [*before, *SENT, REMOVED_LATER])
     save(root, "ben", DAY, ["# 2027-01-16", "", "- ben's day"])
     merging(root, "ben").run(now_ms=NOW_MS)
     save(root, "ada", "MEMORY.md", [*lines_of(root, "ada", "MEMORY.md"), "- by hand"])
@@ -109,15 +111,24 @@ def check(root: Path, *, done: bool) -> None:
             raise AssertionError(f"{file} differs")
     if done:
         said = {*lines_of(root, "ada", "MEMORY.md"), *lines_of(root, "ada", DAY)}
-        if lost := {*SENT, "- ben's day"} - said:
+        if lost := {*SENT, ENTRY, "- ben's day"} - said:
             raise AssertionError(f"lost: {sorted(lost)[:3]}")
-        if REMOVED in said:
-            raise AssertionError(f"back: {REMOVED}")
+        if back := {REMOVED, REMOVED_LATER} & said:
+            raise AssertionError(f"back: {sorted(back)}")
         for host in HOSTS:
             left = os.listdir(root / host / ".holdfast" / "aside")
             more = {path.name for path in root.glob(f"shared/*/{host}/*")} - {NEWEST}
             if left or more:
                 raise AssertionError(f"{host}: left aside {left}, left in the folder {more}")
+
+
+def go_on(root: Path) -> None:
+    """What happens between the kill and the next pass."""
+    save(root, "ben", "MEMORY.md", [line for line in lines_of(root, "ben", "MEMORY.md") if line != REMOVED_LATER])
+    merging(root, "ben").run(now_ms=NOW_MS)
+    place = MemoryPlace(folder=root / "ada")
+    with projection.locked(place):
+        projection.write_file(place, place.memory_file, [ENTRY], heading=(), now_ms=NOW_MS)
 
 
 def trial(base: Path, root: Path, trace: Trace, mode: Mode, at: int) -> tuple[str, int]:
@@ -135,6 +146,7 @@ def trial(base: Path, root: Path, trace: Trace, mode: Mode, at: int) -> tuple[st
     _, status = os.waitpid(child, 0)
     try:
         check(root, done=False)
+        go_on(root)
         settle(root)
         check(root, done=True)
     except (HoldfastError, OSError, AssertionError) as error:

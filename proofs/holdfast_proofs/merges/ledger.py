@@ -16,13 +16,13 @@ figures. Without the excuse exactly these schedules are red:
   version, and the merge report lists the line: that of the pass after it, or that of hosts that hear of the removal.
 - `forgotten`: a removal that only the lost document of one host knew, of a line that came to this host again later; or
   of an entry that no document had yet, where the sidecar is lost: another host writes it from the same journal.
-- `unnoted`: a pass was killed between the file and its sidecar, and a person removed a line that this pass had brought.
-  A save of a text from before that pass looks the same, and removes nothing.
 - `untold`: a backup has an edit that no pass had told the document of: after a restore it is an edit of now.
 - `copied`: a person had the line twice and removed one of the two; which one is not known, but one stays, unless
   another person removes a line of these: to copy a line and to remove one of the two, between two passes, is nothing
-  that a document can know, and whoever removes the line then removes what is left. Or a person
-  copied an entry, and another host removed it: an entry is known by its id, and stays away however often it was there.
+  that a document can know, and whoever removes the line then removes what is left. Nor can it know that a person
+  removed one of the two and then made the copy again: the file has the line as often as before. So that copy is no add
+  of its own: it takes the removal back, and is the copy that was there. Or a person copied an entry, and another host
+  removed it: an entry is known by its id, and stays away however often it was there.
 - `replaced`: only one folder had the change, and it was replaced by its backup.
 """
 
@@ -40,7 +40,6 @@ class Why(StrEnum):
     """Why a change is not certain; see the head of the module."""
 
     LISTED = "listed"
-    UNNOTED = "unnoted"
     UNTOLD = "untold"
     FORGOTTEN = "forgotten"
     COPIED = "copied"
@@ -63,6 +62,7 @@ class Removal:
     add: int
     event: int  # one act may remove several adds
     why: Why | None = None
+    left: int = 1  # of a removal of one of several equal lines: how many the file still shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +108,12 @@ class Ledger:
     def of(self, line: str, adds: Iterable[int]) -> list[int]:
         return [one for one in adds if self.adds[one].line == line]
 
-    def removal(self, adds: Iterable[tuple[int, Why | None]]) -> frozenset[Removal]:
+    def is_of_one_copy(self, removal: Removal, line: str) -> bool:
+        return removal.why is Why.COPIED and self.adds[removal.add].line == line
+
+    def removal(self, adds: Iterable[tuple[int, Why | None]], *, left: int = 1) -> frozenset[Removal]:
         self._events += 1
-        return frozenset(Removal(one, self._events, why) for one, why in adds)
+        return frozenset(Removal(one, self._events, why, left) for one, why in adds)
 
     def removed_again(self, removals: Collection[Removal], again: Mapping[int, int]) -> frozenset[Removal]:
         """The same acts once more, where they removed adds that are made `again`."""
@@ -162,13 +165,17 @@ class Ledger:
         return ""
 
     def _is_copy_lost(self, adds: list[int], removals: dict[int, list[Removal]]) -> bool:
-        """Who removes one of two leaves one, and that is missing only where somebody else removed a line of these."""
+        """Who removes one of two leaves one, and that is missing only where somebody else removed a line of these. The
+        copies that two people made at once show as one line: who removes that removes both adds, so a removal takes as
+        many adds as do not fit into the lines that are left."""
         partly = {one: {each.event for each in removals.get(one, ()) if each.why is Why.COPIED} for one in adds}
         wholly = {one for one in adds if any(each.why is not Why.COPIED for each in removals.get(one, ()))}
         left = {one: events for one, events in partly.items() if events and one not in wholly}
         taken = {event for one in wholly for event in partly[one]}
         events = frozenset[int]().union(*left.values())
-        return bool(events - taken) or len(events) < len(left)
+        lines = {each.event: each.left for one in left for each in removals[one]}
+        takes = sum(max(1, sum(event in found for found in partly.values()) - lines[event]) for event in events)
+        return bool(events - taken) or takes < len(left)
 
     def _judge_line(self, line: str, adds: list[int], removals: dict[int, list[Removal]], found: int) -> str:
         out = (None, self._without)

@@ -8,18 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.instances.line_document import Author
 from holdfast.instances.shared import SharedDocument, Update
-from holdfast.memory.lines import (
-    RECENT_MS,
-    brought_unnoted,
-    entry_hash,
-    entry_id,
-    is_telling,
-    joined_in,
-    key_of,
-    merge,
-    removal_mark,
-    rendered,
-)
+from holdfast.memory.lines import RECENT_MS, entry_hash, entry_id, is_telling, key_of, merge, removal_mark, rendered
 from holdfast.memory.shared_lines import merged_with
 from holdfast_proofs.merges.ledger import NONE, Changes, Ledger, Removal, Sight, Why
 
@@ -43,10 +32,8 @@ class Disk:
     projected: int = 0  # remarks of the journal that are in the file
     ours: frozenset[str] = frozenset()
     gone: frozenset[tuple[str, int]] = frozenset()  # lines that were removed, and by which write
-    asides: tuple[tuple[str, ...], ...] = ()  # what killed passes displaced
     # What follows is not on a disk: the ledger's adds.
     pending: Changes = NONE  # what was done to the file, and no document knows
-    seen: frozenset[int] = frozenset()  # that the file shows, as the document knows
     showed: frozenset[int] = frozenset()  # that the file shows
 
 
@@ -102,7 +89,7 @@ class World:
         ]
         first = self.ledger.first
         self.ledger.tell(founder.version, Changes(first))
-        disk = Disk(file=tuple(FIRST), base=tuple(FIRST), write=1, document=founder.stored(), seen=first, showed=first)
+        disk = Disk(file=tuple(FIRST), base=tuple(FIRST), write=1, document=founder.stored(), showed=first)
         self.instances = {name: Instance(name=name, disk=disk) for name in INSTANCES}
 
     def author(self, name: str, disk: Disk | None = None) -> Author:
@@ -147,18 +134,16 @@ class World:
             if what in ("move", "copy"):
                 lines.insert(to, line)
             if what == "copy":
-                # An entry that is removed stays away, also where it was copied meanwhile.
-                self.bring(one, line, Why.COPIED if entry_hash(line) else None, is_copy=True)
+                self.copy(one, lines, to)
             elif what == "move":
                 # Of two lines that change places it is not known which one was moved.
                 for moved in set(lines[min(at, to) : max(at, to) + 1]):
                     self.bring(one, moved, Why.MOVED)
             else:
-                self.remove(one, line, is_left=line in lines)
-                if places := [place for place, left in enumerate(lines) if left == line]:
+                self.remove(one, line, left=lines.count(line))
+                if line in lines:
                     # To copy a line and then to remove one of the two is to move it.
-                    for moved in set(lines[min(at, *places) : max(at, *places) + 1]):
-                        self.bring(one, moved, Why.MOVED)
+                    self.move(one, lines, line, at)
         one.disk = replace(one.disk, file=tuple(lines))
 
     def new_line(self) -> str:
@@ -169,15 +154,30 @@ class World:
         if is_telling(line):
             self.pend(one, Changes(frozenset([self.ledger.add(line, why, is_copy=is_copy)])))
 
-    def remove(self, one: Instance, line: str, *, is_left: bool) -> None:
-        """A person removes what the file shows. `is_left`: it shows the line once more."""
+    def move(self, one: Instance, lines: Sequence[str], line: str, at: int) -> None:
+        places = [at, *(place for place, left in enumerate(lines) if left == line)]
+        for moved in set(lines[min(places) : max(places) + 1]):
+            self.bring(one, moved, Why.MOVED)
+
+    def copy(self, one: Instance, lines: Sequence[str], at: int) -> None:
+        """A person copies a line to this place."""
+        line, base, pending = lines[at], one.disk.base or (), one.disk.pending
+        partly = [each.event for each in pending.removals if self.ledger.is_of_one_copy(each, line)]
+        if partly and lines.count(line) <= base.count(line):
+            # To remove one of two lines and then to copy the other, between two passes, is to move it.
+            left = frozenset(each for each in pending.removals if each.event != max(partly))
+            one.disk = replace(one.disk, pending=replace(pending, removals=left))
+            self.move(one, lines, line, at)
+        else:
+            # An entry that is removed stays away, also where it was copied meanwhile.
+            self.bring(one, line, Why.COPIED if entry_hash(line) else None, is_copy=True)
+
+    def remove(self, one: Instance, line: str, *, left: int = 0) -> None:
+        """A person removes what the file shows. `left`: how often it shows the line still."""
         disk = one.disk
         adds = self.ledger.of(line, disk.showed | disk.pending.adds)
-        noted = disk.pending.adds | disk.seen
-        if line in (disk.base or ()) and noted.isdisjoint(adds):
-            noted = noted.union(adds)
-        whys = ((add, Why.COPIED if is_left else None if add in noted else Why.UNNOTED) for add in adds)
-        self.pend(one, Changes(removals=self.ledger.removal(whys)))
+        why = Why.COPIED if left else None
+        self.pend(one, Changes(removals=self.ledger.removal(((add, why) for add in adds), left=left)))
         if disk.base is None:
             self.forget(one)
 
@@ -198,7 +198,7 @@ class World:
 
     def project(self, one: Instance) -> None:
         """The next remark of the journal, written without the document."""
-        disk = noted(one.disk)
+        disk = one.disk
         if disk.projected == len(self.remarks):
             return
         line = self.remarks[disk.projected]
@@ -206,7 +206,7 @@ class World:
         base = list(disk.base) if disk.base is not None else list(disk.file)
         known = {key_of(found) for found in (*disk.file, *base)}
         fresh = [] if key in known or entry_hash(line) in dict(disk.gone) else [line]
-        lines = joined(disk, merge(base, [*base, *fresh], disk.file).lines)
+        lines = tuple(merge(base, [*base, *fresh], disk.file).lines)
         if fresh:
             add = self.remark_adds.get(line)
             self.remark_adds[line] = add = self.ledger.add(line) if add is None else add
@@ -214,29 +214,24 @@ class World:
         one.disk = written(replace(disk, projected=disk.projected + 1, ours=disk.ours | {key}), lines)
 
     def merge_pass(self, one: Instance, *, dies: int = 0) -> None:
-        """As `memory/projection.py` does it."""
+        """As `memory/projection.py` does it. A file and its sidecar change as one there: a pass that is killed between
+        the two is as one that is killed after them (`merges.kills` kills it at each call)."""
         if one.document.document is None:
             return
-        disk, ours = noted(one.disk), one.disk.ours
+        disk = one.disk
         author = self.author(one.name, disk)
         gone, life = dict(disk.gone), str(disk.life)
         start = one.document.begin(disk.base, disk.write, gone, author, file=disk.file, life=life, merged=disk.merged)
-        lines = merged_with(start.lines, disk.file, base=start.base, gone=start.gone, ours=disk.ours).lines
-        merged = joined(disk, lines)
+        merged = tuple(merged_with(start.lines, disk.file, base=start.base, gone=start.gone, ours=disk.ours).lines)
         known, pending = self.known(one), disk.pending
         if start.base is None:
             pending = self.unsure(disk, known, start.lines)
         listed = set(start.unsure).difference(one.document.unsure)
-        if disk.base is None:
-            listed |= set(merged).difference(lines)
         pending |= Changes(frozenset(self.ledger.add(line, Why.LISTED) for line in listed))
         shows = known.adds | pending.adds
-        one.disk = replace(disk, file=merged, showed=shows, pending=pending)
         if dies == 1:
-            # Before anything is noted. What it displaced is left.
-            asides = disk.asides if merged == disk.file else (*disk.asides, disk.file)
-            one.disk = replace(one.disk, ours=ours, asides=asides)
             raise Died
+        one.disk = replace(disk, file=merged, showed=shows, pending=pending)
         came = {key_of(line) for line in merged if is_telling(line) and line not in disk.file}
         noted_at = disk.write + 1, start.version
         one.disk = written(replace(one.disk, ours=disk.ours | came, merged=noted_at), merged)
@@ -245,7 +240,7 @@ class World:
         one.document.finish(merged, one.disk.write, author, life=life)
         if dies == 3:
             raise Died
-        one.disk = replace(one.disk, pending=Changes(), seen=shows)
+        one.disk = replace(one.disk, pending=Changes())
         one.store()
         self.ledger.tell(one.document.version, pending)
 
@@ -416,17 +411,6 @@ class World:
         return self.ledger.judge(self.known(self.instances["a"]), next(iter(files)))
 
 
-def noted(disk: Disk) -> Disk:
-    """As a pass finds it after one that was killed."""
-    return replace(disk, ours=disk.ours | brought_unnoted(disk.base, disk.file, disk.asides))
-
-
-def joined(disk: Disk, lines: Sequence[str]) -> tuple[str, ...]:
-    for one in disk.asides:
-        lines = joined_in(disk.base, lines, one).lines
-    return tuple(lines)
-
-
 def written(disk: Disk, lines: tuple[str, ...]) -> Disk:
     """The file, and then its sidecar, with what a person removed."""
     noted = [line for line in disk.base or () if entry_hash(line) or key_of(line) in disk.ours]
@@ -435,7 +419,6 @@ def written(disk: Disk, lines: tuple[str, ...]) -> Disk:
         disk,
         file=lines,
         base=lines,
-        asides=(),
         write=disk.write + 1,
         ours=disk.ours - {key_of(line) for line in removed},
         gone=disk.gone | {(removal_mark(line), disk.write + 1) for line in removed},

@@ -332,7 +332,7 @@ async def _memory(folder: Path, journal: Journal) -> Finding | None:
     if find_home(folder) is None:
         return None
     from holdfast.layout.agent_home import MemoryPlace
-    from holdfast.memory.projection import find_position
+    from holdfast.memory.journal_position import find_position
 
     position = await find_position(journal, MemoryPlace(folder=folder))
     waiting = await journal.remarks_after(position, limit=REMARKS_MAX)

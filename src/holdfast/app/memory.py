@@ -34,8 +34,9 @@ from holdfast.journal.rules import check_remark, remark_to
 from holdfast.layout.agent_home import DAYS, MEMORY_FILE, AgentHome, MemoryPlace
 from holdfast.layout.covering import WORKSPACE
 from holdfast.memory import sidecar
+from holdfast.memory.journal_position import find_position
 from holdfast.memory.lines import day_of, entry_id, one_line
-from holdfast.memory.projection import find_position, project_now, signature, write_straight
+from holdfast.memory.projection import project_now, signature, write_straight
 from holdfast.memory.search import recall, unread_of
 from holdfast.memory.start_text import start_text
 from holdfast.runtime.secrets import NO_SECRETS, Secrets

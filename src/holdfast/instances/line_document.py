@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from loro import LoroValue
 
 Version = bytes  # which changes a document knows; opaque outside of this module
+Brought = tuple[str, str, int]  # what an element keeps where it moves: its line, who brought it in, and when
 LINES, GONE = "lines", "gone"
 NOTHING: Version = VersionVector().encode()
 CHANGES_MAX = 1_000_000  # in what another instance sends: about a kilobyte of memory each
@@ -74,6 +75,10 @@ class SharedLine:
     at_ms: int = 0
     task: str = ""
     places: list[int] = field(default_factory=list[int])  # its elements
+
+    @property
+    def brought(self) -> Brought:
+        return self.text, self.instance, self.at_ms
 
 
 class LineDocument:
@@ -108,6 +113,10 @@ class LineDocument:
     def shown(self) -> list[SharedLine]:
         """The lines that a file shows, with who brought them in."""
         return self._look()[1]
+
+    def elements(self) -> list[SharedLine]:
+        """All lines, also those that are shown as one."""
+        return self._look()[0]
 
     def change_to(self, lines: Sequence[str], author: Author, *, known: LineDocument | None = None) -> bool:
         """Bring in and remove lines, so that these are shown; whether anything had to change.
@@ -149,33 +158,30 @@ class LineDocument:
         author: Author,
         *,
         past: LineDocument | None = None,
+        foreign: Collection[Brought] = (),
     ) -> frozenset[str]:
         """A file that showed this document as it was at `since` has got and lost these lines; but other instances have
         brought in lines with the same words meanwhile. What was added is kept beside theirs, so that it stays where
         they remove theirs; of what was removed only the elements are that the file showed, and the result has the
         words that stay. A line that was only moved meanwhile is no new one. `past`: the document that still
-        has that version, where it is another one. Raises HistoryMissing."""
-        if since == self.version() or not (added or removed):
+        has that version, where it is another one. `foreign`: what that version has and the file never showed. Raises
+        HistoryMissing."""
+        if not (added or removed) or (since == self.version() and not foreign):
             return frozenset()
         elements, _ = self._look()
         wanted = [at for at, one in enumerate(elements) if one.text in added or one.text in removed]
         with _refusing():
             found, known = self._doc.get_list(LINES), VersionVector.decode(since)
             new = {at for at in wanted if (id_ := found.get_id_at(at)) is not None and not known.includes_id(id_)}
+        new |= {at for at in wanted if elements[at].brought in foreign}
         if not new:
             return frozenset()
         then = (past or self)._look_at(since)[0] if removed else ()
-        before = {(one.text, one.instance, one.at_ms) for one in then}
-        fresh = {
-            one.text
-            for at in new
-            if (one := elements[at]).text in removed and (one.text, one.instance, one.at_ms) not in before
-        }
+        before = {one.brought for one in then}.difference(foreign)
+        fresh = {one.text for at in new if (one := elements[at]).text in removed and one.brought not in before}
         beside = {elements[at].text: at for at in sorted(new, reverse=True) if elements[at].text in added}
         deletes = {
-            at
-            for at in wanted
-            if (one := elements[at]).text in fresh and (at not in new or (one.text, one.instance, one.at_ms) in before)
+            at for at in wanted if (one := elements[at]).text in fresh and (at not in new or one.brought in before)
         }
         self._read = None
         with _refusing():
@@ -187,6 +193,15 @@ class LineDocument:
                     found.insert(place, [_stored(text), elements[place].number, author.instance, author.at_ms])
             self._doc.commit()
         return frozenset(fresh)
+
+    def brought_since(self, since: Version, lines: Collection[str]) -> set[Brought]:
+        """The elements of these lines that a document of that version does not know."""
+        elements, _ = self._look()
+        wanted = [at for at, one in enumerate(elements) if one.text in lines]
+        with _refusing():
+            found, known = self._doc.get_list(LINES), VersionVector.decode(since)
+            new = [at for at in wanted if (id_ := found.get_id_at(at)) is not None and not known.includes_id(id_)]
+        return {elements[at].brought for at in new}
 
     def keep_beside(self, lines: Collection[str], author: Author, *, first: Collection[str]) -> None:
         """A file has these lines, and it is not known whether they are those that the document has. Each gets an

@@ -35,7 +35,16 @@ import msgspec
 
 from holdfast.core.decoding import convert
 from holdfast.errors import BadUpdate, HistoryMissing
-from holdfast.instances.line_document import NOTHING, Author, LineDocument, SharedLine, Version, common, rank_of
+from holdfast.instances.line_document import (
+    NOTHING,
+    Author,
+    Brought,
+    LineDocument,
+    SharedLine,
+    Version,
+    common,
+    rank_of,
+)
 from holdfast.memory import lines
 from holdfast.memory.shared_lines import Start, merged_at, whole_line
 
@@ -63,6 +72,8 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
     digest: str  # of the document that follows
     unsure: list[str] = []  # lines that stay though one side may have removed them, to be reported by the next pass
     life: str = ""  # of the sidecar whose write that is
+    since: str = ""  # where no version shows these lines: the version of the document then, in hex
+    foreign: list[Brought] = []  # what that version has of lines with words of the file, and the file never showed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,6 +85,8 @@ class _Shown:
     version: Version | None = None
     digest: str = ""  # of its lines: to compare them without going back to that version
     base: list[str] | None = None
+    since: Version | None = None  # where no version shows these lines: what the document was then
+    foreign: frozenset[Brought] = frozenset()  # elements of that, with words of the file, which the file never showed
 
 
 class SharedDocument:
@@ -100,6 +113,7 @@ class SharedDocument:
             header = convert(json.loads(head), _Header)
             known = {name: bytes.fromhex(version) for name, version in header.known.items()}
             version = bytes.fromhex(header.shown) if header.shown else None
+            since = bytes.fromhex(header.since) if header.since else None
         except (msgspec.MsgspecError, ValueError) as error:
             raise BadUpdate(f"the stored document of {file} cannot be read: {error}") from error
         if header.format != FORMAT or hashlib.sha256(rest).hexdigest() != header.digest:
@@ -107,7 +121,13 @@ class SharedDocument:
         found = cls(instance=instance, file=file, document=LineDocument(rest))
         found.known, found._stored = known, found.version
         found._shown = _Shown(
-            write=header.write, life=header.life, version=version, digest=header.lines, base=header.base
+            write=header.write,
+            life=header.life,
+            version=version,
+            digest=header.lines,
+            base=header.base,
+            since=since,
+            foreign=frozenset(header.foreign),
         )
         found.unsure = header.unsure
         return found
@@ -128,6 +148,8 @@ class SharedDocument:
             digest=hashlib.sha256(rest).hexdigest(),
             unsure=self.unsure,
             life=self._shown.life,
+            since=(self._shown.since or b"").hex(),
+            foreign=sorted(self._shown.foreign),
         )
         return json.dumps(msgspec.structs.asdict(header)).encode() + b"\n" + rest
 
@@ -225,12 +247,15 @@ class SharedDocument:
     ) -> frozenset[str]:
         """See `LineDocument.tell_apart`. Entries are the same on every instance. A line that is not in `last`, what the
         document had at `since`, was written into the file: no element of it is another line. Where it is not known
-        which version the file showed, a removal takes all."""
+        which version the file showed, a removal takes all, but for what the file cannot have shown."""
         removed = {line for line in set(before).difference(after).intersection(last) if _is_own(line)}
-        if since is None:
-            since, removed = NOTHING, set[str]()
+        added, document = _added(before, after, author), self._document
         with contextlib.suppress(HistoryMissing):
-            return self._document.tell_apart(_added(before, after, author), removed, since, author)
+            if since is not None:
+                return document.tell_apart(added, removed, since, author)
+            document.tell_apart(added, (), NOTHING, author)
+            if self._shown.since is not None:
+                return document.tell_apart((), removed, self._shown.since, author, foreign=self._shown.foreign)
         return frozenset()
 
     def _forget(self, removed: Collection[str], last: Sequence[str] | None, author: Author) -> None:
@@ -249,9 +274,9 @@ class SharedDocument:
         document, before = self._document, self._shown
         changed = document.change_to(shown, author)
         differs = document.lines() != list(shown)
-        version = None if differs else document.version()
+        version, since = (None, document.version()) if differs else (document.version(), None)
         base = list(shown) if differs else None
-        self._shown = _Shown(write=write, life=life, version=version, digest=_digest(shown), base=base)
+        self._shown = _Shown(write=write, life=life, version=version, digest=_digest(shown), base=base, since=since)
         told, self.unsure = bool(self.unsure), []
         same = version is not None and before.version is not None and _same(version, before.version)
         return changed or differs or not same or (write, life) != (before.write, before.life) or told
@@ -378,22 +403,34 @@ class SharedDocument:
         own, theirs = mine.lines(), other.lines()
         both = {line for line in set(own).intersection(theirs) if _is_own(line)}
         since = common(mine.version(), other.version())
+        words = {line for line in {*own, *(last or ())}.intersection(theirs) if _is_own(line)}
+        foreign = other.brought_since(since, words).difference(one.brought for one in mine.elements())
         if (knows := _which_has(since, mine, other)) is None:
             self.unsure = sorted({*self.unsure, *(set(own) ^ set(theirs))})
             other.keep_beside(both, author, first=own)
             merged = lines.union(own, theirs, key=whole_line)
         else:
-            # The same words that both have brought in since are two lines, and an entry that was removed stays away.
-            before, gone = knows.lines_at(since), mine.gone() - knows.gone_at(since)
+            # The same words that both have brought in since are two lines, and an entry that was removed stays away,
+            # unless a person put it back here.
+            before, gone_then = knows.lines_at(since), knows.gone_at(since)
+            gone, also_gone = mine.gone() - gone_then, other.gone() - (gone_then - mine.gone())
             removed = {line for line in set(before).difference(own) if _is_own(line)}
             kept = other.tell_apart((), removed, since, author, past=knows)
             other.tell_apart(both.difference(before), (), NOTHING, author)
             left = [line for line in other.lines() if lines.entry_hash(line) not in gone or line in own]
+            own = [line for line in own if lines.entry_hash(line) not in also_gone]
             merged = merged_at(_without(before, kept), own, left)
         other.change_to(merged.lines, author, known=mine)
         self.document, self.wants_whole = other, False
-        digest = "" if last is None else self._shown.digest
-        self._shown = _Shown(write=self._shown.write, life=self._shown.life, digest=digest, base=last)
+        shown = self._shown
+        self._shown = _Shown(
+            write=shown.write,
+            life=shown.life,
+            digest="" if last is None else shown.digest,
+            base=last,
+            since=other.version(),
+            foreign=shown.foreign | foreign,
+        )
 
     @property
     def _document(self) -> LineDocument:

@@ -10,11 +10,12 @@ exchange. The kernel knows: it grants no read lease on a file while a process ha
 So nothing is read as whole, and no displaced file is removed, while a writer has it; where that
 lasts, the file stays aside and is looked at again by the next pass.
 
-The order of writes: the new version whole and synced in the folder of asides; the exchange; both
-folders synced; the displaced version read; and only when the caller has its lines safely in place,
-the aside is removed. The name of an aside has the hash of what we put into it, or of what was
-merged from it: a crash at any instant leaves a file that says by itself whether it holds anything
-that is not taken yet (`is_taken`).
+The order of writes: the new version whole and synced in the folder of asides; beside it the note of
+the caller, which says what this version is; the exchange; both folders synced; the displaced version
+read; and only when the caller has its lines safely in place, the aside is removed. The name of an
+aside has the hash of what we put into it, or of what was merged from it: a crash at any instant
+leaves a file that says by itself whether it holds anything that is not taken yet (`is_taken`), and
+whether the version of a note is in its place (`is_placed`).
 
 A file that is there keeps its mode and group, because its editor may be another user or a member of
 a group; a new one is 0600. They are given to the new version before the exchange, and once more to
@@ -37,6 +38,7 @@ import signal
 import stat
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.errors import SymlinkRefused, TooLarge, WrongKind, WrongOwner
@@ -48,7 +50,7 @@ QUIET_WAIT_S = 1.0  # a program that saves has the file open for an instant
 QUIET_LOOK_S = 0.003
 EXCHANGE_TRIES = 100  # a name that comes and goes
 HASH_CHARS = 16
-NEW, LEFT, OLD = ".new", ".left", ".old"
+NEW, LEFT, OLD, NOTE = ".new", ".left", ".old", ".json"
 _F_SETLEASE, _F_SETSIG = 1024, 10
 
 
@@ -72,11 +74,15 @@ def read_quiet(path: Path) -> bytes | None:
         time.sleep(QUIET_LOOK_S)
 
 
-def exchange(path: Path, data: bytes, *, asides: Path) -> Path | None:
+def exchange(path: Path, data: bytes, *, asides: Path, note: Callable[[str], bytes] | None = None) -> Path | None:
     """Give the file this content; what it was before is at the path that is returned.
-    None where there was no file. On return the new version is durable in its place."""
+    None where there was no file. On return the new version is durable in its place. `note`: what is kept beside the
+    aside of this name (`note_of`), durable before the exchange; the caller removes it."""
     aside = write_aside(path, data, asides=asides)
     try:
+        if note is not None:
+            _write_new(note_of(aside), note(aside.name))
+            sync_folder(asides)
         ours = os.open(aside, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             displaced = _swap(path, aside, ours)
@@ -94,18 +100,28 @@ def exchange(path: Path, data: bytes, *, asides: Path) -> Path | None:
 
 def write_aside(path: Path, data: bytes, *, asides: Path) -> Path:
     aside = asides / f"{path.name}.{os.urandom(4).hex()}.{hash_of(data)}{NEW}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        fd = os.open(aside, flags, FILE_MODE)
-        try:
-            write_all(fd, data)
-            sync(fd)
-        finally:
-            os.close(fd)
+        _write_new(aside, data)
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise explained(error, path) from error
     return aside
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(path, flags, FILE_MODE)
+    try:
+        write_all(fd, data)
+        sync(fd)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(fd)
+
+
+def note_of(aside: Path) -> Path:
+    return aside.with_name(f"{aside.name}{NOTE}")
 
 
 def put_down(aside: Path, taken: bytes) -> bool:
@@ -125,16 +141,31 @@ def put_down(aside: Path, taken: bytes) -> bool:
 
 def left_asides(path: Path, asides: Path) -> list[Path]:
     """What was put aside for this file, also by passes that died."""
+    return _found(path, asides, (NEW, LEFT, OLD))
+
+
+def left_notes(path: Path, asides: Path) -> list[tuple[Path, Path]]:
+    """The notes of exchanges that no pass has ended, and the aside of each."""
+    return [(one, one.with_name(one.name.removesuffix(NOTE))) for one in _found(path, asides, NOTE)]
+
+
+def _found(path: Path, asides: Path, ends: str | tuple[str, ...]) -> list[Path]:
     try:
         found = sorted(asides.iterdir())
     except FileNotFoundError:
         return []
-    return [one for one in found if one.name.startswith(f"{path.name}.") and one.name.endswith((NEW, LEFT, OLD))]
+    return [one for one in found if one.name.startswith(f"{path.name}.") and one.name.endswith(ends)]
 
 
 def is_taken(aside: Path, content: bytes) -> bool:
     """Whether it holds nothing but what was ours, or was merged already."""
     return aside.name.rsplit(".", 2)[1] == hash_of(content)
+
+
+def is_placed(aside: Path, path: Path) -> bool:
+    """Whether what was written to this aside has got its place: something else came out, or the file still has it."""
+    came, ours = read_quiet(aside), aside.name.rsplit(".", 2)[1]
+    return (came is not None and hash_of(came) != ours) or hash_of(read_quiet(path) or b"") == ours
 
 
 def hash_of(data: bytes) -> str:

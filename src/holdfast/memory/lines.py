@@ -202,15 +202,6 @@ def joined_in(base: Sequence[str] | None, ours: Sequence[str], displaced: Sequen
     return merge([line for line, both in zip(base, kept, strict=True) if both], ours, displaced)
 
 
-def brought_unnoted(base: Sequence[str] | None, file: Sequence[str], displaced: Sequence[Sequence[str]]) -> set[str]:
-    """The keys of lines that a pass brought in which was killed before it noted them: the file has them, and neither
-    the base nor what the pass displaced. Nothing where no pass was killed."""
-    if not displaced:
-        return set()
-    had = {*(base or ()), *(line for some in displaced for line in some)}
-    return {key_of(line) for line in file if is_telling(line) and line not in had}
-
-
 def unseen(recent: Collection[Added], theirs: Collection[str], *, now_ms: int) -> tuple[set[str], set[str]]:
     """Of the lines we have added and that are not in theirs: those to put back, those removed.
     `theirs`: the keys of its lines."""

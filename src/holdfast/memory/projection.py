@@ -6,10 +6,6 @@ folder's mark in the journal that lets retention erase them. A crash between any
 behind the files: the remarks are read again, and each that is there already is known by its
 id. So an entry is in its file once, however often a pass was broken off.
 
-The position is believed only where the journal has the remark that it names, with that hash. After
-a restore of an older journal, or with a new one, it is not: then the folder's mark in the journal counts, and
-what is in the files already is known by its id.
-
 At the start every file that may have been left half way is compared: what was put aside is joined in,
 and what is missing behind the position is written.
 
@@ -19,10 +15,13 @@ its writer removed it. Each round reads what came out of the last exchange; wher
 been read, that is an editor's save, and it is merged with what is in the file by now, at the version
 that our last write left.
 
-The order: read, also what earlier passes left aside; merge; exchange; look at what came out, again until
-it is what was expected; the sidecar, which names the asides; then these are removed. A crash anywhere leaves
-the file whole, old or new, and what was displaced aside; where the sidecar does not name it, the next pass
-joins it in, but for lines of the sidecar that were removed since, and adds what is not there yet by its id.
+The order: read, also what earlier passes left aside; merge; write the next sidecar, which names the asides,
+beside the new version; exchange; look at what came out, again until it is what was expected; the sidecar gets its
+place; then the asides are removed. File and sidecar change as one: a crash between the two leaves a next sidecar
+whose version is in its place, and the next pass begins with that one. So it knows which lines Holdfast brought,
+and what people have changed since. What was displaced and is not named by it is an editor's save: the next pass
+joins it in, but for lines that the crashed pass removed from the version before, and adds what is not there yet
+by its id.
 
 A writer holds the lock of the place: two passes of ours would only disturb each other.
 """
@@ -33,7 +32,6 @@ import asyncio
 import fcntl
 import os
 import secrets
-import socket
 import time
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
@@ -43,13 +41,23 @@ from pathlib import Path
 import msgspec
 
 from holdfast.errors import MemoryFileBusy
-from holdfast.host.machine import host_id
 from holdfast.host.private_files import ensure_private_folder, open_private
 from holdfast.journal.contract import Journal, KeptRemark, Remark, RemarkTo
 from holdfast.layout.agent_home import MemoryPlace
 from holdfast.memory import lines, sidecar
-from holdfast.memory.exchange import exchange, hash_of, is_taken, left_asides, put_down, read_quiet
+from holdfast.memory.exchange import (
+    exchange,
+    hash_of,
+    is_placed,
+    is_taken,
+    left_asides,
+    left_notes,
+    note_of,
+    put_down,
+    read_quiet,
+)
 from holdfast.memory.heartbeat import FreePart
+from holdfast.memory.journal_position import close_position, find_position
 from holdfast.memory.lines import Added, Gone, Merged, day_of, entry_id, heading, key_of, rendered
 from holdfast.memory.shared_lines import SharedLines, Start, merged_with
 
@@ -142,7 +150,10 @@ class _Pass:
         self._path = path
         self._heading = heading
         self._now_ms = now_ms
-        self._state = sidecar.load_state(place.sidecar(path))
+        self._stored = sidecar.load_state(place.sidecar(path))
+        self._before = self._stored.base  # what the version had that was displaced last
+        self._state = self._take_up(self._stored)
+        self._next: Path | None = None  # the sidecar of the last exchange, where that went as expected
         self._recent = {one.key: one for one in self._state.recent}
         self._write = self._state.write
         self._life = self._state.life if self._state.base is not None else secrets.token_hex(8)
@@ -159,7 +170,7 @@ class _Pass:
         known = {key_of(line) for line in (*theirs, *lines.split(self._state.base or "")[0])}
         # Nor an entry that a person removed: it may have come from another instance before the journal's row was read.
         fresh = [line for line in new if key_of(line) not in known and lines.entry_hash(line) not in self._gone]
-        left = self._read_asides(theirs)
+        left = self._read_asides()
         if self._shared is not None:
             self._begin(self._shared, theirs)
         merged = self._join(left, self._merged(theirs, fresh))
@@ -175,6 +186,17 @@ class _Pass:
             merged = self._put(theirs, merged)
         self._finish(merged)
         return self._told
+
+    def _take_up(self, state: sidecar.State) -> sidecar.State:
+        """The sidecar of a pass that was killed after it had put its version in place; others are removed."""
+        left = [(sidecar.load_state(note), note, aside) for note, aside in left_notes(self._path, self._place.asides)]
+        for found, note, aside in sorted(left, key=lambda one: one[0].write):
+            newer = found.write > state.write and (state.base is None or found.life == state.life)
+            if newer and is_placed(aside, self._path):
+                self._before, state = state.base, found
+            else:
+                note.unlink()
+        return state
 
     def _read(self) -> list[str]:
         raw = read_quiet(self._path)
@@ -237,7 +259,7 @@ class _Pass:
         self._tell(put_back=self._told.put_back + len(shown), removed=self._told.removed + len(removed))
         return merged.lines
 
-    def _read_asides(self, theirs: Sequence[str]) -> list[list[str]]:
+    def _read_asides(self) -> list[list[str]]:
         """The lines that earlier passes displaced and did not come to take, or that were written since."""
         left: list[list[str]] = []
         for aside in left_asides(self._path, self._place.asides)[:ASIDES_MAX]:
@@ -245,10 +267,6 @@ class _Pass:
             if not is_taken(aside, content) and self._state.taken.get(aside.name) != hash_of(content):
                 left.append(lines.split(self._text(content, newest=False))[0])
             self._asides.append((aside, content))
-        if self._place.document(self._path).exists():
-            for key in lines.brought_unnoted(self._base, theirs, left) - self._recent.keys():
-                # Of no write: nothing tells what was loaded before it. A document must not take it for a person's.
-                self._recent[key] = Added(first=0, write=0, at_ms=self._now_ms, key=key)
         return left
 
     @property
@@ -256,8 +274,9 @@ class _Pass:
         return None if self._state.base is None else lines.split(self._state.base)[0]
 
     def _join(self, left: Sequence[Sequence[str]], merged: list[str]) -> list[str]:
+        before = None if self._before is None else lines.split(self._before)[0]
         for one in left:
-            joined = lines.joined_in(self._base, merged, one)
+            joined = lines.joined_in(before, merged, one)
             if len(joined.lines) > len(merged):
                 self._tell(joined=self._told.joined + 1)
             if self._start is not None and self._base is None:
@@ -278,15 +297,14 @@ class _Pass:
         base = base if self._start is None else self._start.base or theirs
         expected, data = self._raw, self._data(merged)
         for number in range(ROUNDS_MAX):
-            aside = exchange(self._path, data, asides=self._place.asides)
-            came = None if aside is None else read_quiet(aside)
+            self._write += 1
+            aside, came = self._exchange(merged, data, expected)
             self._tell(rounds=number + 1)
+            others = [] if came is None else lines.split(self._text(came))[0]
+            self._recent = self._with_added(merged, others)
             if aside is None or came is None:
-                self._note_added(merged, [])
                 return merged
             self._asides.append((aside, came))
-            others = lines.split(self._text(came))[0]
-            self._note_added(merged, others)
             if came == expected:
                 return merged
             merged, written = self._merge(base, merged, others), data
@@ -297,53 +315,74 @@ class _Pass:
             time.sleep(min(ROUND_WAIT_MAX_S, ROUND_WAIT_S * number))
         raise MemoryFileBusy(f"another program changes {self._path} each time Holdfast writes it")
 
-    def _note_added(self, merged: Sequence[str], before: Sequence[str]) -> None:
-        """Remember which lines this write brought in: who loaded the file before has not seen them."""
-        self._write += 1
-        had = set(before)
+    def _exchange(self, merged: Sequence[str], data: bytes, expected: bytes | None) -> tuple[Path | None, bytes | None]:
+        """Put this version in its place, with the sidecar that is right if what is expected comes out; what came."""
+        others = [] if expected is None else lines.split(self._text(expected, newest=False))[0]
+        state = self._after(merged, self._with_added(merged, others))
+
+        def note(name: str) -> bytes:
+            self._next = note_of(self._place.asides / name)
+            more = {} if expected is None else {name: hash_of(expected)}
+            return sidecar.state_bytes(replace(state, taken=state.taken | more))
+
+        aside = exchange(self._path, data, asides=self._place.asides, note=note)
+        came = None if aside is None else read_quiet(aside)
+        if came != expected:
+            self._next = None
+        return aside, came
+
+    def _with_added(self, merged: Sequence[str], before: Sequence[str]) -> dict[str, Added]:
+        """With the lines that this write brings in: who loaded the file before has not seen them."""
+        had, recent = set(before), dict(self._recent)
         for line in merged:
             if line not in had and lines.is_telling(line):
                 key = key_of(line)
-                known = self._recent.pop(key, None)
-                known = known or Added(first=self._write, write=0, at_ms=0, key=key)
-                self._recent[key] = msgspec.structs.replace(known, write=self._write, at_ms=self._now_ms)
+                known = recent.pop(key, None) or Added(first=self._write, write=0, at_ms=0, key=key)
+                recent[key] = msgspec.structs.replace(known, write=self._write, at_ms=self._now_ms)
+        return recent
 
-    def _finish(self, merged: Sequence[str]) -> None:
-        recent = lines.shortened(list(self._recent.values()), now_ms=self._now_ms)
-        base = lines.joined(merged)
-        if base != self._state.base and self._write == self._state.write:
-            self._write += 1  # what an edit alone has changed counts as well: a document tells by it which is newer
-        self._note_removed(merged)
-        there = {lines.removal_mark(line) for line in merged} if self._gone else set[str]()
-        gone = [one for one in self._gone.values() if one.entry not in there]
+    def _after(self, merged: Sequence[str], recent: dict[str, Added]) -> sidecar.State:
+        """What the sidecar says when the file has these lines."""
+        gone = self._gone | self._removed(merged)
+        there = {lines.removal_mark(line) for line in merged} if gone else set[str]()
+        kept = [one for one in gone.values() if one.entry not in there and self._now_ms - one.at_ms < lines.RECENT_MS]
         merged_at = self._state.merged
         if self._start is not None and self._write > self._state.write:
             merged_at = self._write, self._start.version
-        state = sidecar.State(
-            base=base,
+        return sidecar.State(
+            base=lines.joined(merged),
             write=self._write,
             life=self._life,
             merged=merged_at,
-            recent=tuple(recent),
-            gone=tuple(one for one in gone if self._now_ms - one.at_ms < lines.RECENT_MS)[-lines.RECENT_MAX :],
+            recent=tuple(lines.shortened(list(recent.values()), now_ms=self._now_ms)),
+            gone=tuple(kept[-lines.RECENT_MAX :]),
+            taken={aside.name: hash_of(content) for aside, content in self._asides},
         )
-        if state != replace(self._state, taken={}):
-            taken = {aside.name: hash_of(content) for aside, content in self._asides}
-            sidecar.save_state(self._place.sidecar(self._path), replace(state, taken=taken))
+
+    def _finish(self, merged: Sequence[str]) -> None:
+        if lines.joined(merged) != self._state.base and self._write == self._state.write:
+            self._write += 1  # what an edit alone has changed counts as well: a document tells by it which is newer
+        path = self._place.sidecar(self._path)
+        if self._next is not None:
+            sidecar.put_state(path, self._next)
+        elif replace(state := self._after(merged, self._recent), taken={}) != replace(self._stored, taken={}):
+            sidecar.save_state(path, state)
+        for note, _ in left_notes(self._path, self._place.asides):
+            note.unlink()
         if self._shared is not None:
             self._shared.finish(merged, self._write, self._recent.keys(), life=self._life)
         self._tell(left=sum(not put_down(aside, taken) for aside, taken in self._asides))
 
-    def _note_removed(self, merged: Sequence[str]) -> None:
+    def _removed(self, merged: Sequence[str]) -> dict[str, Gone]:
         """The document may still have a line that a write brought from it: the pass may have died before it could note
         what the file shows. A line that was written into the file is not noted: one with these words that the document
         has by then is another instance's."""
+        if self._state.base is None or not self._place.document(self._path).exists():
+            return {}
         brought = {one.key for one in self._state.recent}
-        if self._state.base is not None and self._place.document(self._path).exists():
-            for line in set(lines.split(self._state.base)[0]).difference(merged):
-                if lines.entry_hash(line) or key_of(line) in brought:
-                    mark = lines.removal_mark(line)
-                    self._gone[mark] = Gone(write=self._write, at_ms=self._now_ms, entry=mark)
+        left = set(lines.split(self._state.base)[0]).difference(merged)
+        marks = [lines.removal_mark(line) for line in left if lines.entry_hash(line) or key_of(line) in brought]
+        return {mark: Gone(write=self._write, at_ms=self._now_ms, entry=mark) for mark in sorted(marks)}
 
     def _count(self, merged: Merged) -> None:
         self._tell(duplicates=self._told.duplicates + merged.duplicates, near=(*self._told.near, *merged.near))
@@ -369,41 +408,10 @@ async def project_now(journal: Journal, place: MemoryPlace, *, sweep: bool = Tru
     while remarks := await journal.remarks_after(position, limit=BATCH):
         told += await asyncio.to_thread(write_remarks, place, remarks, journal.journal_id, now_ms=journal.now_ms())
         position = remarks[-1].number
-        await _close(journal, place, position)
+        await close_position(journal, place, position)
     if sweep or any(one.left for one in told):
         told += await asyncio.to_thread(sweep_asides, place, journal.now_ms())
     return told
-
-
-async def find_position(journal: Journal, place: MemoryPlace) -> int:
-    """Behind which remark the files continue."""
-    known = await asyncio.to_thread(sidecar.load_position, place.position)
-    if known.journal_id != journal.journal_id or not known.number:
-        return await _mark(journal, place)
-    link = await journal.find_remark_link(known.number)
-    if link is not None:
-        return known.number if link.hex() == known.link else await _mark(journal, place)
-    # Erased, because it is in its file since long; or never there, after a restore.
-    later = await journal.remarks_after(known.number, limit=1)
-    written = await _mark(journal, place)
-    return known.number if later and known.number <= written else written
-
-
-async def _mark(journal: Journal, place: MemoryPlace) -> int:
-    """Up to which number the journal knows them to be in this folder's files. An embedded journal has one folder: where
-    its mark has another id, the folder was moved, or restored with the journal."""
-    marks = {one.folder: one.number for one in await journal.remark_marks()}
-    here = await asyncio.to_thread(host_id, place.instance)
-    return marks.get(here, 0 if journal.capabilities.hosts else min(marks.values(), default=0))
-
-
-async def _close(journal: Journal, place: MemoryPlace, number: int) -> None:
-    here = await asyncio.to_thread(host_id, place.instance)
-    await journal.close_remarks(number, folder=here, name=f"{socket.gethostname()}:{place.folder}")
-    if not journal.capabilities.hosts:
-        for one in await journal.remark_marks():
-            if one.folder != here:
-                await journal.forget_folder(one.folder)
 
 
 def write_remarks(

@@ -2,14 +2,16 @@
 
 One small file per memory file has the version that our last write left (the base of the next
 merge) and the lines that recent writes brought in; one for all has the position in the journal's
-remarks with that remark's hash. They are written after what they describe, so a crash leaves them
-behind the truth, never before it. A sidecar that is missing or cannot be read is none: what is
-lost is history, never a line.
+remarks with that remark's hash. They get their names after what they describe, so a crash leaves them
+behind the truth, never before it; the next version of a file's sidecar is written before the file, and
+waits beside it (`projection.py`). A sidecar that is missing or cannot be read is none: what is lost is
+history, never a line.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import cast
 import msgspec
 
 from holdfast.core.decoding import convert
-from holdfast.host.private_files import write_atomically
+from holdfast.host.private_files import explained, sync_folder, write_atomically
 from holdfast.memory.lines import Added, Gone
 
 FORMAT = 1
@@ -65,11 +67,24 @@ def load_state(path: Path) -> State:
 
 
 def save_state(path: Path, state: State) -> None:
+    write_atomically(path, state_bytes(state))
+
+
+def put_state(path: Path, note: Path) -> None:
+    """Give the sidecar its next version, which was written before."""
+    try:
+        os.replace(note, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise explained(error, path) from error
+
+
+def state_bytes(state: State) -> bytes:
     recent = msgspec.to_builtins(state.recent)
     more = {"life": state.life, "gone": msgspec.to_builtins(state.gone), "taken": state.taken}
     more |= {"merged": state.merged if state.merged[0] else None}
     more = {name: value for name, value in more.items() if value}
-    _save(path, {"base": state.base, "write": state.write, "recent": recent, **more})
+    return _encoded({"base": state.base, "write": state.write, "recent": recent, **more})
 
 
 def load_position(path: Path) -> Position:
@@ -82,7 +97,7 @@ def load_position(path: Path) -> Position:
 
 
 def save_position(path: Path, position: Position) -> None:
-    _save(path, msgspec.to_builtins(position))
+    write_atomically(path, _encoded(msgspec.to_builtins(position)))
 
 
 def add_reports(path: Path, reports: Sequence[dict[str, object]]) -> None:
@@ -117,6 +132,6 @@ def _load(path: Path) -> dict[str, object]:
     return known if known.get("format") == FORMAT else {}
 
 
-def _save(path: Path, fields: dict[str, object]) -> None:
+def _encoded(fields: dict[str, object]) -> bytes:
     # Escaped: a file that is not UTF-8 has lone surrogates in its text.
-    write_atomically(path, json.dumps({"format": FORMAT, **fields}).encode() + b"\n")
+    return json.dumps({"format": FORMAT, **fields}).encode() + b"\n"
