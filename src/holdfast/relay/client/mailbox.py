@@ -26,7 +26,15 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from holdfast.core.mail import Delivery, MailKind
 from holdfast.core.waiting import wait_event
-from holdfast.errors import AgentElsewhere, BadRecord, HoldfastError, KeysReplaced, RelayBusy, RelayUntrusted
+from holdfast.errors import (
+    AgentElsewhere,
+    BadRecord,
+    HoldfastError,
+    KeysReplaced,
+    RelayBusy,
+    RelayUnreachable,
+    RelayUntrusted,
+)
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, digest_of
@@ -223,16 +231,16 @@ class RelayMailbox:
             self._tasks[SEEN] = asyncio.create_task(self._check_seen())
 
     async def _watch(self, box: _Box) -> None:
-        tries = 0
+        tries, ended = 0, False
         while True:
             try:
                 await self._one_round(box)
-                tries, box.trouble = 0, ""
+                tries, ended, box.trouble = 0, False, ""
                 continue
             except SessionOver as error:
                 box.trouble, box.token = str(error), ""
-                if not tries:  # a new login is tried at once, and after a pause if that is refused too
-                    tries = 1
+                if not ended:  # a new login is tried at once, and after a pause if that is refused too
+                    ended = True
                     continue
             except FencedByRelay as fenced:
                 verdict = await self._judge_fence(box, fenced)
@@ -247,7 +255,7 @@ class RelayMailbox:
                     self._arrived.put_nowait(AgentElsewhere(text))
                     return
                 box.trouble, box.token = str(error), ""
-            except RelayBusy as error:  # it has asked too often, and its session is still good
+            except (RelayBusy, RelayUnreachable) as error:  # its session may still be good: a login would cost more
                 box.trouble = str(error)
             except (HoldfastError, OSError) as error:
                 box.trouble, box.token = str(error), ""
