@@ -28,7 +28,7 @@ from holdfast.errors import RelayBusy, RelayUnreachable
 from holdfast.identity.witness.witness_folder import WitnessService, witness_signer
 from holdfast.relay.client.channel import RelayChannel, SessionOver
 from holdfast.relay.client.health import backoff_s
-from holdfast.relay.client.mailbox import POLL_S
+from holdfast.relay.client.mailbox import poll_s
 from holdfast.relay.protocol.envelope import parse_envelope
 from holdfast.relay.server import mail
 from holdfast.relay.server.logs import AdmittingLogs, KeyLogs
@@ -104,7 +104,7 @@ class Crowd:
                     login, _ = await channel.login(agent.certificate(), agent.key)
                     token = login.token
                     self._waits(number, restarts)
-                await channel.take(agent.id, token, after=0, wait_s=POLL_S)
+                await channel.take(agent.id, token, after=0, wait_s=poll_s())
                 self._waits(number, restarts)
                 tries = 0
             except SessionOver:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import random
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -61,7 +62,7 @@ from holdfast.relay.protocol.calls import FOR_NOW, REASON_CHARS_MAX, Ack
 from holdfast.relay.protocol.envelope import Envelope, Inner, letter_of, open_envelope, parse_envelope
 from holdfast.relay.protocol.note import read_note
 
-POLL_S = 20  # how long a relay may wait with its answer
+POLL_S_MIN, POLL_S = 12, 20  # how long a relay may wait with its answer
 EMPTY_S = 0.1  # after an empty answer: one that lies may give it at once, again and again
 UNACKED_MAX = 512  # of one relay, given out or waiting here
 RECEIVED_MAX, REFUSED_MAX, CONTACTS_MAX = 512, 128, 256  # in one acknowledgement: together less than its body may have
@@ -273,7 +274,7 @@ class RelayMailbox:
             return
         try:
             async with asyncio.timeout(None) as box.poll:
-                wait_s = 0 if box.trouble else POLL_S  # whether the trouble is over is known at once
+                wait_s = 0 if box.trouble else poll_s()  # whether the trouble is over is known at once
                 page, answered = await box.channel.take(self.instance.id, box.token, after=box.after, wait_s=wait_s)
         except TimeoutError:  # see `_found`
             return
@@ -506,3 +507,8 @@ class RelayMailbox:
                         )
                         box.check.add(said)
                         self._learn(box, answered)
+
+
+def poll_s() -> int:
+    """Not the same for all: agents that came back together would ask again together, every time."""
+    return random.randint(POLL_S_MIN, POLL_S)
