@@ -58,11 +58,13 @@ async def test_a_host_that_waits_for_the_turn_takes_it_soon_after_the_other_one_
 
     async def nothing(*_: object) -> None: ...
 
-    profile = SimpleNamespace(record=SimpleNamespace(relays=("r",), left=()))
+    def found(_: object) -> SimpleNamespace:
+        return SimpleNamespace(record=SimpleNamespace(relays=("r",), left=()))
+
     monkeypatch.setattr(mail_job, "_my_turn", not_mine)
     monkeypatch.setattr(mail_job, "_publish_when_due", nothing)
-    monkeypatch.setattr(mail_job, "find_home", lambda _: profile)  # pyright: ignore[reportUnknownLambdaType]
-    monkeypatch.setattr(mail_job, "find_own_profile", lambda _: profile)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(mail_job, "find_home", found)
+    monkeypatch.setattr(mail_job, "find_own_profile", found)
     monkeypatch.setattr(mail_job, "AgentPost", object)
     monkeypatch.setattr(mail_job.asyncio, "sleep", sleep)
     context: Any = SimpleNamespace(address=SimpleNamespace(folder=tmp_path), post=object())

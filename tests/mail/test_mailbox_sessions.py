@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast.core.mail import Delivery
 from holdfast.errors import RelayUnreachable
 from holdfast.relay.client import mailbox
 from holdfast.relay.client.channel import SessionOver
 from holdfast.relay.client.mailbox import RelayMailbox
+from holdfast.relay.protocol.calls import Ack
 
 
 class _Over(BaseException): ...
@@ -54,3 +58,36 @@ async def test_a_session_outlives_a_question_without_an_answer(
     with pytest.raises(_Over):
         await one._watch(box)
     assert (one.logins, len(paused)) == (logins, pauses)
+
+
+async def test_acknowledgements_wait_for_each_other_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Ack] = []
+
+    class Channel:
+        async def acknowledge(self, _id: object, _token: str, ack: Ack) -> Any:
+            sent.append(ack)
+            return type("Answer", (), {"full": 0})()
+
+    def arrived(seq: int) -> Delivery:
+        return Delivery(id="", at=(("r", seq, f"e{seq}"),))
+
+    async def watch(_: object) -> None: ...
+
+    nothing: Any = None
+    one = RelayMailbox(type("Instance", (), {"id": "hf1"})(), nothing, list, nothing, Path(), Path())  # pyright: ignore
+    monkeypatch.setattr(one, "_open_boxes", lambda: None)
+    one._boxes["r"] = box = mailbox._Box(nothing, Channel(), nothing, token="t")  # pyright: ignore
+    monkeypatch.setattr(one, "_watch", watch)
+    one._start()
+    for seq in (1, 2, 3):
+        await one.received([arrived(seq)], mark=seq)
+    assert sent == []
+    await asyncio.sleep(3 * mailbox.ACK_S)
+    assert [(one.received, one.mark) for one in sent] == [(((1, "e1"), (2, "e2"), (3, "e3")), 3)]
+    await one.received([arrived(seq) for seq in range(4, 4 + mailbox.ACK_AT_ONCE)], mark=99)
+    assert len(sent) == 2, "many are sent at once"
+    assert not box.owed
+    await one.secured(up_to=50)
+    assert sent[-1].secured == 50
+    for task in one._tasks.values():
+        task.cancel()

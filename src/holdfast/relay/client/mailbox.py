@@ -1,9 +1,9 @@
 """Taking mail from all relays of the agent: each is asked by a task of its own, and mail comes once.
 
 A task logs in, lists the mailbox from the first entry that waits, recomputes the chain, and hands envelopes over. It
-stops for a while when too many of them are not acknowledged, so memory has a bound. An acknowledgement that a relay did
-not get is kept and sent again before the next question; if this process dies first, the relay delivers that mail again,
-and the journal knows it.
+stops for a while when too many of them are not acknowledged, so memory has a bound. An acknowledgement waits a moment
+for others, because each costs a request. One that a relay did not get is kept and sent again before the next question;
+if this process dies first, the relay delivers that mail again, and the journal knows it.
 
 What makes a message good: its certificate is signed by keys that the sender's log still stands by, its instance key
 signed the envelope, it opens with a mail key of ours, and its inner key fits the outer one. Mail of keys that the
@@ -68,9 +68,11 @@ UNACKED_MAX = 512  # of one relay, given out or waiting here
 RECEIVED_MAX, REFUSED_MAX, CONTACTS_MAX = 512, 128, 256  # in one acknowledgement: together less than its body may have
 GIVEN_MAX = 20_000  # (sender, key) pairs that this process remembers
 BATCH_MAX = 256
+ACK_S, ACK_AT_ONCE = 0.25, 64  # so long, or until there are so many, acknowledgements wait for each other
 COPIES_MAX, COPY_BYTES_MAX = 1_024, 8_192  # messages that are kept open until another relay delivers them too
 JUDGED_MAX = 1_024  # certificates of senders whose signature was checked
 ROOM_S = 5.0  # until a box with too many messages here is looked at again
+ACKS = "acks"
 SEEN, SEEN_WAITING_MAX = "seen", 64  # answers that senders were given, and that wait to be checked
 
 _Entry = tuple[int, str]  # number and id: after a roll-back of the relay a number may mean another envelope
@@ -101,6 +103,7 @@ class _Box:
     first: int = 0
     unacked: set[_Entry] = field(default_factory=set["_Entry"])
     owed: set[_Entry] = field(default_factory=set["_Entry"])  # mail that was received
+    ack_at: float = 0.0  # when they are sent
     mark: int = 0  # that goes with them: the highest, so that none of them is deleted too soon
     refused: dict[_Entry, str] = field(default_factory=dict["_Entry", str])
     secured: int = -1  # what this relay was told
@@ -134,6 +137,7 @@ class RelayMailbox:
     _private_keys: dict[str, X25519PrivateKey] = field(default_factory=dict[str, X25519PrivateKey])
     _judged: OrderedDict[bytes, KeyLog] = field(default_factory=OrderedDict[bytes, KeyLog])  # by certificate
     _seen: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue[bytes](SEEN_WAITING_MAX))
+    _owing: asyncio.Event = field(default_factory=asyncio.Event)
     _secured: int = -1
     _rewind: int | None = None
     _rewound: set[str] = field(default_factory=set[str])  # keys of relays that have done it
@@ -155,6 +159,7 @@ class RelayMailbox:
 
     async def received(self, deliveries: Sequence[Delivery], *, mark: int) -> None:
         touched: set[str] = set()
+        now = asyncio.get_running_loop().time()
         for delivery in deliveries:
             for key, seq, entry in delivery.at:
                 box = self._boxes.get(key)
@@ -163,9 +168,11 @@ class RelayMailbox:
                 if delivery.fault:
                     box.refused[seq, entry] = delivery.fault[:REASON_CHARS_MAX]
                 else:
+                    box.ack_at = box.ack_at if box.owed else now + ACK_S
                     box.owed.add((seq, entry))
                     box.mark = max(box.mark, mark)
                 touched.add(key)
+        self._owing.set()
         await self._flush(touched)
 
     async def secured(self, *, up_to: int) -> None:
@@ -230,6 +237,7 @@ class RelayMailbox:
                 self._tasks[key] = asyncio.create_task(self._watch(box))
         if SEEN not in self._tasks:
             self._tasks[SEEN] = asyncio.create_task(self._check_seen())
+            self._tasks[ACKS] = asyncio.create_task(self._send_late_acks())
 
     async def _watch(self, box: _Box) -> None:
         tries, ended = 0, False
@@ -339,6 +347,8 @@ class RelayMailbox:
             refused = list(box.refused.items())[:REFUSED_MAX]
             contacts = list(self.contacts - box.contacts)[:CONTACTS_MAX]
             secured = self._secured if self._secured > box.secured else None
+            if len(owed) < ACK_AT_ONCE and asyncio.get_running_loop().time() < box.ack_at:
+                owed = []
             if not owed and not refused and not contacts and secured is None:
                 return
             ack = Ack(
@@ -357,6 +367,13 @@ class RelayMailbox:
             box.contacts.update(contacts)
             box.secured = self._secured if secured is not None else box.secured
             box.room.set()
+
+    async def _send_late_acks(self) -> None:
+        while True:
+            await self._owing.wait()
+            self._owing.clear()
+            await asyncio.sleep(ACK_S)
+            await self._flush(self._boxes)
 
     # who speaks for the agent
 
