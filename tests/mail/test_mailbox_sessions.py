@@ -64,6 +64,8 @@ async def test_acknowledgements_wait_for_each_other_but_not_for_long(monkeypatch
     sent: list[Ack] = []
 
     class Channel:
+        async def close(self) -> None: ...
+
         async def acknowledge(self, _id: object, _token: str, ack: Ack) -> Any:
             sent.append(ack)
             return type("Answer", (), {"full": 0})()
@@ -89,5 +91,6 @@ async def test_acknowledgements_wait_for_each_other_but_not_for_long(monkeypatch
     assert not box.owed
     await one.secured(up_to=50)
     assert sent[-1].secured == 50
-    for task in one._tasks.values():
-        task.cancel()
+    await one.received([arrived(200)], mark=100)
+    await one.close()
+    assert sent[-1].received == ((200, "e200"),), "those that are left go with the end"

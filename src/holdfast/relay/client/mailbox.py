@@ -69,6 +69,7 @@ RECEIVED_MAX, REFUSED_MAX, CONTACTS_MAX = 512, 128, 256  # in one acknowledgemen
 GIVEN_MAX = 20_000  # (sender, key) pairs that this process remembers
 BATCH_MAX = 256
 ACK_S, ACK_AT_ONCE = 0.25, 64  # so long, or until there are so many, acknowledgements wait for each other
+CLOSE_S = 1.0  # for those that are left at the end
 COPIES_MAX, COPY_BYTES_MAX = 1_024, 8_192  # messages that are kept open until another relay delivers them too
 JUDGED_MAX = 1_024  # certificates of senders whose signature was checked
 ROOM_S = 5.0  # until a box with too many messages here is looked at again
@@ -199,6 +200,11 @@ class RelayMailbox:
         await asyncio.gather(*map(enter, self._boxes.values()))
 
     async def close(self) -> None:
+        for box in self._boxes.values():
+            box.ack_at = 0.0
+        with contextlib.suppress(TimeoutError):  # then that mail comes again
+            async with asyncio.timeout(CLOSE_S):
+                await self._flush(self._boxes)
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
