@@ -24,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.errors import RelayBusy, RelayUnreachable
+from holdfast.errors import HoldfastError, RelayBusy, RelayUnreachable
 from holdfast.identity.witness.witness_folder import WitnessService, witness_signer
 from holdfast.relay.client.channel import RelayChannel, SessionOver
 from holdfast.relay.client.health import backoff_s
@@ -113,7 +113,8 @@ class Crowd:
             except RelayBusy:
                 tries += 1
                 await asyncio.sleep(backoff_s(tries))
-            except RelayUnreachable:
+            except (HoldfastError, OSError) as error:
+                token = token if isinstance(error, RelayUnreachable) else ""
                 self.waiting.discard(number)
                 tries += 1
                 await asyncio.sleep(backoff_s(tries))
