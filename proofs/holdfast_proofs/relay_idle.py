@@ -24,11 +24,11 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.errors import HoldfastError, RelayBusy
+from holdfast.errors import HoldfastError, RelayBusy, RelayUnreachable
 from holdfast.identity.witness.witness_folder import WitnessService, witness_signer
 from holdfast.relay.client.channel import RelayChannel, SessionOver
 from holdfast.relay.client.health import backoff_s
-from holdfast.relay.client.mailbox import POLL_S
+from holdfast.relay.client.mailbox import poll_s
 from holdfast.relay.protocol.envelope import parse_envelope
 from holdfast.relay.server import mail
 from holdfast.relay.server.logs import AdmittingLogs, KeyLogs
@@ -68,6 +68,7 @@ class Crowd:
     def __init__(self, relay: RelayProcess, agents: Sequence[RelayAgent]) -> None:
         self.relay, self.agents = relay, agents
         self.waiting: set[int] = set()
+        self.restarts = 0  # of the relay
 
     async def all_wait(self, within_s: float) -> float:
         began = time.monotonic()
@@ -88,16 +89,23 @@ class Crowd:
                 one.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    def restarted(self) -> None:
+        """Nobody waits at the relay any more."""
+        self.restarts += 1
+        self.waiting.clear()
+
     async def _wait(self, number: int) -> None:
         agent, channel, tries, token = self.agents[number], RelayChannel(self.relay.at, PORT), 0, ""
         await asyncio.sleep(backoff_s(4))
         while True:
+            restarts = self.restarts
             try:
                 if not token:
                     login, _ = await channel.login(agent.certificate(), agent.key)
                     token = login.token
-                    self.waiting.add(number)
-                await channel.take(agent.id, token, after=0, wait_s=POLL_S)
+                    self._waits(number, restarts)
+                await channel.take(agent.id, token, after=0, wait_s=poll_s())
+                self._waits(number, restarts)
                 tries = 0
             except SessionOver:
                 token = ""
@@ -105,11 +113,15 @@ class Crowd:
             except RelayBusy:
                 tries += 1
                 await asyncio.sleep(backoff_s(tries))
-            except (HoldfastError, OSError):
-                token = ""
+            except (HoldfastError, OSError) as error:
+                token = token if isinstance(error, RelayUnreachable) else ""
                 self.waiting.discard(number)
                 tries += 1
                 await asyncio.sleep(backoff_s(tries))
+
+    def _waits(self, number: int, restarts: int) -> None:
+        if restarts == self.restarts:
+            self.waiting.add(number)
 
 
 def resident(relay: RelayProcess) -> int:
@@ -146,7 +158,7 @@ async def idle(relay: RelayProcess, agents: Sequence[RelayAgent], report: Report
         await asyncio.sleep(QUIET_S)
         report.agent_kib = round((resident(relay) - before) / KIB / len(agents), 1)
         await asyncio.to_thread(relay.stop)
-        crowd.waiting.clear()
+        crowd.restarted()
         await asyncio.to_thread(relay.start)
         report.back_s = round(await crowd.all_wait(GIVE_UP_S), 1)
         if len(crowd.waiting) < len(agents):

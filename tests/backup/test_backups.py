@@ -375,7 +375,7 @@ async def test_a_damaged_file_comes_from_an_older_snapshot_in_which_it_was_the_s
 async def test_preparation_that_fails_leaves_the_target_as_it_was(world: World) -> None:
     before = tree_of(world.home.folder, everything=True)
 
-    async def prepare(folder: Path) -> None:
+    async def prepare(folder: Path, _at: int) -> None:
         assert (folder / "journal.db").is_file()
         raise BackupDamaged("not today")
 

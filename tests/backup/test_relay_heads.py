@@ -10,6 +10,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.backup.backups import open_backups
@@ -87,6 +88,16 @@ def test_places_and_folder_put_back_to_one_day_are_found(world: World, running: 
     assert isinstance(answer, Refusal)
     assert answer.reason is Reason.OLD_VERSION
     assert head_at(running, world).seq == 4
+
+
+def test_a_relay_that_is_added_gets_the_newest_head_that_a_place_has(world: World, running: RelayProcess) -> None:
+    heads = [parse_head(line).record for line in world.home.heads_file.read_bytes().splitlines()]
+    assert [one.seq for one in heads] == [1, 2]
+    states = states_of(world.home)
+    for name in states.read():  # the second was signed, and no place got its snapshot
+        states.change(name, lambda state: msgspec.structs.replace(state, snapshots=(heads[0].archive,)))
+    assert main(["relay", "add", running.address, "--home", str(world.home.folder)]) == 0
+    assert head_at(running, world).seq == 1
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict[str, Any], str]:  # Any: JSON

@@ -65,6 +65,32 @@ def test_no_value_from_outside_can_look_like_a_heading_or_a_line() -> None:
     assert parse(render(made)).decided == ()
 
 
+async def test_while_nothing_happens_the_journal_is_read_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that waits for mail costs little; what is committed is seen at once all the same."""
+    reads: list[float] = []
+    really = HandoffReader.gather
+
+    async def gather(self: HandoffReader) -> Handoff:
+        reads.append(asyncio.get_running_loop().time())
+        return await really(self)
+
+    @holdfast.task
+    async def nothing(run: holdfast.Run) -> None: ...
+
+    lab = home(tmp_path)
+    async with lab.open(nothing) as hf:
+        await asyncio.sleep(1.5)
+        monkeypatch.setattr(HandoffReader, "gather", gather)
+        await asyncio.sleep(2.5)
+        assert len(reads) <= 3
+        reads.clear()
+        await (await hf.submit(nothing)).result(10)
+        await asyncio.sleep(0.7)
+        assert reads
+
+
 def test_sections_are_bounded_and_count_what_they_leave_out() -> None:
     facts = [Fact(at_ms=number, text=f"fact {number}") for number in range(1000)]
     lines = bounded(facts, "pending", more=5)

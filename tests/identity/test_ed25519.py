@@ -10,6 +10,7 @@ from typing import Any
 
 import nacl.bindings
 import pytest
+from nacl.signing import SigningKey
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -139,3 +140,9 @@ def test_a_signer_does_not_show_its_secret() -> None:
     shown = repr(KeyPair(SecretBytes(seed)))
     assert seed.hex() not in shown
     assert str(seed) not in shown
+
+
+def test_a_key_pair_signs_as_its_seed_does() -> None:
+    key = KeyPair(SecretBytes(bytes(range(32))))
+    assert key.sign(b"record") == bytes(SigningKey(bytes(range(32))).sign(b"record").signature)
+    assert Sodium().verifies(key.public_bytes, b"record", key.sign(b"record"))

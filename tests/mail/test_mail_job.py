@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +38,40 @@ def test_each_relay_is_asked_for_held_mail_once_after_a_restore_however_late_it_
     assert find_rewound(instance, 4) == ("b",)
     (instance / "mail.json").write_text("{")
     assert find_rewound(instance, 4) == ()
+
+
+async def test_a_host_that_waits_for_the_turn_takes_it_soon_after_the_other_one_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn ends by itself after TURN_S, and is looked for again after one pause."""
+    pauses: list[float] = []
+
+    class Over(BaseException): ...
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        raise Over
+
+    @asynccontextmanager
+    async def not_mine(home: object) -> AsyncGenerator[bool]:
+        yield False
+
+    async def nothing(*_: object) -> None: ...
+
+    def found(_: object) -> SimpleNamespace:
+        return SimpleNamespace(record=SimpleNamespace(relays=("r",), left=()))
+
+    monkeypatch.setattr(mail_job, "_my_turn", not_mine)
+    monkeypatch.setattr(mail_job, "_publish_when_due", nothing)
+    monkeypatch.setattr(mail_job, "find_home", found)
+    monkeypatch.setattr(mail_job, "find_own_profile", found)
+    monkeypatch.setattr(mail_job, "AgentPost", object)
+    monkeypatch.setattr(mail_job.asyncio, "sleep", sleep)
+    context: Any = SimpleNamespace(address=SimpleNamespace(folder=tmp_path), post=object())
+    with pytest.raises(Over):
+        await mail_job.keep_mail(context)
+    assert mail_job.EXTEND_S * 3 < mail_job.TURN_S
+    assert mail_job.TURN_S + pauses[0] <= 20
 
 
 def test_a_failure_after_a_long_success_is_a_first_failure() -> None:

@@ -20,6 +20,7 @@ import holdfast
 from holdfast.app.mail import resend
 from holdfast.app.mail.agent_post import AgentPost
 from holdfast.app.mail.resend import Resender
+from holdfast.cli.mail import mail
 from holdfast.cli.main import main
 from holdfast.core.ids import EffectKey, TaskId
 from holdfast.core.mail import TTL_S, DeliveryNote, Letter, SentMail
@@ -90,6 +91,19 @@ async def test_sent_and_received_mail_is_listed_with_what_became_of_it(
         row = await hf.journal.find_task(dead["unreadable"][0]["task_id"])
         assert row is not None
         assert row.state is TaskState.FAILED
+
+
+async def test_sent_messages_of_all_tasks_are_listed(
+    lab: Lab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mail, "PAGE", 2)
+    post = ScriptedPost()
+    post.acts.append(MailRefused("relay a: no such agent"))
+    async with lab.open(greet, post=post) as hf:
+        for number in range(5):
+            await (await hf.submit(greet, to=ADA, body=number)).result(10)
+    assert [one["body"] for one in (await shown(capsys, lab, "outbox"))["mail"]] == [4, 3, 2, 1, 0]
+    assert [one["body"] for one in (await shown(capsys, lab, "dead"))["sent"]] == [0]
 
 
 async def test_a_message_that_no_recipient_took_in_time_is_expired_and_a_person_is_told_once(

@@ -17,13 +17,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 from direct_relay import DirectChannel, direct_relay
 
 from holdfast.errors import RelayBusy, RelayRefused
+from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.records.records import Keys
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.statements.certificate import parse_certificate
-from holdfast.relay.client.channel import ReplacedHere
+from holdfast.relay.client.channel import RelayChannel, ReplacedHere
 from holdfast.relay.protocol.calls import MALFORMED, RATE, UNKNOWN_SENDER, Ack, LoginAnswer
 from holdfast.relay.server import limits, mail_calls
 from holdfast.relay.server.app import Relay
 from holdfast.relay.server.limits import Buckets, Rate
+from holdfast.relay.server.serve import AGENT_CONNECTIONS, Callers
 from holdfast_proofs.support.relay_agents import ENTROPY, RelayAgent
 from holdfast_proofs.support.relays import RelayProcess, relays
 
@@ -194,6 +197,63 @@ def test_only_a_proxy_names_senders_and_one_address_cannot_hold_all_connections(
         callers.pop().close()
         for one in (*callers, *held(relay, 1)):
             one.close()
+
+
+def test_agents_that_logged_in_are_not_limited_by_their_address(tmp_path: Path) -> None:
+    """A fleet may be behind one address, and all of it waits for mail."""
+    folder = tmp_path / "r"
+    folder.mkdir(mode=0o700)
+    (folder / "relay.toml").write_text("connections_of_address = 3\nregistrations_an_hour = 20\n")
+
+    async def story(relay: RelayProcess) -> None:
+        channels = [RelayChannel(relay.at, Sodium()) for _ in range(8)]
+        async with asyncio.TaskGroup() as group:
+            for channel in channels:
+                agent = RelayAgent(wit=Keys((channel.key,), 1))
+                await channel.call("POST", f"/v1/log/{agent.id}", agent.records[0].line() + b"\n")
+                login, _ = await channel.login(agent.certificate(), agent.key)
+                group.create_task(channel.take(agent.id, login.token, after=0, wait_s=3))
+        for channel in channels:
+            await channel.close()
+        strangers = held(relay, 3)
+        with socket.create_connection(("127.0.0.1", relay.port)) as one_more:
+            assert is_closed(one_more), "those of strangers are counted as before"
+        for one in strangers:
+            one.close()
+
+    with relays(tmp_path, "r") as (relay,):
+        asyncio.run(story(relay))
+
+
+def test_an_agent_that_logged_in_has_few_connections_that_do_not_count_for_its_address() -> None:
+    callers = Callers(most=2)
+    for _ in range(AGENT_CONNECTIONS):
+        assert callers.enter("10.0.0.1")
+        assert callers.know("10.0.0.1", "hf1a")
+    assert callers.enter("10.0.0.1")
+    assert not callers.know("10.0.0.1", "hf1a")
+    assert callers.enter("10.0.0.1")
+    assert not callers.enter("10.0.0.1")
+
+
+def test_requests_of_a_session_count_for_its_agent(relay: Relay) -> None:
+    relay._buckets["mail"] = Buckets(Rate(burst=6, per_s=1e-6))
+
+    async def story() -> None:
+        channel = DirectChannel(relay)
+        agent = await channel.registered()
+        tokens = [await channel.entered(agent), await channel.entered(agent)]
+        for _ in range(2):
+            with contextlib.suppress(RelayBusy):
+                await channel.call("GET", f"/v1/mailbox/{agent.id}/nonce")
+        with pytest.raises(RelayBusy):
+            await channel.take(agent.id, "of a stranger", after=0, wait_s=0)
+        for _ in range(6):
+            await channel.take(agent.id, tokens[1], after=0, wait_s=0)
+        with pytest.raises(RelayBusy):
+            await channel.take(agent.id, tokens[1], after=0, wait_s=0)
+
+    asyncio.run(story())
 
 
 def test_of_two_instances_of_one_incarnation_the_later_one_gets_the_mail_and_both_learn_of_it(

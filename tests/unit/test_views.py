@@ -149,6 +149,7 @@ def test_a_new_step_knows_nothing() -> None:
         "planned_ms": 0,
         "closed_ms": 0,
         "restored_ms": 0,
+        "lost_ms": 0,
         "spared": 0,
         "unkept": "",
         "ending": None,

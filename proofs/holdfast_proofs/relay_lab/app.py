@@ -19,9 +19,9 @@ from holdfast.app.mail import mail_job
 from holdfast.app.mail.intake import Intake
 from holdfast.app.mail.resend import Resender
 from holdfast.core.mail import Delivery, DeliveryNote, Letter
-from holdfast_proofs.relay_lab.events import AGENT, FILE, PLANT, RESEND, SEND, SERVICE, EventFile
+from holdfast_proofs.relay_lab.events import AGENT, FILE, PLANT, RESEND, SEND, SERVICE, WINDOW_S, EventFile
 from holdfast_proofs.relay_lab.planted import plant
-from holdfast_proofs.support.counted_tools import KEYED, TIMEOUT_S
+from holdfast_proofs.support.counted_tools import TIMEOUT_S
 
 EVENTS = EventFile(Path(os.environ.get(FILE, os.devnull)))
 ME = os.environ.get(AGENT, "")
@@ -53,7 +53,11 @@ async def handle(run: holdfast.Run, letter: Letter) -> None:
         await run.call(leave_effect, name=body["m"])
 
 
-@holdfast.tool(effect=KEYED, timeout_s=TIMEOUT_S, http_only=True)
+@holdfast.tool(
+    effect=holdfast.Keyed(window_s=WINDOW_S, fingerprint="checked", refusals_stored=True),
+    timeout_s=TIMEOUT_S,
+    http_only=True,
+)
 async def leave_effect(call: holdfast.Call, name: str) -> object:
     return (await call.http.post(f"{SERVICE_URL}/effects", json={"m": name})).json()["id"]
 

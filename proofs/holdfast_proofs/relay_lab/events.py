@@ -33,6 +33,7 @@ AGENT = "RELAY_LAB_AGENT"
 PLANT = "RELAY_LAB_PLANT"  # a fault of the agents: planted.py
 SERVICE = "RELAY_LAB_SERVICE"  # where a handler leaves its effect; empty: nowhere
 RESEND = "RELAY_LAB_RESEND"  # seconds until a message without a delivery note is sent again; empty: as in production
+WINDOW_S = 30 * 86_400.0  # of the keys of that service: after several restores it counts from the first backup
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -42,7 +42,7 @@ from holdfast.relay.client.channel import RelayChannel
 from holdfast.relay.protocol.envelope import Inner, seal_envelope
 from holdfast.runtime.task.mail_task import MAIL_NAME
 from holdfast_proofs.relay_lab.checker import Verdict
-from holdfast_proofs.relay_lab.events import PLANT, RESEND, SEND, SERVICE, read_events
+from holdfast_proofs.relay_lab.events import PLANT, RESEND, SEND, SERVICE, WINDOW_S, read_events
 from holdfast_proofs.relay_lab.live import Live
 from holdfast_proofs.relay_lab.site import LabAgent, Site, now_ns, site
 from holdfast_proofs.runner import Proof, Result, at_least_one
@@ -176,13 +176,9 @@ class Stage:
         await self.until_handled()
 
     async def _begin_day(self) -> None:
-        """Where the witnesses would accept no further recovery. What a restored journal may have sent counts from its
-        newest record: so mail comes on the new day too, before the next backup."""
+        """Where the witnesses would accept no further recovery."""
         if self.machines and self.machines % RECOVERIES_A_DAY == 0:
             await self.age(DAY_S)
-            async with self.traffic():
-                await asyncio.sleep(1.0)
-            await self.until_handled()
 
     async def age(self, seconds: int) -> None:
         """Time passes: certificates end, and to every clock the backup is that much older."""
@@ -411,7 +407,7 @@ async def run_restores(
 ) -> tuple[Verdict, Stage]:
     log = found.root / "effects.jsonl"
     async with AsyncExitStack() as stack:
-        far = await stack.enter_async_context(start("keyed", log=log))
+        far = await stack.enter_async_context(start("keyed", log=log, window_s=WINDOW_S))
         live = Live(found.events_path)
         stage = Stage(found, live, far.url, plant)
         await stage.prepare()

@@ -29,7 +29,7 @@ from holdfast.errors import BadInput, HoldfastError
 from holdfast.host.log import Log
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal, Remark, RemarkTo
-from holdfast.journal.quiet import Quiet
+from holdfast.journal.quiet import IDLE_LOOK_S, Quiet
 from holdfast.journal.rules import check_remark, remark_to
 from holdfast.layout.agent_home import DAYS, MEMORY_FILE, AgentHome, MemoryPlace
 from holdfast.layout.covering import WORKSPACE
@@ -82,7 +82,7 @@ class Projector:
         self._journal = journal
         self._log = log
         self._look_s = pacing.look_s(LOOK_S)
-        self._quiet = Quiet(journal, most_s=pacing.idle_s(0))
+        self._quiet = Quiet(journal, most_s=pacing.idle_s(IDLE_LOOK_S))
         self._closing = False
         self._seen: tuple[object, ...] = ()
         self._trouble = ""  # why the last pass failed

@@ -22,6 +22,7 @@ from holdfast.errors import BootIdMissing
 
 _BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 _NS_PER_MS = 1_000_000
+CLOCK_TOLERANCE_MS = 5_000  # between two clocks that are both right
 
 
 class Clock(Protocol):

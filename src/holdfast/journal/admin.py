@@ -26,13 +26,14 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.core.clock import Clock, Entropy
+from holdfast.core.clock import CLOCK_TOLERANCE_MS, Clock, Entropy
 from holdfast.core.ports import KeyRing
 from holdfast.errors import InvariantViolated
 from holdfast.journal.contract import Journal
 
 SEQUENCE_LIMIT = 1 << 40  # a fence keeps 40 bits for it
 INCARNATION_LIMIT = 1 << 23
+SUSPECT_MS = 400 * 86_400_000  # as long as tombstones: the longest key window a tool may state
 ALONE_WAIT_S = 20.0  # longer than the longest lease: sessions that stopped are dead by then
 
 
@@ -64,9 +65,22 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int
     sequence: int  # of the copy
     mark_sequence: int  # what this machine had committed
-    lost_after_ms: int  # the newest record of the copy; 1 where rows were put back
+    lost_after_ms: int  # nothing before this time is lost; 1 where rows were put back
     open_tasks: int  # now suspect
     put_back: bool = False  # rows of the copy are older than the copy itself: any time may be lost
+
+
+def lost_since(newest_ms: int, *, copied_ms: int, wall_ms: int) -> int:
+    """The earliest time of which a copy may lack something. It has all up to its newest record, and all up to the time
+    when it was made. That time is from a clock that no record has confirmed: it counts less what clocks may differ, and
+    not at all where it has not come yet."""
+    return max(newest_ms, copied_ms - CLOCK_TOLERANCE_MS) if copied_ms <= wall_ms else newest_ms
+
+
+def lost_by_all(since_ms: int, *, before: tuple[int, int], now_ms: int) -> int:
+    """The same over all restores that new tasks are suspected for. `before`: what an earlier one left, and when."""
+    lost_ms, restored_ms = before
+    return min(since_ms, lost_ms) if restored_ms and now_ms - restored_ms <= SUSPECT_MS else since_ms
 
 
 class SharedState(Protocol):
@@ -211,10 +225,13 @@ class JournalAdmin(Protocol):
             JournalBusy: another process has it open.
         """
 
-    async def restore(self, *, keys: KeyRing, clock: Clock, dry_run: bool = False, above: int = 0) -> Restored:
+    async def restore(
+        self, *, keys: KeyRing, clock: Clock, dry_run: bool = False, above: int = 0, copied_ms: int = 0
+    ) -> Restored:
         """Take what is there as the journal from now on, under a new incarnation.
         It is higher than every one that the journal and this machine know of, and than `above`: what
-        the head of a newer backup says, or an arbiter has granted. Open tasks become suspect.
+        the head of a newer backup says, or an arbiter has granted. Open tasks become suspect. `copied_ms`: the copy
+        was not made before this time, as its signed snapshot says.
         Raises JournalDamaged where the journal itself is damaged; JournalBusy while it is in use."""
         ...
 

@@ -1,7 +1,7 @@
 """Whether a look at the journal can be left out, because nothing has happened in it since the last one.
 
-For what is done beside tasks: notices, memory files, the hand-off. Where a process serves one agent each of them looks
-again and again. Where it serves hundreds that would be all it does, so they look after a change, and once in a while.
+For what is done beside tasks: notices, memory files, the hand-off. They look after a change, and once in a while: each
+second in a process that serves one agent, much less often in one that serves hundreds.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 
 from holdfast.journal.contract import Journal
+
+IDLE_LOOK_S = 1.0  # where a process serves one agent
 
 
 class Quiet:

@@ -172,6 +172,7 @@ class StepView(msgspec.Struct, gc=False, eq=False):
     planned_ms: int = 0
     closed_ms: int = 0
     restored_ms: int = 0
+    lost_ms: int = 0  # since when a lost timeline may have sent its key; 0 where a person has answered that
     spared: int = 0  # attempts that were not sent or met a busy far end
     unkept: str = ""  # why the result of a success could not be kept
     ending: Event | None = None  # the event that closed it
@@ -363,7 +364,7 @@ def _fold_claim(view: TaskView, record: Record) -> None:
 
 def _fold_restore(view: TaskView, record: Record) -> None:
     """What was open may have gone on in the timeline that is lost."""
-    view.restored_ms = bodies.RestoredFrom.read(record.body).lost_after_ms
+    view.restored_ms = _earlier(view.restored_ms, record)
     for step in view.steps.values():
         if step.step is not None and step.step.state not in CLOSED:
             step.step = apply(step.step, Event.RESTORE, epoch=record.epoch, quiet=False, letter=step.letter)
@@ -466,15 +467,22 @@ def _take_settlement(step: StepView, record: Record) -> None:
     if "result" in record.body:
         step.result = record.body["result"]
     step.earlier += step.attempts
-    step.attempts, step.spared = (), 0
+    step.attempts, step.spared, step.lost_ms = (), 0, 0
 
 
 def _take_restore(step: StepView, record: Record) -> None:
     if not step.tool:
         _take_plan(step, record)
-    step.restored_ms = bodies.RestoredFrom.read(record.body).lost_after_ms
+    step.restored_ms = _earlier(step.restored_ms, record)
+    step.lost_ms = _earlier(step.lost_ms, record)
     step.doubt = "restored"
     step.ended, step.spared = None, 0  # the lost timeline may have sent again since
+
+
+def _earlier(known_ms: int, record: Record) -> int:
+    """Since when anything may be lost: a second restore does not bring back what the first one lost."""
+    lost_ms = bodies.RestoredFrom.read(record.body).lost_after_ms
+    return min(known_ms, lost_ms) if known_ms else lost_ms
 
 
 _TAKE = {

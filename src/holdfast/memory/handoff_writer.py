@@ -36,7 +36,7 @@ from holdfast.core.secret_handles import safe
 from holdfast.core.waiting import ALONE, Pacing, wait_event
 from holdfast.errors import HoldfastError, text_of
 from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
-from holdfast.journal.quiet import Quiet
+from holdfast.journal.quiet import IDLE_LOOK_S, Quiet
 from holdfast.layout.agent_home import PRIVATE, MemoryPlace
 from holdfast.memory.exchange import exchange, is_taken, left_asides, put_down, read_quiet
 from holdfast.memory.handoff import Handoff, render
@@ -70,7 +70,7 @@ class HandoffWriter:
         pacing: Pacing = ALONE,
     ) -> None:
         self._look_s = pacing.look_s(LOOK_S)
-        self._quiet = Quiet(reader.journal, most_s=pacing.idle_s(0))
+        self._quiet = Quiet(reader.journal, most_s=pacing.idle_s(IDLE_LOOK_S))
         self._reader = reader
         self._handoff = handoff
         self._heartbeat = heartbeat

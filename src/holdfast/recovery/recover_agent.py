@@ -383,7 +383,7 @@ class _Restoring:
     unsealed: tuple[str, ...] = ()
     journal_was: str = ""
 
-    async def prepare(self, folder: Path) -> None:
+    async def prepare(self, folder: Path, snapshot_at: int) -> None:
         with self.survey.escrow.secrets_identity() as identity:
             self.unsealed = put_back(folder, identity)
         folder = home_in(folder)
@@ -397,7 +397,9 @@ class _Restoring:
             self.journal_was = journal_in(folder).url
             write_journal_url(folder / SETTINGS, "")  # what is here is the file
             keys, above = ring_of(self.survey.escrow), max(self.survey.above, granted_to(folder))
-            self.rewound = await journal_at(file_at(journal)).restore(keys=keys, clock=self.clock, above=above)
+            self.rewound = await journal_at(file_at(journal)).restore(
+                keys=keys, clock=self.clock, above=above, copied_ms=snapshot_at * 1000
+            )
         heads = tuple(one.digest for one in HeadFile(folder / HEADS).read().heads[-HEADS_MARKED:])
         incarnation = None if self.rewound is None else self.rewound.incarnation
         mark = RestoredMark(heads=heads, restored_ms=self.clock.wall_ms(), incarnation=incarnation)

@@ -48,8 +48,9 @@ if TYPE_CHECKING:
     from holdfast.app.worker import JobContext
 
 FILE, LOCK, TURN = "mail.json", "mail.lock", "mail"
-TURN_S, EXTEND_S = 60.0, 15.0
-LOOK_EVERY_S = 30.0  # for relays, where there are none; for the turn, where another has it
+TURN_S, EXTEND_S = 15.0, 4.0  # a host that died lets go of its turn by itself
+TURN_LOOK_S = 4.0  # for the turn, where another has it
+LOOK_EVERY_S = 30.0  # for relays, where there are none
 AGAIN_S, AGAIN_S_MAX = 1.0, 60.0
 FILE_BYTES_MAX = 64 * 1024
 
@@ -74,6 +75,7 @@ async def keep_mail(context: JobContext) -> None:
                 async with _my_turn(home) as mine:
                     if mine:
                         await _take_in(home, context, context.post)
+                    pause_s = TURN_LOOK_S
         except Exception as error:  # noqa: BLE001 - the next round asks the relays again
             context.log.event("mail-failed", error=_told(error))
             if isinstance(context.post, AgentPost):

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.app.mail.shared_keys import mail_speaker
+from holdfast.backup.chain.sources import leave_newest_head
 from holdfast.core.decoding import decode_json
 from holdfast.errors import BadInput, HoldfastError, RelayUnreachable, RelayUntrusted
 from holdfast.host.private_files import ensure_private_folder, read_private, write_atomically
@@ -69,6 +70,7 @@ def _replace(home: AgentHome, gone: Relay, port: Signatures) -> Replaced:
         for spare in _spares(home):
             try:
                 asyncio.run(register(home, speaker, [spare], now=int(time.time()), port=port, instead_of=gone))
+                asyncio.run(leave_newest_head(home, speaker.log(), [spare]))
             except (HoldfastError, OSError) as error:
                 trouble = str(error)
                 continue

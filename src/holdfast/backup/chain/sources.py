@@ -30,6 +30,7 @@ from holdfast.backup.archive.tar_stream import Readable, TarStream, read_through
 from holdfast.backup.chain.chain import Chain, Fork, Lag, behind, is_rival_head, joined, valid_heads
 from holdfast.backup.chain.heads import HEADS, HeadFile, Held, parse_copy, parse_lines
 from holdfast.backup.engine import SHORT_S, BackupEngine, Repository
+from holdfast.backup.places.backup_places import states_of
 from holdfast.backup.places.companion_files import read_companions
 from holdfast.backup.places.places import Passphrases, Place, check_there, repository_of
 from holdfast.errors import ArchiveRefused, BackupDamaged, HoldfastError, PlaceUnreachable, Retryable
@@ -226,6 +227,23 @@ async def leave_head(home: AgentHome, head: Signed[Head], log: KeyLog) -> LeftHe
     if held and not any(one.held for one in held):
         troubles.append(NO_RELAY)
     return LeftHead(relays=held, troubles=tuple(troubles))
+
+
+async def leave_newest_head(home: AgentHome, log: KeyLog, relays: Sequence[WitnessRelay]) -> list[str]:
+    """The newest head to relays that are new to the agent; what a person should hear of it. One whose snapshot no place
+    has got stays here: outside it would tell of a snapshot that was lost."""
+    try:
+        held = {name for state in states_of(home).read().values() for name in state.snapshots}
+    except HoldfastError as error:  # the server that hosts share
+        return [f"cannot find the newest backup head: {error}"]
+    heads = (one for one in HeadFile(home.heads_file).read().heads if one.record.archive in held)
+    newest = max(heads, key=lambda one: one.record.rank, default=None)
+    if newest is None:
+        return []
+    said = await asyncio.gather(*(_left_at(one, newest, log) for one in relays))
+    return [
+        f"{one.url} does not have the newest backup head: {why}" for one, why in zip(relays, said, strict=True) if why
+    ]
 
 
 async def _left_at(address: WitnessAddress, head: Signed[Head], log: KeyLog) -> str:

@@ -76,7 +76,7 @@ CARRIED = ("keys.json",)
 BUSY_WAIT_S = 5.0
 NAMED_MAX = 100  # links and notes in a report; the rest is counted
 
-Prepare = Callable[[Path], Awaitable[None]]
+Prepare = Callable[[Path, int], Awaitable[None]]  # a restored folder, and when its snapshot began, in unix seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +281,7 @@ class _Restore:
         state = snapshot.state
         await asyncio.to_thread(self._complete, state, found)
         if prepare is not None:
-            await prepare(state)
+            await prepare(state, snapshot.about.at)
         await asyncio.to_thread(_set_mode, state, snapshot.about.mode)
         stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
         aside = self._target.with_name(f"{self._target.name}.before-{stamp}")

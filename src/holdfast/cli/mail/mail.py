@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.command import Commands, add_flag, add_options, imported, new_noun, new_verb, over_journal
@@ -11,10 +12,12 @@ from holdfast.cli.screen.screen import ago, json_line, one_line, print_json, pri
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
+    from holdfast.core.ids import TaskId
+    from holdfast.journal.contract import TaskRow
 
 LIMIT = 50
 LIMIT_MAX = 10_000
-TASKS_MAX = 10_000  # newest tasks that are looked through for sent messages
+PAGE = 1_000  # tasks that are listed at a time
 SHOWN_CHARS = 40
 
 
@@ -63,7 +66,7 @@ def add_parser(commands: Commands) -> None:
     _add_limit(parser)
     parser = new_verb(verbs, "outbox", over_journal(_outbox)).help("""list sent messages, newest first
 
-        List the messages of this agent, newest first, from its newest tasks.
+        List the messages of this agent, newest first.
         columns:
           effect   TASK/ORDINAL of the step that sends it
           to       the recipient
@@ -198,11 +201,10 @@ async def _unreadable(hf: Holdfast, limit: int) -> list[dict[str, Any]]:  # Any:
 
 async def _sent(hf: Holdfast, limit: int, *, states: frozenset[str] | None = None) -> list[dict[str, Any]]:  # Any: JSON
     from holdfast.errors import JournalDamaged
-    from holdfast.journal.contract import Filter
     from holdfast.views.mail import sent_lines
 
     found: list[dict[str, Any]] = []
-    for row in await hf.journal.list_tasks(Filter(limit=TASKS_MAX)):
+    async for row in _tasks(hf):
         if row.erased or row.records < 3:  # accepted and claimed only: no step yet
             continue
         try:
@@ -219,6 +221,20 @@ async def _sent(hf: Holdfast, limit: int, *, states: frozenset[str] | None = Non
             break
         await asyncio.sleep(0)
     return found[:limit]
+
+
+async def _tasks(hf: Holdfast) -> AsyncGenerator[TaskRow]:
+    """All of them, newest first."""
+    from holdfast.journal.contract import Filter
+
+    last: TaskId | None = None
+    while True:
+        rows = await hf.journal.list_tasks(Filter(limit=PAGE, after=last))
+        for row in rows:
+            yield row
+        if len(rows) < PAGE:
+            return
+        last = rows[-1].task_id
 
 
 def _short(name: str) -> str:

@@ -299,7 +299,7 @@ def _prepare(survey: Survey, name: str) -> Prepare | None:
     if not isinstance(rescue, Rescue):
         return None
 
-    async def prepare(folder: Path) -> None:
+    async def prepare(folder: Path, _snapshot_at: int) -> None:
         make_harmless(folder, rescue, name=survey.name or name)
 
     return prepare

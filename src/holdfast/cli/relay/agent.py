@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.app.mail.shared_keys import mail_speaker
+from holdfast.backup.chain.sources import leave_newest_head
 from holdfast.cli.command import acting_home, home_of
 from holdfast.cli.doctor import EXIT_CLEAN, EXIT_PROBLEMS, print_finding
 from holdfast.cli.input.agent_places import witnesses_of
@@ -74,10 +75,16 @@ def registered(
     """The agent is registered at these relays, and its profile names them."""
     with act_lock(home.folder):
         speaker, now = mail_speaker(home), int(time.time())
-        found = register(
-            home, speaker, relays, now=now, port=Sodium(), handle=handle, operator=operator, instead_of=instead_of
-        )
-        return asyncio.run(found)
+
+        async def act() -> PublishedProfile:
+            done = await register(
+                home, speaker, relays, now=now, port=Sodium(), handle=handle, operator=operator, instead_of=instead_of
+            )
+            for trouble in await leave_newest_head(home, speaker.log(), relays):
+                talk(f"warning: {trouble}; the next backup brings it")
+            return done
+
+        return asyncio.run(act())
 
 
 def run_remove(args: argparse.Namespace) -> int:

@@ -224,7 +224,9 @@ class PostgresAdmin:
         async with self._alone(keys, wait_s) as (link, folder):
             await restoring.raise_incarnation(link, folder, to=to, clock=clock)
 
-    async def restore(self, *, keys: KeyRing, clock: Clock, dry_run: bool = False, above: int = 0) -> Restored:
+    async def restore(
+        self, *, keys: KeyRing, clock: Clock, dry_run: bool = False, above: int = 0, copied_ms: int = 0
+    ) -> Restored:
         async with self._alone(keys, ALONE_WAIT_S) as (link, folder):
             wraps = KeyWraps(keys)
             findings = await asyncio.to_thread(check.find_damage, self._place, wraps, put_back=False)
@@ -232,7 +234,14 @@ class PostgresAdmin:
                 raise JournalDamaged(f"Holdfast cannot restore from {self._place.shown}: {findings[0]}")
             put_back = await asyncio.to_thread(self._is_put_back, wraps, folder.name)
             return await restoring.restore(
-                link, folder, wraps=wraps, clock=clock, dry_run=dry_run, above=above, put_back=put_back
+                link,
+                folder,
+                wraps=wraps,
+                clock=clock,
+                dry_run=dry_run,
+                above=above,
+                copied_ms=copied_ms,
+                put_back=put_back,
             )
 
     def _is_put_back(self, wraps: KeyWraps, journal_id: str) -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path
 from holdfast.core.clock import Clock
 from holdfast.errors import JournalBusy, JournalDamaged
 from holdfast.journal import rules
-from holdfast.journal.admin import HighWater, Restored
+from holdfast.journal.admin import HighWater, Restored, lost_by_all, lost_since
 from holdfast.journal.bodies import RestoredFrom
 from holdfast.journal.postgres import standby, totals
 from holdfast.journal.postgres.lane import Tally
@@ -95,6 +95,7 @@ async def restore(
     clock: Clock,
     dry_run: bool = False,
     above: int = 0,
+    copied_ms: int = 0,
     put_back: bool = False,
     promoted: bool = False,
 ) -> Restored:
@@ -106,14 +107,16 @@ async def restore(
     async def act(link: Link) -> None:
         row = await link.one(
             "SELECT number, (SELECT coalesce(max(last), 0) FROM $s.tally), "
-            "(SELECT coalesce(max(at_ms), 0) FROM $s.tally), $now FROM $s.incarnation FOR UPDATE"
+            "(SELECT coalesce(max(at_ms), 0) FROM $s.tally), $now, lost_after_ms, restored_ms "
+            "FROM $s.incarnation FOR UPDATE"
         )
         if row is None:
             raise JournalDamaged("the journal has no incarnation")
         if promoted and await standby.find_promotion(link) is not Promotion.LOSSY:
             raise _Decided
         incarnation, newest_ms = max(row[0], mark.incarnation, above) + 1, row[2] or SINCE_EVER_MS
-        lost_after_ms, now_ms = SINCE_EVER_MS if put_back else newest_ms, max(newest_ms, row[3])
+        since_ms, now_ms = lost_since(newest_ms, copied_ms=copied_ms, wall_ms=row[3]), max(newest_ms, row[3])
+        lost_after_ms = SINCE_EVER_MS if put_back else since_ms
         due_ms = now_ms + await longest_lease_ms(link)
         await link.run(_END_SESSIONS)
         tasks, newest = await _mark_suspect(
@@ -122,12 +125,12 @@ async def restore(
             at_ms=now_ms,
             boot_ms=clock.boot_ms(),
             due_ms=due_ms,
-            lost_after_ms=None if put_back else newest_ms,
+            lost_after_ms=None if put_back else since_ms,
         )
         await link.run(RAISE, (incarnation,))
         await link.run(
             "UPDATE $s.incarnation SET number = %s, lost_after_ms = %s, restored_ms = %s",
-            (incarnation, lost_after_ms, now_ms),
+            (incarnation, lost_by_all(lost_after_ms, before=(row[4], row[5]), now_ms=now_ms), now_ms),
         )
         newest = max(newest, row[1])
         await begin_total(link, running, last=newest, at_ms=now_ms)

@@ -23,6 +23,7 @@ from psycopg import errors as pg
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
 from holdfast.errors import InvariantViolated, LeaseLost, RequestConflict, StatementFailed
 from holdfast.journal import rules
+from holdfast.journal.admin import SUSPECT_MS
 from holdfast.journal.bodies import RestoredFrom
 from holdfast.journal.builds import name_and_build
 from holdfast.journal.chain import first_link
@@ -39,7 +40,7 @@ from holdfast.journal.postgres.verbs.sessions import longest_lease_ms
 from holdfast.journal.postgres.verbs.statements import apply_statements
 from holdfast.journal.records import NewRecord, RecordKind, TaskState
 from holdfast.journal.seal import DataKeySealer, KeyWraps
-from holdfast.journal.sqlite.verbs.tasks import CLOSING, SUSPECT_MS
+from holdfast.journal.sqlite.verbs.tasks import CLOSING
 from holdfast.journal.total import RunningTotal
 
 BATCH_MAX = 500

@@ -45,7 +45,7 @@ from holdfast.host.private_files import (
     sync_folder,
 )
 from holdfast.host.sqlite import Db, copy_whole, open_alone, open_existing, open_quietly
-from holdfast.journal.admin import ALONE_WAIT_S, HighWater, JournalPosition, Restored
+from holdfast.journal.admin import ALONE_WAIT_S, HighWater, JournalPosition, Restored, lost_by_all, lost_since
 from holdfast.journal.bodies import RestoredFrom
 from holdfast.journal.contract import Journal
 from holdfast.journal.records import NewRecord, RecordKind
@@ -73,6 +73,7 @@ from holdfast.journal.sqlite.opening.open import (
 from holdfast.journal.sqlite.rows import Tail, add_records
 from holdfast.journal.sqlite.sql_errors import in_our_words
 from holdfast.journal.sqlite.txn import Txn
+from holdfast.journal.sqlite.verbs.tasks import find_restore
 
 SINCE_EVER_MS = 1  # a copy without a record: not 0, which says that nothing is lost
 TASK_SALT = "task_salt"
@@ -222,9 +223,13 @@ class SqliteAdmin:
         async with self._alone(wait_s) as folder:
             _raise(self._path, folder, to=to, keys=keys, clock=clock)
 
-    async def restore(self, *, keys: KeyRing, clock: Clock, dry_run: bool = False, above: int = 0) -> Restored:
+    async def restore(
+        self, *, keys: KeyRing, clock: Clock, dry_run: bool = False, above: int = 0, copied_ms: int = 0
+    ) -> Restored:
         async with self._alone(ALONE_WAIT_S) as folder:
-            return _restore(self._path, folder, keys=keys, clock=clock, dry_run=dry_run, above=above)
+            return _restore(
+                self._path, folder, keys=keys, clock=clock, dry_run=dry_run, above=above, copied_ms=copied_ms
+            )
 
     async def start_empty(
         self,
@@ -360,7 +365,9 @@ def _raise(path: Path, folder: Path, *, to: int, keys: KeyRing, clock: Clock) ->
         raise JournalBusy(f"another process is updating high-water.json of {path}")
 
 
-def _restore(path: Path, folder: Path, *, keys: KeyRing, clock: Clock, dry_run: bool, above: int) -> Restored:
+def _restore(
+    path: Path, folder: Path, *, keys: KeyRing, clock: Clock, dry_run: bool, above: int, copied_ms: int
+) -> Restored:
     wraps = KeyWraps(keys)
     findings = check.find_damage(path, wraps, put_back=False)
     if findings:
@@ -374,7 +381,8 @@ def _restore(path: Path, folder: Path, *, keys: KeyRing, clock: Clock, dry_run: 
         number, newest_ms = _newest(db)
         running = wraps.running_total(folder.name)
         put_back = totals.is_put_back(db, running)
-        lost_after_ms = SINCE_EVER_MS if put_back else newest_ms
+        since_ms = lost_since(newest_ms, copied_ms=copied_ms, wall_ms=clock.wall_ms())
+        lost_after_ms = SINCE_EVER_MS if put_back else since_ms
         txn = Txn(
             db,
             number=number,
@@ -384,10 +392,11 @@ def _restore(path: Path, folder: Path, *, keys: KeyRing, clock: Clock, dry_run: 
             total=totals.read_total(db, running),
         )
         txn.total = totals.count_total(db, running)  # from now on what is here is right
-        tasks = _mark_suspect(txn, wraps, lost_after_ms=None if put_back else newest_ms)
+        tasks = _mark_suspect(txn, wraps, lost_after_ms=None if put_back else since_ms)
         txn.close()
         _set_meta(db, "incarnation", incarnation)
-        _set_meta(db, "lost_after_ms", lost_after_ms)
+        before = find_restore(db)
+        _set_meta(db, "lost_after_ms", lost_by_all(lost_after_ms, before=before, now_ms=txn.at_ms))
         _set_meta(db, "restored_ms", txn.at_ms)
         db.execute("UPDATE session SET ended = 2 WHERE ended = 0")
         db.execute("ROLLBACK" if dry_run else "COMMIT")

@@ -41,7 +41,9 @@ from holdfast.relay.protocol.calls import (
 
 CONNECT_S = 1.5
 ANSWER_S = 2.0
-LOGIN_S = 6.0  # after a restart of the relay all of its agents log in: one that gives up and asks again makes it worse
+# After a restart of the relay all of its agents log in, and wait for mail: one that gives up and asks again makes it
+# worse.
+LOGIN_S = 6.0
 IDLE_MAX = 4
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 _SERVER_ERRORS = range(HTTPStatus.INTERNAL_SERVER_ERROR, 1_000)
@@ -126,7 +128,8 @@ class RelayChannel(RelayAsker):
         self, id: AgentId, token: str, *, after: int, wait_s: int, nonce: str = ""
     ) -> tuple[MailAnswer, Answered]:
         target = f"/v1/mailbox/{id}?after={after}&wait={wait_s}"
-        answered = await self.call("GET", target, token=token, answer_s=ANSWER_S + wait_s, nonce=nonce)
+        slack_s = LOGIN_S if wait_s else ANSWER_S
+        answered = await self.call("GET", target, token=token, answer_s=slack_s + wait_s, nonce=nonce)
         try:
             return msgpack_decoder(MailAnswer).decode(answered.content), answered
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

@@ -1,9 +1,9 @@
 """Taking mail from all relays of the agent: each is asked by a task of its own, and mail comes once.
 
 A task logs in, lists the mailbox from the first entry that waits, recomputes the chain, and hands envelopes over. It
-stops for a while when too many of them are not acknowledged, so memory has a bound. An acknowledgement that a relay did
-not get is kept and sent again before the next question; if this process dies first, the relay delivers that mail again,
-and the journal knows it.
+stops for a while when too many of them are not acknowledged, so memory has a bound. An acknowledgement waits a moment
+for others, because each costs a request. One that a relay did not get is kept and sent again before the next question;
+if this process dies first, the relay delivers that mail again, and the journal knows it.
 
 What makes a message good: its certificate is signed by keys that the sender's log still stands by, its instance key
 signed the envelope, it opens with a mail key of ours, and its inner key fits the outer one. Mail of keys that the
@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import random
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,15 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from holdfast.core.mail import Delivery, MailKind
 from holdfast.core.waiting import wait_event
-from holdfast.errors import AgentElsewhere, BadRecord, HoldfastError, KeysReplaced, RelayBusy, RelayUntrusted
+from holdfast.errors import (
+    AgentElsewhere,
+    BadRecord,
+    HoldfastError,
+    KeysReplaced,
+    RelayBusy,
+    RelayUnreachable,
+    RelayUntrusted,
+)
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, digest_of
@@ -53,15 +62,18 @@ from holdfast.relay.protocol.calls import FOR_NOW, REASON_CHARS_MAX, Ack
 from holdfast.relay.protocol.envelope import Envelope, Inner, letter_of, open_envelope, parse_envelope
 from holdfast.relay.protocol.note import read_note
 
-POLL_S = 20  # how long a relay may wait with its answer
+POLL_S_MIN, POLL_S = 12, 20  # how long a relay may wait with its answer
 EMPTY_S = 0.1  # after an empty answer: one that lies may give it at once, again and again
 UNACKED_MAX = 512  # of one relay, given out or waiting here
 RECEIVED_MAX, REFUSED_MAX, CONTACTS_MAX = 512, 128, 256  # in one acknowledgement: together less than its body may have
 GIVEN_MAX = 20_000  # (sender, key) pairs that this process remembers
 BATCH_MAX = 256
+ACK_S, ACK_AT_ONCE = 0.25, 64  # so long, or until there are so many, acknowledgements wait for each other
+CLOSE_S = 1.0  # for those that are left at the end
 COPIES_MAX, COPY_BYTES_MAX = 1_024, 8_192  # messages that are kept open until another relay delivers them too
 JUDGED_MAX = 1_024  # certificates of senders whose signature was checked
 ROOM_S = 5.0  # until a box with too many messages here is looked at again
+ACKS = "acks"
 SEEN, SEEN_WAITING_MAX = "seen", 64  # answers that senders were given, and that wait to be checked
 
 _Entry = tuple[int, str]  # number and id: after a roll-back of the relay a number may mean another envelope
@@ -92,6 +104,7 @@ class _Box:
     first: int = 0
     unacked: set[_Entry] = field(default_factory=set["_Entry"])
     owed: set[_Entry] = field(default_factory=set["_Entry"])  # mail that was received
+    ack_at: float = 0.0  # when they are sent
     mark: int = 0  # that goes with them: the highest, so that none of them is deleted too soon
     refused: dict[_Entry, str] = field(default_factory=dict["_Entry", str])
     secured: int = -1  # what this relay was told
@@ -125,6 +138,7 @@ class RelayMailbox:
     _private_keys: dict[str, X25519PrivateKey] = field(default_factory=dict[str, X25519PrivateKey])
     _judged: OrderedDict[bytes, KeyLog] = field(default_factory=OrderedDict[bytes, KeyLog])  # by certificate
     _seen: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue[bytes](SEEN_WAITING_MAX))
+    _owing: asyncio.Event = field(default_factory=asyncio.Event)
     _secured: int = -1
     _rewind: int | None = None
     _rewound: set[str] = field(default_factory=set[str])  # keys of relays that have done it
@@ -146,6 +160,7 @@ class RelayMailbox:
 
     async def received(self, deliveries: Sequence[Delivery], *, mark: int) -> None:
         touched: set[str] = set()
+        now = asyncio.get_running_loop().time()
         for delivery in deliveries:
             for key, seq, entry in delivery.at:
                 box = self._boxes.get(key)
@@ -154,9 +169,11 @@ class RelayMailbox:
                 if delivery.fault:
                     box.refused[seq, entry] = delivery.fault[:REASON_CHARS_MAX]
                 else:
+                    box.ack_at = box.ack_at if box.owed else now + ACK_S
                     box.owed.add((seq, entry))
                     box.mark = max(box.mark, mark)
                 touched.add(key)
+        self._owing.set()
         await self._flush(touched)
 
     async def secured(self, *, up_to: int) -> None:
@@ -183,6 +200,11 @@ class RelayMailbox:
         await asyncio.gather(*map(enter, self._boxes.values()))
 
     async def close(self) -> None:
+        for box in self._boxes.values():
+            box.ack_at = 0.0
+        with contextlib.suppress(TimeoutError):  # then that mail comes again
+            async with asyncio.timeout(CLOSE_S):
+                await self._flush(self._boxes)
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -221,18 +243,19 @@ class RelayMailbox:
                 self._tasks[key] = asyncio.create_task(self._watch(box))
         if SEEN not in self._tasks:
             self._tasks[SEEN] = asyncio.create_task(self._check_seen())
+            self._tasks[ACKS] = asyncio.create_task(self._send_late_acks())
 
     async def _watch(self, box: _Box) -> None:
-        tries = 0
+        tries, ended = 0, False
         while True:
             try:
                 await self._one_round(box)
-                tries, box.trouble = 0, ""
+                tries, ended, box.trouble = 0, False, ""
                 continue
             except SessionOver as error:
                 box.trouble, box.token = str(error), ""
-                if not tries:  # a new login is tried at once, and after a pause if that is refused too
-                    tries = 1
+                if not ended:  # a new login is tried at once, and after a pause if that is refused too
+                    ended = True
                     continue
             except FencedByRelay as fenced:
                 verdict = await self._judge_fence(box, fenced)
@@ -247,7 +270,7 @@ class RelayMailbox:
                     self._arrived.put_nowait(AgentElsewhere(text))
                     return
                 box.trouble, box.token = str(error), ""
-            except RelayBusy as error:  # it has asked too often, and its session is still good
+            except (RelayBusy, RelayUnreachable) as error:  # its session may still be good: a login would cost more
                 box.trouble = str(error)
             except (HoldfastError, OSError) as error:
                 box.trouble, box.token = str(error), ""
@@ -265,7 +288,7 @@ class RelayMailbox:
             return
         try:
             async with asyncio.timeout(None) as box.poll:
-                wait_s = 0 if box.trouble else POLL_S  # whether the trouble is over is known at once
+                wait_s = 0 if box.trouble else poll_s()  # whether the trouble is over is known at once
                 page, answered = await box.channel.take(self.instance.id, box.token, after=box.after, wait_s=wait_s)
         except TimeoutError:  # see `_found`
             return
@@ -330,6 +353,8 @@ class RelayMailbox:
             refused = list(box.refused.items())[:REFUSED_MAX]
             contacts = list(self.contacts - box.contacts)[:CONTACTS_MAX]
             secured = self._secured if self._secured > box.secured else None
+            if len(owed) < ACK_AT_ONCE and asyncio.get_running_loop().time() < box.ack_at:
+                owed = []
             if not owed and not refused and not contacts and secured is None:
                 return
             ack = Ack(
@@ -348,6 +373,13 @@ class RelayMailbox:
             box.contacts.update(contacts)
             box.secured = self._secured if secured is not None else box.secured
             box.room.set()
+
+    async def _send_late_acks(self) -> None:
+        while True:
+            await self._owing.wait()
+            self._owing.clear()
+            await asyncio.sleep(ACK_S)
+            await self._flush(self._boxes)
 
     # who speaks for the agent
 
@@ -498,3 +530,8 @@ class RelayMailbox:
                         )
                         box.check.add(said)
                         self._learn(box, answered)
+
+
+def poll_s() -> int:
+    """Not the same for all: agents that came back together would ask again together, every time."""
+    return random.randint(POLL_S_MIN, POLL_S)

@@ -257,7 +257,7 @@ class Relay:
                 nonce = ""
                 raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, "the nonce is not in its form")
             asked = Asked(request, b"")
-            self._spend(bucket, asked.sender)
+            self._spend(bucket, self.mail.payer_of(asked) if bucket == "mail" else asked.sender)
             if self.draining:
                 raise Said(HTTPStatus.SERVICE_UNAVAILABLE, "draining", "the relay is stopping", 10)
             body = await _body(asked, body_max, self._arriving)

@@ -22,6 +22,8 @@ class Said(Exception):
         self.status, self.code, self.message, self.wait_s, self.proof = status, code, message, wait_s, proof
 
 
+KNOW = "know"  # in the state of a connection: tells it which agent has logged in on it
+
 Answer = tuple[int, bytes]
 Handler = Callable[["Asked"], Awaitable[Answer]]
 
@@ -42,6 +44,12 @@ class Asked:
         except BadRecord:
             pass
         raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, "the address does not end in the id of an agent")
+
+    def know(self, agent: AgentId) -> None:
+        """The request comes from this agent, which has logged in."""
+        know = self.request.scope.get("state", {}).get(KNOW)
+        if know is not None:
+            know(agent)
 
     @property
     def sender(self) -> str:

@@ -10,6 +10,7 @@ import ipaddress
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
@@ -99,6 +100,7 @@ class InMemory(Generic[T]):
         return True
 
 
+@lru_cache(maxsize=4_096)
 def block_of(address: str) -> str:
     """What counts as one sender."""
     try:

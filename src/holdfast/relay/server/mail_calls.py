@@ -302,6 +302,7 @@ class MailDesk:
         if state.e > crt.e:
             raise _fenced(f"incarnation {state.e} was already seen", state.crt or b"")
         self._claim(session)
+        asked.know(id_)
         token = secrets.token_urlsafe(32)
         keep_newest(self._sessions, token, session, most=SESSIONS_MAX)
         answer = LoginAnswer(
@@ -359,7 +360,13 @@ class MailDesk:
             self._sessions.pop(token, None)
             raise
         self._sessions.move_to_end(token)
+        asked.know(session.id)
         return session
+
+    def payer_of(self, asked: Asked) -> str:
+        """Whose requests this one counts with: those of the agent that has logged in, else those of its address."""
+        session = self._sessions.get(asked.request.headers.get(calls.TOKEN_HEADER, ""))
+        return asked.sender if session is None else session.id
 
     def _check(self, session: Session) -> None:
         """Whether its certificate still passes, by what the relay knows now."""

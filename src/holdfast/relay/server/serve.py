@@ -30,6 +30,7 @@ from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.witness.witness_folder import witness_signer
 from holdfast.layout.witness_address import host_text
 from holdfast.relay.server.app import Relay
+from holdfast.relay.server.asked import KNOW
 from holdfast.relay.server.limits import InMemory, block_of
 from holdfast.relay.server.settings import RelaySettings
 from holdfast.relay.server.store import Store
@@ -42,6 +43,7 @@ HEADERS_S = 10.0  # until the head of a request is whole
 IDLE_S = 15  # of a connection between two requests
 SEND_S = 30.0  # until an answer has left for a reader that reads
 BACKLOG = 2_048
+AGENT_CONNECTIONS = 8  # of an agent that has logged in: its poll, and calls beside it
 HANDSHAKES_MAX = 1_024  # of TLS at a time, half of them of one address: the oldest ends for a new one
 ACCEPT_AGAIN_S = 0.1
 FILES = 256  # that the process has open beside its connections
@@ -62,7 +64,8 @@ class RunningRelay:
 
 @dataclass(slots=True)
 class Callers:
-    """How many connections each address has. One address must not hold all that the relay can have."""
+    """How many connections each address has. One address must not hold all that the relay can have. A connection of an
+    agent that has logged in counts for that agent: many of them may be behind one address."""
 
     most: int
     uncounted: tuple[str, ...] = ()  # proxies: behind one are many callers
@@ -75,10 +78,18 @@ class Callers:
         self._open[address] += 1
         return self._open[address] <= self.most
 
-    def leave(self, address: str) -> None:
-        self._open[address] -= 1
-        if self._open[address] <= 0:
-            del self._open[address]
+    def know(self, address: str, agent: str) -> bool:
+        """Whether a connection of this address counts for the agent from now on."""
+        if address in self.uncounted or self._open[agent] >= AGENT_CONNECTIONS:
+            return False
+        self.leave(address)
+        self._open[agent] += 1
+        return True
+
+    def leave(self, name: str) -> None:
+        self._open[name] -= 1
+        if self._open[name] <= 0:
+            del self._open[name]
 
 
 class TimedProtocol(H11Protocol):
@@ -88,11 +99,13 @@ class TimedProtocol(H11Protocol):
     # Answers that wait because their readers do not read: uvicorn alone would keep them all, for ever.
     slow = InMemory["TimedProtocol"](lambda one: one.transport.abort())
     callers = Callers(most=RelaySettings().connections_of_address)
+    _agent: str = ""  # that has logged in on it
     _late: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:
         super().connection_made(transport)
+        self.app_state = {**self.app_state, KNOW: self._know}
         self._watch()
         if not self.callers.enter(self._address):
             transport.abort()
@@ -104,7 +117,7 @@ class TimedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()
         self._is_read()
-        self.callers.leave(self._address)
+        self.callers.leave(self._agent or self._address)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -115,6 +128,10 @@ class TimedProtocol(H11Protocol):
     def resume_writing(self) -> None:
         self._is_read()
         super().resume_writing()
+
+    def _know(self, agent: str) -> None:
+        if not self._agent and not self.transport.is_closing() and self.callers.know(self._address, agent):
+            self._agent = agent
 
     @property
     def _address(self) -> str:

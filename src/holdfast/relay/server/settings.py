@@ -33,8 +33,10 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     proxies: tuple[str, ...] = ("127.0.0.1", "::1")  # whose X-Forwarded-For is believed, with `behind_proxy`
     metrics_from: tuple[str, ...] = ("127.0.0.1", "::1")  # who may read /metrics
     connections_max: Count = 4_000
-    connections_of_address: Count = 1_000  # of those; a proxy's are not counted
-    mails_per_s: Count = 400  # requests about mail of one address, steadily; a burst may be four times that
+    connections_of_address: Count = 1_000  # of those; a proxy's are not counted, nor those of agents that logged in
+    mails_per_s: Count = (
+        400  # requests about mail of one address, or of an agent that logged in; a burst may be 4 times that
+    )
     mails_of_agent_per_s: Count = 50  # of one sender
     mailbox_mails: Count = 10_000  # that wait; as many again may be held
     mailbox_mib: Count = 64

@@ -18,7 +18,7 @@ from typing import Any, cast
 from msgspec import UNSET
 
 from holdfast import errors
-from holdfast.core.clock import Clock
+from holdfast.core.clock import CLOCK_TOLERANCE_MS, Clock
 from holdfast.core.effect import CLASSES, Effect, Keyed
 from holdfast.core.ids import effect_key_from_bytes
 from holdfast.core.rest import Diverged, Suspended
@@ -30,7 +30,6 @@ from holdfast.journal.records import Attempt, Body, Claim, StepView, TaskView
 from holdfast.runtime.tool.started import A_PROCESS
 from holdfast.runtime.tool.tool import Tool
 
-CLOCK_TOLERANCE_MS = 5_000
 BACKOFF_S = 0.2
 BACKOFF_S_MAX = 60.0
 DIFFERENCE_CHARS_MAX = 200  # of each value
@@ -83,13 +82,12 @@ def in_window(
     effect = tool.effect
     if not isinstance(effect, Keyed):
         return False
-    if not step.attempts:
-        if not step.restored_ms:
-            return True
-        return journal.now_ms() - step.restored_ms + late_ms < effect.window_s * 1000
-    first = step.attempts[0]
-    age_ms = journal.now_ms() - first.at_ms
-    if _is_of_this_boot(view, first.epoch, clock):
+    first = step.attempts[0] if step.attempts else None
+    starts = [*([step.lost_ms] if step.lost_ms else []), *([first.at_ms] if first else [])]
+    if not starts:
+        return True
+    age_ms = journal.now_ms() - min(starts)
+    if first and _is_of_this_boot(view, first.epoch, clock):
         age_ms = max(age_ms, clock.boot_ms() - first.boot_ms)
     elif journal.clock_behind_ms > CLOCK_TOLERANCE_MS:
         return False

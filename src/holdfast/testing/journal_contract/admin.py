@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.clock import SystemEntropy
+from holdfast.core.clock import CLOCK_TOLERANCE_MS, SystemEntropy
 from holdfast.core.ids import TaskId
 from holdfast.core.journal_address import file_at
 from holdfast.errors import (
@@ -158,6 +158,35 @@ class Admin:
         assert port.at_place.high_water() >= HighWater(7, kept.sequence)
         again = await (await world.process()).take(task_id)
         assert again.view.restored_ms == done.lost_after_ms > 0
+
+    async def test_nothing_is_lost_before_the_copy_was_made(self, world: World) -> None:
+        """The time of a signed snapshot counts where the journal was idle, but not one that has not come yet."""
+        if (port := await administered(world)) is None:
+            return
+        (task_id,) = await grow(world)
+        newest_ms = world.clock.wall_ms()
+        for ahead_ms, expected_ms in ((3_600_000, newest_ms), (0, newest_ms + 86_400_000 - CLOCK_TOLERANCE_MS)):
+            world.set_time(newest_ms + 86_400_000)
+            copied_ms = newest_ms + 86_400_000 + ahead_ms
+            done = await port.at_place.restore(keys=port.keys, clock=world.clock, copied_ms=copied_ms, dry_run=True)
+            assert done.lost_after_ms == expected_ms
+        done = await port.at_place.restore(keys=port.keys, clock=world.clock, copied_ms=copied_ms)
+        process = await world.process()
+        assert (await process.take(task_id)).view.restored_ms == done.lost_after_ms == expected_ms
+
+    async def test_a_second_restore_does_not_forget_what_the_first_lost(self, world: World) -> None:
+        if (port := await administered(world)) is None:
+            return
+        (task_id,) = await grow(world)
+        first = await port.at_place.restore(keys=port.keys, clock=world.clock)
+        world.set_time(world.clock.wall_ms() + 86_400_000)
+        await grow(world)
+        second = await port.at_place.restore(keys=port.keys, clock=world.clock)
+        assert second.lost_after_ms > first.lost_after_ms
+        journal = await world.connect()
+        again = await journal.submit(world.submission(request_id="order-1"))
+        for one in (task_id, again.task_id):
+            assert (await journal.read_task(one)).restored_ms == first.lost_after_ms
 
     async def test_a_task_that_something_else_deleted_is_missed_until_a_restore(self, world: World) -> None:
         if (port := await administered(world)) is None:

@@ -20,6 +20,7 @@ from holdfast.core.step import Event
 from holdfast.errors import InvariantViolated, LeaseLost, RequestConflict, StatementFailed
 from holdfast.host.sqlite import Db
 from holdfast.journal import rules
+from holdfast.journal.admin import SUSPECT_MS
 from holdfast.journal.bodies import RestoredFrom
 from holdfast.journal.builds import MARK
 from holdfast.journal.chain import first_link
@@ -85,8 +86,6 @@ def _authorize(operation: int, first: str | None, second: str | None, _database:
     return apsw.SQLITE_OK
 
 
-SUSPECT_MS = 400 * 86_400_000  # as long as tombstones: the longest key window a tool may state
-
 CLOSING = frozenset(
     (Event.SUCCEED, Event.FAIL, Event.REFUSE, Event.FIND, Event.ADOPT, Event.SETTLE_DONE, Event.SETTLE_SKIP, Event.SKIP)
 )
@@ -127,12 +126,17 @@ def submit(txn: Txn, submission: Submission, wrapped: tuple[int, bytes, DataKeyS
 
 def _suspicion(txn: Txn) -> list[NewRecord]:
     """After a restore a task with a request id may have run in the timeline that is lost."""
-    rows = txn.db.execute("SELECT key, value FROM meta WHERE key IN ('lost_after_ms', 'restored_ms')").fetchall()
-    found = {str(key): int(value) for key, value in rows}
-    restored_ms = found.get("restored_ms")
-    if restored_ms is None or txn.at_ms - restored_ms > SUSPECT_MS:
+    lost_ms, restored_ms = find_restore(txn.db)
+    if not restored_ms or txn.at_ms - restored_ms > SUSPECT_MS:
         return []
-    return [NewRecord(kind=RecordKind.RESTORED, body=RestoredFrom(max(found["lost_after_ms"], 1)).body())]
+    return [NewRecord(kind=RecordKind.RESTORED, body=RestoredFrom(max(lost_ms, 1)).body())]
+
+
+def find_restore(db: Db) -> tuple[int, int]:
+    """Since when anything may be lost, and when the journal was restored; zeros where it never was."""
+    rows = db.execute("SELECT key, value FROM meta WHERE key IN ('lost_after_ms', 'restored_ms')").fetchall()
+    found = {str(key): int(str(value)) for key, value in rows}
+    return found.get("lost_after_ms", 0), found.get("restored_ms", 0)
 
 
 HELD = "SELECT epoch, seq, state FROM task WHERE t = ?"
