@@ -455,3 +455,18 @@ def test_a_removal_takes_no_line_that_came_with_another_document_since(loaded: b
     assert one.file == other.file == third.file
     assert one.file.count("- the same words") == 1
     assert "- only here" not in one.file
+
+
+def test_a_copy_stays_where_another_instance_removes_its_own_copy_and_a_third_the_line() -> None:
+    one, other, third = sides()
+    line = FIRST[2]
+    other.add(line)
+    tell(other, one)
+    one.add(line)  # its own copy, and the other's has just arrived
+    other.file = list(FIRST)
+    other.settle()
+    third.file.remove(line)
+    third.settle()
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file
+    assert one.file.count(line) == 1

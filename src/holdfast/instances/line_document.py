@@ -152,7 +152,7 @@ class LineDocument:
 
     def tell_apart(
         self,
-        added: Collection[str],
+        added: Mapping[str, int],
         removed: Collection[str],
         since: Version,
         author: Author,
@@ -161,11 +161,11 @@ class LineDocument:
         foreign: Collection[Brought] = (),
     ) -> frozenset[str]:
         """A file that showed this document as it was at `since` has got and lost these lines; but other instances have
-        brought in lines with the same words meanwhile. What was added is kept beside theirs, so that it stays where
-        they remove theirs; of what was removed only the elements are that the file showed, and the result has the
-        words that stay. A line that was only moved meanwhile is no new one. `past`: the document that still
-        has that version, where it is another one. `foreign`: what that version has and the file never showed. Raises
-        HistoryMissing."""
+        brought in lines with the same words meanwhile. What was `added` (with how often the file had it before: a copy
+        is a line too) is kept beside theirs, so that it stays where they remove theirs; of what was removed only the
+        elements are that the file showed, and the result has the words that stay. A line that was only moved meanwhile
+        is no new one. `past`: the document that still has that version, where it is another one. `foreign`: what that
+        version has and the file never showed. Raises HistoryMissing."""
         if not (added or removed) or (since == self.version() and not foreign):
             return frozenset()
         elements, _ = self._look()
@@ -179,7 +179,8 @@ class LineDocument:
         then = (past or self)._look_at(since)[0] if removed else ()
         before = {one.brought for one in then}.difference(foreign)
         fresh = {one.text for at in new if (one := elements[at]).text in removed and one.brought not in before}
-        beside = {elements[at].text: at for at in sorted(new, reverse=True) if elements[at].text in added}
+        like = [at for at in new if (one := elements[at]).text in added and one.number >= added[one.text]]
+        beside = {elements[at].text: at for at in sorted(like, reverse=True)}
         deletes = {
             at for at in wanted if (one := elements[at]).text in fresh and (at not in new or one.brought in before)
         }

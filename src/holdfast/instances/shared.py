@@ -28,6 +28,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -249,13 +250,15 @@ class SharedDocument:
         document had at `since`, was written into the file: no element of it is another line. Where it is not known
         which version the file showed, a removal takes all, but for what the file cannot have shown."""
         removed = {line for line in set(before).difference(after).intersection(last) if _is_own(line)}
-        added, document = _added(before, after, author), self._document
+        had, document = Counter(before), self._document
+        more = Counter(after) - had
+        added = {line: had[line] for line in more if _is_own(line) and lines.key_of(line) not in author.ours}
         with contextlib.suppress(HistoryMissing):
             if since is not None:
                 return document.tell_apart(added, removed, since, author)
             document.tell_apart(added, (), NOTHING, author)
             if self._shown.since is not None:
-                return document.tell_apart((), removed, self._shown.since, author, foreign=self._shown.foreign)
+                return document.tell_apart({}, removed, self._shown.since, author, foreign=self._shown.foreign)
         return frozenset()
 
     def _forget(self, removed: Collection[str], last: Sequence[str] | None, author: Author) -> None:
@@ -415,8 +418,10 @@ class SharedDocument:
             before, gone_then = knows.lines_at(since), knows.gone_at(since)
             gone, also_gone = mine.gone() - gone_then, other.gone() - (gone_then - mine.gone())
             removed = {line for line in set(before).difference(own) if _is_own(line)}
-            kept = other.tell_apart((), removed, since, author, past=knows)
-            other.tell_apart(both.difference(before), (), NOTHING, author)
+            kept = other.tell_apart({}, removed, since, author, past=knows)
+            had = Counter(before)
+            more = both.intersection(Counter(own) - had)
+            other.tell_apart({line: had[line] for line in more}, (), NOTHING, author)
             left = [line for line in other.lines() if lines.entry_hash(line) not in gone or line in own]
             own = [line for line in own if lines.entry_hash(line) not in also_gone]
             merged = merged_at(_without(before, kept), own, left)
