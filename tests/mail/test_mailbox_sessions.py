@@ -11,6 +11,7 @@ import pytest
 from holdfast.core.mail import Delivery
 from holdfast.errors import RelayUnreachable
 from holdfast.relay.client import mailbox
+from holdfast.relay.client.box import Box
 from holdfast.relay.client.channel import SessionOver
 from holdfast.relay.client.mailbox import RelayMailbox
 from holdfast.relay.protocol.calls import Ack
@@ -78,7 +79,7 @@ async def test_acknowledgements_wait_for_each_other_but_not_for_long(monkeypatch
     nothing: Any = None
     one = RelayMailbox(type("Instance", (), {"id": "hf1"})(), nothing, list, nothing, Path(), Path())  # pyright: ignore
     monkeypatch.setattr(one, "_open_boxes", lambda: None)
-    one._boxes["r"] = box = mailbox._Box(nothing, Channel(), nothing, token="t")  # pyright: ignore
+    one._boxes["r"] = box = Box(nothing, Channel(), nothing, token="t")  # pyright: ignore
     monkeypatch.setattr(one, "_watch", watch)
     one._start()
     for seq in (1, 2, 3):

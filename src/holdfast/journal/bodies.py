@@ -128,6 +128,10 @@ class ClaimedBy(Written, frozen=True):  # CLAIMED
 class RestoredFrom(Written, frozen=True):  # RESTORED; also in a step that a lost timeline may have taken
     lost_after_ms: int
 
+    def earliest(self, known_ms: int) -> int:
+        """Since when anything may be lost: a second restore does not bring back what the first one lost."""
+        return min(known_ms, self.lost_after_ms) if known_ms else self.lost_after_ms
+
 
 class ContentKept(Written, frozen=True):  # CONTENT
     digest: str

@@ -364,7 +364,7 @@ def _fold_claim(view: TaskView, record: Record) -> None:
 
 def _fold_restore(view: TaskView, record: Record) -> None:
     """What was open may have gone on in the timeline that is lost."""
-    view.restored_ms = _earlier(view.restored_ms, record)
+    view.restored_ms = bodies.RestoredFrom.read(record.body).earliest(view.restored_ms)
     for step in view.steps.values():
         if step.step is not None and step.step.state not in CLOSED:
             step.step = apply(step.step, Event.RESTORE, epoch=record.epoch, quiet=False, letter=step.letter)
@@ -473,16 +473,9 @@ def _take_settlement(step: StepView, record: Record) -> None:
 def _take_restore(step: StepView, record: Record) -> None:
     if not step.tool:
         _take_plan(step, record)
-    step.restored_ms = _earlier(step.restored_ms, record)
-    step.lost_ms = _earlier(step.lost_ms, record)
-    step.doubt = "restored"
-    step.ended, step.spared = None, 0  # the lost timeline may have sent again since
-
-
-def _earlier(known_ms: int, record: Record) -> int:
-    """Since when anything may be lost: a second restore does not bring back what the first one lost."""
-    lost_ms = bodies.RestoredFrom.read(record.body).lost_after_ms
-    return min(known_ms, lost_ms) if known_ms else lost_ms
+    said = bodies.RestoredFrom.read(record.body)
+    step.restored_ms, step.lost_ms = said.earliest(step.restored_ms), said.earliest(step.lost_ms)
+    step.doubt, step.ended, step.spared = "restored", None, 0  # the lost timeline may have sent again since
 
 
 _TAKE = {

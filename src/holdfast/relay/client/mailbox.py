@@ -53,6 +53,7 @@ from holdfast.identity.witness.witness_relay import RelayWitness
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.bounded import keep_newest
 from holdfast.relay.client.address_book import AddressBook
+from holdfast.relay.client.box import Arrival, Box
 from holdfast.relay.client.chain_check import ChainCheck, KeptAnswers, statement_in, statement_of
 from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel, ReplacedHere, SessionOver
 from holdfast.relay.client.health import backoff_s
@@ -76,45 +77,6 @@ ROOM_S = 5.0  # until a box with too many messages here is looked at again
 ACKS = "acks"
 SEEN, SEEN_WAITING_MAX = "seen", 64  # answers that senders were given, and that wait to be checked
 
-_Entry = tuple[int, str]  # number and id: after a roll-back of the relay a number may mean another envelope
-
-
-@dataclass(slots=True)
-class _Arrival:
-    relay: str
-    seq: int
-    entry: str  # the id that the relay lists under this number
-    raw: bytes
-    log: KeyLog | None = field(default=None, compare=False)  # of its sender, looked up for it
-
-    @property
-    def at(self) -> tuple[tuple[str, int, str], ...]:
-        return ((self.relay, self.seq, self.entry),)
-
-
-@dataclass
-class _Box:
-    """The mailbox at one relay."""
-
-    relay: WitnessRelay
-    channel: RelayChannel
-    check: ChainCheck
-    token: str = ""
-    after: int = 0
-    first: int = 0
-    unacked: set[_Entry] = field(default_factory=set["_Entry"])
-    owed: set[_Entry] = field(default_factory=set["_Entry"])  # mail that was received
-    ack_at: float = 0.0  # when they are sent
-    mark: int = 0  # that goes with them: the highest, so that none of them is deleted too soon
-    refused: dict[_Entry, str] = field(default_factory=dict["_Entry", str])
-    secured: int = -1  # what this relay was told
-    contacts: set[str] = field(default_factory=set[str])
-    room: asyncio.Event = field(default_factory=asyncio.Event)
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    poll: asyncio.Timeout | None = None  # of the question that waits at the relay
-    trouble: str = ""
-    full: int = 0  # percent of the room for mail
-
 
 @dataclass
 class RelayMailbox:
@@ -129,9 +91,9 @@ class RelayMailbox:
     wait_s: float = 20.0  # of `next`
     contacts: set[str] = field(default_factory=set[str])
     others: dict[str, str] = field(default_factory=dict[str, str])  # other live instances: key, and url of a relay
-    _boxes: dict[str, _Box] = field(default_factory=dict[str, _Box])
+    _boxes: dict[str, Box] = field(default_factory=dict[str, Box])
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
-    _arrived: asyncio.Queue[_Arrival | HoldfastError] = field(default_factory=asyncio.Queue["_Arrival | HoldfastError"])
+    _arrived: asyncio.Queue[Arrival | HoldfastError] = field(default_factory=asyncio.Queue["Arrival | HoldfastError"])
     _given: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict[tuple[str, str], None])
     _copies: OrderedDict[bytes, Delivery] = field(default_factory=OrderedDict[bytes, Delivery])  # by digest
     _inners: dict[bytes, Inner] = field(default_factory=dict[bytes, Inner])  # of those that wait for a sender's log
@@ -145,11 +107,11 @@ class RelayMailbox:
     _on_rewound: Callable[[str], None] = lambda _relay: None
 
     def __post_init__(self) -> None:
-        self._senders = SenderLogs[_Arrival](self.book, self._found, self._give_back)
+        self._senders = SenderLogs[Arrival](self.book, self._found, self._give_back)
 
     async def next(self) -> list[Delivery]:
         self._start()
-        arrivals: list[_Arrival] = []
+        arrivals: list[Arrival] = []
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.wait_s):
                 arrivals = [self._taken(await self._arrived.get())]
@@ -191,7 +153,7 @@ class RelayMailbox:
         for box in self._boxes.values():
             box.token = ""
 
-        async def enter(box: _Box) -> None:
+        async def enter(box: Box) -> None:
             with contextlib.suppress(HoldfastError):
                 async with box.turn:
                     if not box.token:
@@ -230,7 +192,7 @@ class RelayMailbox:
             if key not in self._boxes:
                 channel = RelayChannel(relay, self.port)
                 check = ChainCheck(self.instance.id, channel.key, relay.url, self.proofs, self.port)
-                self._boxes[key] = _Box(relay, channel, check)
+                self._boxes[key] = Box(relay, channel, check)
                 with contextlib.suppress(BadRecord):  # none is kept
                     kept = KeptAnswers(self.memory).find(key)
                     check.add(statement_of(kept, to=self.instance.id, key=channel.key, port=self.port))
@@ -245,7 +207,7 @@ class RelayMailbox:
             self._tasks[SEEN] = asyncio.create_task(self._check_seen())
             self._tasks[ACKS] = asyncio.create_task(self._send_late_acks())
 
-    async def _watch(self, box: _Box) -> None:
+    async def _watch(self, box: Box) -> None:
         tries, ended = 0, False
         while True:
             try:
@@ -277,7 +239,7 @@ class RelayMailbox:
             tries += 1
             await asyncio.sleep(backoff_s(tries))
 
-    async def _one_round(self, box: _Box) -> None:
+    async def _one_round(self, box: Box) -> None:
         async with box.turn:
             if not box.token:
                 await self._log_in(box)
@@ -302,11 +264,11 @@ class RelayMailbox:
         for item in page.items:
             box.after = item.seq
             if item.envelope:
-                arrival = _Arrival(box.relay.key, item.seq, item.id.hex(), item.envelope)
+                arrival = Arrival(box.relay.key, item.seq, item.id.hex(), item.envelope)
                 box.unacked.add((arrival.seq, arrival.entry))
                 self._arrived.put_nowait(arrival)
 
-    async def _log_in(self, box: _Box) -> None:
+    async def _log_in(self, box: Box) -> None:
         """The caller holds the turn of the box."""
         certificate = await self.instance.certificate()
         login, answered = await box.channel.login(certificate, self.instance.key)
@@ -329,7 +291,7 @@ class RelayMailbox:
             box.first = login.first
         box.after = min(box.first - 1, known) if known else box.first - 1
 
-    def _learn(self, box: _Box, answered: Answered) -> None:
+    def _learn(self, box: Box, answered: Answered) -> None:
         try:
             said = statement_in(  # the channel has checked the signature
                 answered.raw, answered.content, to=self.instance.id, target=answered.target, nonce=answered.nonce
@@ -338,8 +300,8 @@ class RelayMailbox:
             raise RelayUntrusted(f"{box.relay.url}: {error.message}") from None
         box.check.add(said)  # mail is taken all the same: it proves itself, and the proof is kept
 
-    async def _flush(self, keys: Sequence[str] | set[str] | dict[str, _Box]) -> None:
-        async def one(box: _Box) -> None:
+    async def _flush(self, keys: Sequence[str] | set[str] | dict[str, Box]) -> None:
+        async def one(box: Box) -> None:
             with contextlib.suppress(HoldfastError):  # it is still owed, and the box's own task sends it
                 async with box.turn:
                     if box.token:
@@ -347,7 +309,7 @@ class RelayMailbox:
 
         await asyncio.gather(*(one(self._boxes[key]) for key in keys))
 
-    async def _send_acks(self, box: _Box) -> None:
+    async def _send_acks(self, box: Box) -> None:
         while True:
             owed = sorted(box.owed)[:RECEIVED_MAX]
             refused = list(box.refused.items())[:REFUSED_MAX]
@@ -383,7 +345,7 @@ class RelayMailbox:
 
     # who speaks for the agent
 
-    async def _judge_fence(self, box: _Box, fenced: FencedByRelay) -> HoldfastError | None:
+    async def _judge_fence(self, box: Box, fenced: FencedByRelay) -> HoldfastError | None:
         """The error that stops this process, if the relay has proven it; else None: a certificate is made again."""
         newer = await self._own_certificate(fenced.proof)
         if newer is not None and newer.e > (mine := self.instance.incarnation()):
@@ -403,7 +365,7 @@ class RelayMailbox:
             await self.instance.certificate(fresh=True)
         return None
 
-    async def _find_other(self, box: _Box, line: bytes) -> Certificate | None:
+    async def _find_other(self, box: Box, line: bytes) -> Certificate | None:
         """The certificate, if it is that of another instance of this incarnation; remembers it."""
         crt = await self._own_certificate(line)
         if crt is None or crt.inst == self.instance.key.public or crt.e != self.instance.incarnation():
@@ -421,13 +383,13 @@ class RelayMailbox:
 
     # letters
 
-    def _taken(self, one: _Arrival | HoldfastError) -> _Arrival:
+    def _taken(self, one: Arrival | HoldfastError) -> Arrival:
         if isinstance(one, HoldfastError):
             self._arrived.put_nowait(one)  # every later call raises it too
             raise one
         return one
 
-    def _found(self, arrivals: Sequence[_Arrival], log: KeyLog, forgotten: bool) -> None:
+    def _found(self, arrivals: Sequence[Arrival], log: KeyLog, forgotten: bool) -> None:
         """What waited for the log of its sender is opened now; what had no room here comes after a new login, at once:
         the question that waits at the relay ends."""
         for one in arrivals:
@@ -440,13 +402,13 @@ class RelayMailbox:
                 box.poll.reschedule(0)
                 box.poll = None
 
-    def _give_back(self, arrivals: Sequence[_Arrival]) -> None:
+    def _give_back(self, arrivals: Sequence[Arrival]) -> None:
         """The relay lets them go, and takes them again when their sender sends again."""
         for one in arrivals:
             self._inners.pop(parse_envelope(one.raw).id, None)
             self._boxes[one.relay].refused[one.seq, one.entry] = f"{FOR_NOW}the key log of its sender cannot be found"
 
-    async def _opened_once(self, arrival: _Arrival) -> Delivery | None:
+    async def _opened_once(self, arrival: Arrival) -> Delivery | None:
         """Two relays deliver the same bytes: the second copy need not be opened and checked again."""
         name, at = hashlib.sha256(arrival.raw).digest(), arrival.at
         known = self._copies.get(name)
@@ -457,7 +419,7 @@ class RelayMailbox:
             keep_newest(self._copies, name, found, most=COPIES_MAX)
         return found
 
-    async def _opened(self, arrival: _Arrival) -> Delivery | None:
+    async def _opened(self, arrival: Arrival) -> Delivery | None:
         """None where it must wait for the sender's log."""
         at = arrival.at
         sender = ""
