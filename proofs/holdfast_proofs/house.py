@@ -78,7 +78,6 @@ WHY = {
     "app": "declarations and what workers serve are checked here; all who wait share one look",
     "backup": "published recoveries, cloud copies, sealed secrets, the kept staging folder and rescue keys moved in",
     "cli": "todo, explain, completion and tables that fit 80 columns moved in",
-    "instances": "a copy of a line that is removed and made again is told from another line",
     "journal": "the journal in PostgreSQL moved in",
     "layout": "which files of an adopted agent are secret is decided here",
     "recovery": "a recovery is published and ends with a first backup",
