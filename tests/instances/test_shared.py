@@ -470,3 +470,21 @@ def test_a_copy_stays_where_another_instance_removes_its_own_copy_and_a_third_th
     tell_all(one, other, third)
     assert one.file == other.file == third.file
     assert one.file.count(line) == 1
+
+
+def test_a_line_that_two_documents_have_from_one_instance_is_one_line() -> None:
+    one, other, third = sides()
+    old = one.document.stored()
+    third.add("- more")
+    tell_all(one, other, third)
+    third.document.compact(NAMES)
+    one, other = Side("a", old), Side("b", old)
+    one.add("- by hand")
+    tell(one, other)
+    third.add("- one", "- two", "- three")
+    one.document.receive(third.document.update_since(NOTHING, whole=True), one.author)
+    other.document.receive(one.document.update_since(NOTHING, whole=True), other.author)
+    one.file.remove("- by hand")
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file
+    assert "- by hand" not in one.file

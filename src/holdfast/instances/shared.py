@@ -408,6 +408,10 @@ class SharedDocument:
         since = common(mine.version(), other.version())
         words = {line for line in {*own, *(last or ())}.intersection(theirs) if _is_own(line)}
         foreign = other.brought_since(since, words).difference(one.brought for one in mine.elements())
+        there = {one.brought for one in other.elements()}
+        apart = {
+            one.text for one in mine.elements() if one.brought not in there
+        }  # not the same lines, with equal words
         if (knows := _which_has(since, mine, other)) is None:
             self.unsure = sorted({*self.unsure, *(set(own) ^ set(theirs))})
             other.keep_beside(both, author, first=own)
@@ -420,7 +424,7 @@ class SharedDocument:
             removed = {line for line in set(before).difference(own) if _is_own(line)}
             kept = other.tell_apart({}, removed, since, author, past=knows)
             had = Counter(before)
-            more = both.intersection(Counter(own) - had)
+            more = (both & apart).intersection(Counter(own) - had)
             other.tell_apart({line: had[line] for line in more}, (), NOTHING, author)
             left = [line for line in other.lines() if lines.entry_hash(line) not in gone or line in own]
             own = [line for line in own if lines.entry_hash(line) not in also_gone]
