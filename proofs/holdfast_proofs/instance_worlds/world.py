@@ -58,7 +58,7 @@ class SimShared:
     def read_text(self, name: str) -> str:
         return self._table().get(name, "")
 
-    def change_text(self, name: str, change: Callable[[str], str]) -> str:
+    def change_text(self, name: str, change: Callable[[str], str], *, durable: bool = False) -> str:
         table = self._table()
         table[name] = change(table.get(name, ""))
         return table[name]
