@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 import psycopg
 
+from holdfast.demo.server import before_program, give_to_server
 from holdfast_proofs.failovers.network import Network, Region
 from holdfast_proofs.runner import ProofFailed
 from holdfast_proofs.support.postgres import USER, Server, own_folder, without_rights
@@ -31,7 +32,7 @@ class RegionServer(Server):
 
     def started_as(self) -> tuple[tuple[str, ...], dict[str, Any]]:
         nobody = without_rights()
-        return self.region.inside(uid=nobody["user"]), {"env": nobody["env"]}
+        return (*self.region.inside(uid=nobody.get("user")), *before_program()), {"env": nobody["env"]}
 
     def prepare(self) -> None:
         """A new, empty server that lets the other region in."""
@@ -56,9 +57,8 @@ class RegionServer(Server):
         )
         if done.returncode:
             raise ProofFailed(f"pg_basebackup: {done.stderr}")
-        nobody = without_rights()
         for path in (self.data, *self.data.rglob("*")):
-            shutil.chown(path, nobody["user"], nobody["group"])
+            give_to_server(path)
         (self.data / "postgresql.auto.conf").write_text(
             f"primary_conninfo = '{source}'\nsynchronous_standby_names = ''\n"
         )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import sys
 import urllib.request
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.demo.server import before_program, give_to_server
 from holdfast_proofs.failovers.cluster import url_of, wait_for
 from holdfast_proofs.failovers.network import Network, Region
 from holdfast_proofs.runner import ProofFailed
@@ -64,13 +64,14 @@ class _Program(Process):
         super().__init__(folder)
         self._region = region
         folder.mkdir(mode=0o700)
-        shutil.chown(folder, without_rights()["user"], without_rights()["group"])
+        give_to_server(folder)
 
     def started_as(self) -> tuple[tuple[str, ...], dict[str, Any]]:
         nobody = without_rights()
         packages = PROGRAMS.parent / "patroni", PROGRAMS / "lib/python3/dist-packages"
         own = {"HOME": str(self.folder), "PYTHONPATH": ":".join(map(str, packages))}
-        return self._region.inside(uid=nobody["user"]), {"env": {**nobody["env"], **own}}
+        words = (*self._region.inside(uid=nobody.get("user")), *before_program())
+        return words, {"env": {**nobody["env"], **own}}
 
 
 class Place:

@@ -23,7 +23,7 @@ from typing import Any, LiteralString, cast
 
 import psycopg
 
-from holdfast.demo.server import USER, end_with_parent, own_folder, without_rights
+from holdfast.demo.server import USER, before_program, end_with_parent, own_folder, without_rights
 from holdfast.host.postgres_programs import find_all
 
 SUPPORTED = (15, 16, 17, 18)
@@ -76,7 +76,8 @@ class Process:
 
     def run(self, command: Sequence[str | Path]) -> None:
         """A program that ends by itself. Raises RuntimeError with what it said."""
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, **without_rights())
+        words = (*before_program(), *command)
+        done = subprocess.run(words, cwd=self.folder, capture_output=True, text=True, **without_rights())
         if done.returncode:
             raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stderr or done.stdout}")
 
@@ -95,7 +96,7 @@ class Process:
 
     def started_as(self) -> tuple[tuple[str, ...], dict[str, Any]]:
         """What stands before the command, and the options of its start."""
-        return (), without_rights()
+        return before_program(), without_rights()
 
     def end(self, number: signal.Signals, *, wait_s: float = 20.0) -> None:
         """Send the signal and wait for the end. Safe to repeat."""
@@ -210,7 +211,14 @@ class Server(Process):
         self._program("psql", "--quiet", "--set=ON_ERROR_STOP=1", said=dump)
 
     def _program(self, name: str, *options: str, said: bytes = b"") -> bytes:
-        words = (self.programs / name, *options, f"--host={self.folder}", f"--username={USER}", "postgres")
+        words = (
+            *before_program(),
+            self.programs / name,
+            *options,
+            f"--host={self.folder}",
+            f"--username={USER}",
+            "postgres",
+        )
         return subprocess.run(words, input=said, stdout=subprocess.PIPE, check=True, **without_rights()).stdout
 
 
@@ -238,7 +246,9 @@ class FullServer(Server):
         make = f'"{self.programs}/initdb" -D "{self.data}" --no-sync {_MADE} >&2'
         run = f'{make} && cat "{self.folder}/settings" >> "{self.data}/postgresql.conf" && exec "$@"'
         own = without_rights()
-        if os.geteuid() == 0:
+        if before := before_program():
+            drop, first = " ".join(before), ("unshare", "-m")
+        elif os.geteuid() == 0:
             drop = f"setpriv --reuid={own.pop('user')} --regid={own.pop('group')} --clear-groups --pdeathsig=QUIT"
             own.pop("extra_groups")
             first = ("unshare", "-m")

@@ -1,6 +1,7 @@
 """A PostgreSQL server of the demo's own: in a folder for itself, without a port, gone with the demo.
 
-PostgreSQL does not run as root: there the server gets the user `nobody`.
+PostgreSQL does not run as root: there the server gets the user `nobody`. Where that one cannot reach its programs,
+as in the home of root, it runs in a user namespace in which root is `nobody`.
 """
 
 from __future__ import annotations
@@ -8,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import functools
 import os
 import pwd
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from asyncio.subprocess import DEVNULL
@@ -75,9 +78,7 @@ def own_folder(*, on_disk: bool = False) -> Generator[Path]:
     lock = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if os.geteuid() == 0:
-            nobody = pwd.getpwnam("nobody")
-            os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+        give_to_server(folder)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -107,7 +108,7 @@ def is_abandoned(folder: Path) -> bool:
 async def _make(programs: Path, folder: Path) -> None:
     made = ("--no-instructions", "--no-sync", "--encoding=UTF8", "--locale=C", "--auth=trust", f"--username={USER}")
     process = await asyncio.create_subprocess_exec(
-        *(programs / "initdb", f"--pgdata={folder / 'data'}", *made),
+        *(*before_program(), programs / "initdb", f"--pgdata={folder / 'data'}", *made),
         cwd=folder,
         stdin=DEVNULL,
         stdout=asyncio.subprocess.PIPE,
@@ -125,7 +126,8 @@ async def _running(programs: Path, folder: Path) -> AsyncGenerator[None]:
     settings = ("listen_addresses=", f"unix_socket_directories={folder}", "shared_buffers=16MB")
     with open(log, "wb") as written:  # noqa: ASYNC230 - a new file of ours
         process = await asyncio.create_subprocess_exec(
-            *(programs / "postgres", "-D", folder / "data", *(word for one in settings for word in ("-c", one))),
+            *(*before_program(), programs / "postgres", "-D", folder / "data"),
+            *(word for one in settings for word in ("-c", one)),
             cwd=folder,
             stdin=DEVNULL,
             stdout=written,
@@ -154,7 +156,26 @@ def end_with_parent() -> None:
 def without_rights() -> dict[str, Any]:
     """Options of a process: PostgreSQL and its helpers refuse to run as root."""
     own: dict[str, Any] = {"env": server_environment()}
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 and not is_hidden():
         nobody = pwd.getpwnam("nobody")
         own |= {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
     return own
+
+
+def before_program() -> tuple[str, ...]:
+    """What stands before its command."""
+    nobody = pwd.getpwnam("nobody")
+    mapped = (f"--map-user={nobody.pw_uid}", f"--map-group={nobody.pw_gid}")
+    return ("unshare", "--user", *mapped) if os.geteuid() == 0 and is_hidden() else ()
+
+
+def give_to_server(path: Path) -> None:
+    own = without_rights()
+    if "user" in own:
+        os.chown(path, own["user"], own["group"])
+
+
+@functools.cache
+def is_hidden() -> bool:
+    """Whether another user cannot reach what is installed here."""
+    return any(not folder.stat().st_mode & 0o001 for folder in (Path(sys.prefix), *Path(sys.prefix).parents))
