@@ -376,7 +376,7 @@ async def serve_agent(agent: Agent, opened: Opened, *, ready: Callable[[], None]
             await stack.enter_async_context(kept_enrolled(address, journal, engine.stop, log=log, clock=agent.clock))
         elif journal_at(address).hosts:
             await stack.enter_async_context(
-                stopped_by_roster(address, engine.stop, log=log, look_s=agent.pacing.look_s(WATCH_S))
+                stopped_by_roster(address, engine.stop, log=log, look_s=agent.pacing.idle_s(WATCH_S))
             )
         context = JobContext(
             address=address, journal=journal, keys=opened.keys, notices=agent.notices, log=log, post=opened.post
