@@ -164,9 +164,10 @@ def without_rights() -> dict[str, Any]:
 
 def before_program() -> tuple[str, ...]:
     """What stands before its command."""
+    if os.geteuid() != 0 or not is_hidden():
+        return ()
     nobody = pwd.getpwnam("nobody")
-    mapped = (f"--map-user={nobody.pw_uid}", f"--map-group={nobody.pw_gid}")
-    return ("unshare", "--user", *mapped) if os.geteuid() == 0 and is_hidden() else ()
+    return ("unshare", "--user", f"--map-user={nobody.pw_uid}", f"--map-group={nobody.pw_gid}")
 
 
 def give_to_server(path: Path) -> None:
