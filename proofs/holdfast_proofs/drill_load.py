@@ -118,6 +118,7 @@ def run_all(given: argparse.Namespace) -> Result:
             for number in range(given.rounds):
                 live.feed()
                 alone.append(live.alone(length))
+                live.feed()
                 rate, length, told = live.drill()
                 beside.append(rate)
                 seconds.append(length)

@@ -33,7 +33,7 @@ def test_two_that_start_at_once_get_the_same_keys(tmp_path: Path, monkeypatch: p
     """The second has looked before the first wrote: it must not write over what it did not see."""
     path = tmp_path / "keys.json"
     first = load_or_create(path, journal_exists=False, entropy=SeededEntropy(1))
-    real, looks = os.path.lexists, iter([False])
+    real, looks = os.path.lexists, iter([False, False])
 
     def lexists(one: Path) -> bool:
         return next(looks, True) if one == path else real(one)
@@ -59,6 +59,15 @@ def test_of_many_exactly_one_creates(tmp_path: Path) -> None:
         thread.join()
     assert [path.read_bytes()] == won
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_where_the_file_is_nothing_is_written(tmp_path: Path) -> None:
+    """A process that is killed then leaves nothing behind, in a folder that it only had to read."""
+    path = tmp_path / "file"
+    assert create_durably(path, b"first")
+    before = tmp_path.stat()
+    assert not create_durably(path, b"second")
+    assert tmp_path.stat().st_mtime_ns == before.st_mtime_ns
 
 
 def test_a_journal_without_keys_gets_no_new_ones(tmp_path: Path) -> None:

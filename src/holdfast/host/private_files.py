@@ -267,6 +267,8 @@ def destroying(path: Path) -> Generator[None]:
 def create_durably(path: Path, data: bytes) -> bool:
     """Write a file that is not there yet, whole; False where it is, which then stays as it is.
     Of several processes that try at once exactly one gets True."""
+    if os.path.lexists(path):  # a kill leaves nothing in a folder in which nothing had to be made
+        return False
     try:
         folder = os.open(path.parent, _FOLDER_FLAGS)
     except OSError as error:

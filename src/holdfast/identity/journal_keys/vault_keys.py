@@ -63,7 +63,7 @@ def move_keys(path: Path, vault: Vault) -> None:
 def point_keys(path: Path, vault: Vault) -> None:
     """From now on this keys.json leads to the vault: a new one, one whose vault was lost, or a rescued copy's. One that
     holds keys itself is moved. Safe to repeat."""
-    if os.path.lexists(path) or not create_durably(path, _pointing_to(vault)):
+    if not create_durably(path, _pointing_to(vault)):
         with lock_keys(path):
             raw = read(path)
             here = (vault.folder.absolute(), vault.vault_id)
