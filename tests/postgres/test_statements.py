@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.ids import task_id_from_bytes
-from holdfast.errors import JournalBusy, StatementFailed
+from holdfast.errors import BadInput, JournalBusy, StatementFailed
 from holdfast.journal.contract import Hold, Statement, Submission
 from holdfast.journal.postgres import adding, lane
 from holdfast.journal.postgres.journal import PostgresJournal
@@ -76,6 +76,8 @@ ATTACKS = (
     'CREATE FUNCTION no("char", "char") RETURNS boolean LANGUAGE sql AS \'SELECT false\'; '
     'CREATE OPERATOR <> (LEFTARG = "char", RIGHTARG = "char", FUNCTION = no); '
     "CREATE TABLE late (x int UNIQUE DEFERRABLE INITIALLY DEFERRED); SET search_path = $s_tools, pg_catalog",
+    "CREATE TYPE size AS ENUM ('s'); CREATE TABLE sizes (x size PRIMARY KEY); "
+    "CREATE TABLE late (x size REFERENCES sizes DEFERRABLE INITIALLY DEFERRED)",
     "CREATE ROLE other",
     "ALTER ROLE CURRENT_USER SUPERUSER",
     "LOCK TABLE $s.task",
@@ -132,12 +134,23 @@ async def test_nothing_that_a_statement_leaves_in_the_connection_is_run_as_the_u
     assert [line async for line in journal.check()] == []
 
 
-@pytest.mark.parametrize("right", ["CREATE ON SCHEMA public", "USAGE ON SCHEMA $s"])
+RIGHTS = [
+    "CREATE ON SCHEMA public",
+    "USAGE ON SCHEMA $s",
+    "CREATE ON DATABASE postgres",
+    "REFERENCES, TRIGGER ON guests",
+]
+
+
+@pytest.mark.parametrize("right", RIGHTS)
 async def test_no_statement_is_run_where_it_could_change_what_the_journal_runs(
     open_it: OpenJournal, server: Server, place: PostgresPlace, right: str
 ) -> None:
     """Before PostgreSQL 15 everybody could make a function `nextval` in `public`; and the function that runs statements
-    belongs to their role, which could take SECURITY DEFINER from it."""
+    belongs to their role, which could take SECURITY DEFINER from it. Who may make a schema can make one that has the
+    name of the journal's user, which is searched. And the check of a foreign key runs as the owner of the table that it
+    refers to, with any cast that the other table's type has."""
+    server.execute("CREATE TABLE IF NOT EXISTS guests (id int PRIMARY KEY); GRANT SELECT, INSERT ON guests TO PUBLIC")
     journal: PostgresJournal = await open_it()
     assert journal.capabilities.statements
     right = right.replace("$s", f'"{place.schema}"')
@@ -147,6 +160,23 @@ async def test_no_statement_is_run_where_it_could_change_what_the_journal_runs(
     finally:
         server.execute(f"REVOKE {right} FROM PUBLIC")
     assert f"REVOKE {right} FROM PUBLIC" in again.capabilities.statements_off
+
+
+async def test_the_tables_of_tools_are_never_beside_another_journal(
+    open_it: OpenJournal, server: Server, place: PostgresPlace
+) -> None:
+    """Their role owns the schema, and may drop what is in it."""
+    other = PostgresPlace.read(f"{server.url()}&schema={place.schema}_tools")
+    with pytest.raises(BadInput, match="for the tables of Transactional tools"):
+        await open_it(host="other", place=other)
+    before: PostgresJournal = await open_it(host="other", place=PostgresPlace.read(f"{server.url()}&schema=made"))
+    hold = await held(before)
+    await before.close()
+    server.execute(f"ALTER SCHEMA made RENAME TO {other.schema}")  # by a Holdfast that allowed it
+    journal: PostgresJournal = await open_it()
+    assert "holds another journal" in journal.capabilities.statements_off
+    again: PostgresJournal = await open_it(host="other", place=other)
+    assert again.capabilities.statements and (await again.read_task(hold.task_id)).name == "trip"
 
 
 @pytest.mark.parametrize(("rules", "anew"), [("", True), ("-- rules 1000000\n", False)])
@@ -230,8 +260,13 @@ async def test_places_for_values_are_found_outside_of_texts(open_it: OpenJournal
         for sql, expected in {
             "SELECT ?, '?', \"?\", $$?$$, $a$?$a$ /* ? */ -- ?": "SELECT 1, '?', \"?\", $$?$$, $a$?$a$ /* ? */ -- ?",
             "SELECT a ?? 'b', ?": "SELECT a ? 'b', 1",
+            r"SELECT E'why\'d he ask?', ?, 'b'": r"SELECT E'why\'d he ask?', 1, 'b'",
+            r"SELECT type'a\', ?, 'b?'": r"SELECT type'a\', 1, 'b?'",
+            "SELECT a$x$, ?, b$x$": "SELECT a$x$, 1, b$x$",
         }.items():
             assert rendered(Statement(sql=sql, params=(1,)), link.db) == expected
+        with pytest.raises(ValueError, match="a comment inside a comment"):
+            rendered(Statement(sql="SELECT 1 /* /* a */ b? */", params=(1,)), link.db)
 
 
 async def test_without_the_right_to_make_roles_only_these_tools_are_off(

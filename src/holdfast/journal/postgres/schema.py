@@ -12,10 +12,11 @@ import functools
 from collections.abc import Mapping
 from importlib import resources
 
-from holdfast.errors import JournalDamaged, JournalNewer
+from holdfast.errors import BadInput, JournalDamaged, JournalNewer
 from holdfast.journal.postgres.links import Link, transact
 
 SCHEMA = 1
+TOOLS = "_tools"  # at the end of the name of the schema where the tables of Transactional tools are
 
 
 @functools.cache
@@ -48,7 +49,13 @@ async def make(link: Link, meta: Mapping[str, str], *, incarnation: int = 1, los
 
 
 async def build(link: Link, meta: Mapping[str, str], *, incarnation: int, lost_after_ms: int) -> None:
-    """The same in a transaction of the caller's."""
+    """The same in a transaction of the caller's. Raises BadInput."""
+    if link.place.schema.endswith(TOOLS):
+        raise BadInput(
+            f"a journal cannot be in the schema {link.place.schema}: such a name is for the tables of Transactional "
+            "tools, which may drop everything in it",
+            hint="name another schema in the url (`schema=NAME`)",
+        )
     await link.run("CREATE SCHEMA IF NOT EXISTS $s")
     await link.run(schema_step(1))
     await link.run("INSERT INTO $s.version (number) VALUES (%s)", (1,))

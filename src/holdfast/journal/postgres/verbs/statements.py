@@ -9,13 +9,17 @@ What a statement can leave behind for the rest of the transaction:
 
 * settings, by SET or set_config: all of them are reset, and what the commit must be is said again (`writer.py`);
 * work for the moment of the commit, which would run as us: deferred constraints are checked before the function
-  returns, and deferrable ones that call code of the tool's (constraint triggers, exclusion and unique constraints) are
-  refused. Deferred foreign keys are fine. Cursors are closed: the rows of one WITH HOLD are computed at the commit;
+  returns, and deferrable ones that may call code of the tool's are refused: constraint triggers, exclusion and unique
+  constraints, foreign keys between types of its own (a cast is code, which may put off its constraint once more).
+  Other deferred foreign keys are fine. Cursors are closed: the rows of one WITH HOLD are computed at the commit;
 * names that our next statements would take for something else: types and tables in the connection's temporary schema,
   which is searched before all others, are refused; prepared statements are dropped, ours too. No rollback undoes those,
   so the connection is closed where the transaction cannot go on. Where the role may make functions in a schema that
-  our statements search (`public`, in a database from before PostgreSQL 15), or may enter that of the journal (if it is
-  `public`: the owner of a function may change it), no statement is run;
+  our statements search (`public`, in a database from before PostgreSQL 15; one with the name of our user, if the role
+  may make schemas), or may enter that of the journal (if it is `public`: the owner of a function may change it), no
+  statement is run;
+* code in a table of ours that it was granted: the check of a foreign key to it, and its triggers, run as the owner of
+  the table or as who changes it. Where the role has one of these two rights, no statement is run either;
 * the end of the transaction: PostgreSQL refuses COMMIT and ROLLBACK inside a function.
 
 The tool's tables are in the schema `<schema>_tools`, which is the role's own; for tables elsewhere grant it the rights.
@@ -39,7 +43,7 @@ from holdfast.journal.postgres.links import Link, transact
 if TYPE_CHECKING:
     from holdfast.journal.postgres.writer import Append
 
-_RULES = 2  # one more where the function refuses more: one of a newer Holdfast is left as it is
+_RULES = 3  # one more where the function refuses more: one of a newer Holdfast is left as it is
 _FUNCTION = f"""
 CREATE FUNCTION $s.run_statement(given text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = $tools, public SET standard_conforming_strings = on AS $body$
@@ -62,17 +66,24 @@ BEGIN
     SELECT 1 FROM pg_catalog.pg_trigger g
     JOIN pg_catalog.pg_class c ON c.oid = g.tgrelid JOIN pg_catalog.pg_proc p ON p.oid = g.tgfoid
     LEFT JOIN pg_catalog.pg_constraint n ON n.oid = g.tgconstraint
-    WHERE g.tgdeferrable AND coalesce(n.contype, 't') <> 'f'
+    WHERE g.tgdeferrable AND (coalesce(n.contype, 't') <> 'f' OR EXISTS (
+      SELECT 1 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type y ON y.oid = a.atttypid
+      WHERE y.typnamespace <> 'pg_catalog'::pg_catalog.regnamespace
+      AND (a.attrelid = n.conrelid AND a.attnum = ANY (n.conkey)
+        OR a.attrelid = n.confrelid AND a.attnum = ANY (n.confkey))
+    ))
     AND CURRENT_USER IN (pg_catalog.pg_get_userbyid(c.relowner), pg_catalog.pg_get_userbyid(p.proowner))
   ) THEN
-    RAISE EXCEPTION 'deferrable constraints and triggers other than foreign keys are not allowed in tables of tools';
+    RAISE EXCEPTION 'deferrable constraints and triggers other than foreign keys between types of PostgreSQL are not allowed in tables of tools';
   END IF;
 END $body$
 """
 _SET_APART = 160_000
 _OUR_DISK = (pg.DiskFull, pg.OutOfMemory, pg.SerializationFailure, pg.DeadlockDetected)
 _PLACEHOLDER = re.compile(
-    r"""\?\?|\?|'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/|(\$(?:[A-Za-z_]\w*)?\$).*?\1""", re.DOTALL
+    r"""\?\?|\?|(?<![\w$])[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/"""
+    r"""|(?<![\w$])(\$(?:[A-Za-z_]\w*)?\$).*?\1""",
+    re.DOTALL,
 )
 
 
@@ -83,7 +94,9 @@ def names(schema: str, journal_id: str) -> tuple[str, str]:
 
 async def prepare(link: Link, journal_id: str) -> str:
     """Make what statements need, where it is not there; why they cannot be run, or nothing."""
-    (role, _), user = names(link.place.schema, journal_id), link.db.info.user
+    (role, tools), user = names(link.place.schema, journal_id), link.db.info.user
+    if await link.one(f"SELECT 1 WHERE to_regclass('\"{tools}\".incarnation') IS NOT NULL"):
+        return f"Transactional tools are off: the schema {tools}, where their tables would be, holds another journal"
     if await _find(link, journal_id) is None:
         try:
             await transact(link, lambda link: _make(link, journal_id))
@@ -107,14 +120,21 @@ async def prepare(link: Link, journal_id: str) -> str:
 
 async def _find(link: Link, journal_id: str) -> str | None:
     """Where they are sound: a right that the role of the statements must not have, or nothing. It may not enter the
-    journal's schema, nor make anything in one that our own statements search. None: they are not there, or an older
-    Holdfast has made them."""
+    journal's schema, nor make anything in one that our own statements search, nor put code of its own into a table of
+    somebody who may enter it. None: they are not there, or an older Holdfast has made them."""
     row = await link.one(
         "SELECT p.prosecdef AND coalesce(substring(p.prosrc FROM '-- rules ([0-9]+)')::integer, 1) >= %s "
         "AND r.rolname = %s AND NOT r.rolsuper, "
-        "CASE WHEN has_schema_privilege(r.oid, p.pronamespace, 'USAGE') THEN 'USAGE ON SCHEMA $s' ELSE "
+        "CASE WHEN has_schema_privilege(r.oid, p.pronamespace, 'USAGE') THEN 'USAGE ON SCHEMA $s' "
+        "WHEN has_database_privilege(r.oid, current_database(), 'CREATE') "
+        "THEN format('CREATE ON DATABASE %%I', current_database()) ELSE coalesce("
         "(SELECT min(format('CREATE ON SCHEMA %%I', n)) FROM unnest(current_schemas(false)) AS w(n) "
-        "WHERE has_schema_privilege(r.oid, n, 'CREATE')) END "
+        "WHERE has_schema_privilege(r.oid, n, 'CREATE')), "
+        "(SELECT min(format('REFERENCES, TRIGGER ON %%s', c.oid::regclass)) FROM pg_class c "
+        "WHERE c.relkind IN ('r', 'p', 'f', 'v') AND c.relowner <> r.oid "
+        "AND has_schema_privilege(c.relowner, p.pronamespace, 'USAGE') "
+        "AND (has_any_column_privilege(r.oid, c.oid, 'REFERENCES') OR has_table_privilege(r.oid, c.oid, 'TRIGGER')))) "
+        "END "
         "FROM pg_proc p JOIN pg_roles r ON r.oid = p.proowner WHERE p.oid = to_regprocedure('$s.run_statement(text)')",
         (_RULES, names(link.place.schema, journal_id)[0]),
     )
@@ -179,6 +199,8 @@ def rendered(statement: Statement, db: psycopg.AsyncConnection[Any]) -> str:
         text = found.group()
         if text == "??":
             return "?"
+        if text.startswith("/*") and text.count("/*") > 1:
+            raise ValueError("it has a comment inside a comment")
         if text != "?":
             return text
         used += 1
