@@ -9,6 +9,7 @@ import struct
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ from holdfast.errors import (
     ReadOnly,
     Retryable,
 )
+from holdfast.journal.postgres import check
 from holdfast.journal.postgres.admin import PostgresAdmin
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.place import PostgresPlace
@@ -58,6 +60,7 @@ async def test_a_wrong_url_or_user(open_it: OpenJournal, server: Server, place: 
     for url, text in (
         (f"postgresql://holdfast@/nowhere?{socket}", '"nowhere" does not exist'),
         (f"postgresql://nobody@/postgres?{socket}", '"nobody" does not exist'),
+        (f"postgresql://holdfast@/postgres?{socket}&options=-c%20no_such=1", "no_such"),
     ):
         refused = await why_not(open_it, url)
         assert (type(refused), text in refused.message) == (JournalRefused, True)
@@ -107,6 +110,36 @@ async def test_a_schema_that_is_not_there_of_others_or_newer(
     server.execute(f"UPDATE {place.schema}.version SET number = 99")
     newer = await why_not(open_it, f"{server.url()}&schema={place.schema}")
     assert (type(newer), "nothing was changed" in newer.message) == (JournalNewer, True)
+
+
+async def test_a_check_that_is_broken_off_finds_no_damage(
+    open_it: OpenJournal, server: Server, place: PostgresPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = f"hasty_{place.schema}"
+    server.execute(f"CREATE ROLE {user} LOGIN SUPERUSER; ALTER ROLE {user} SET idle_in_transaction_session_timeout = 1")
+    hasty = PostgresPlace.read(f"{server.url(user=user)}&schema={place.schema}")
+    journal = await open_it(place=hasty)
+    look = check._Check._remarks
+
+    def slow(self: check._Check) -> None:
+        time.sleep(0.05)
+        look(self)
+
+    monkeypatch.setattr(check._Check, "_remarks", slow)
+    assert [line async for line in journal.check()] == []
+
+    def cut(self: check._Check) -> None:
+        server.execute(f"SELECT pg_terminate_backend({self._db.info.backend_pid})")
+        look(self)
+
+    monkeypatch.setattr(check._Check, "_remarks", cut)
+    with pytest.raises(JournalBusy):
+        assert [line async for line in journal.check()] == []
+
+
+@pytest.mark.parametrize("code", ["25P03", "25P04"])
+def test_a_transaction_that_took_too_long_is_no_damage(code: str) -> None:
+    assert isinstance(translated(psycopg.errors.lookup(code)("too long")), JournalBusy)
 
 
 async def test_a_database_that_cannot_keep_every_text(open_it: OpenJournal, server: Server) -> None:

@@ -20,10 +20,11 @@ from holdfast.errors import HoldfastError, JournalDamaged
 from holdfast.journal.chain import first_link, first_remark_link
 from holdfast.journal.contract import InboxItem
 from holdfast.journal.postgres import totals
-from holdfast.journal.postgres.links import BEGIN_READING
+from holdfast.journal.postgres.links import BEGIN_READING, may_pass
 from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.journal.postgres.place import Row as PgRow
 from holdfast.journal.postgres.rows import COLUMNS
+from holdfast.journal.postgres.sql_errors import translated
 from holdfast.journal.postgres.verbs.inbox import ITEM_COLUMNS
 from holdfast.journal.records import Record, TaskView, fold
 from holdfast.journal.seal import DataKeySealer, KeyWraps
@@ -156,7 +157,8 @@ class _Check:
 
 
 def find_damage(place: PostgresPlace, wraps: KeyWraps, *, put_back: bool = True) -> list[str]:
-    """What is wrong with the journal; an empty list when nothing is. `put_back`: rows that were put back count too."""
+    """What is wrong with the journal; an empty list when nothing is. `put_back`: rows that were put back count too.
+    Raises JournalBusy where the connection is lost: that says nothing about the journal."""
     findings: list[str] = []
     try:
         with closing(place.connect_at_once()) as db:
@@ -165,6 +167,8 @@ def find_damage(place: PostgresPlace, wraps: KeyWraps, *, put_back: bool = True)
             findings = check.findings
             check.run(put_back=put_back)
     except psycopg.Error as error:
+        if may_pass(error):
+            raise translated(error) from error
         findings.append(f"reading stopped: {error}")
     except (ValueError, TypeError) as error:
         findings.append(f"reading stopped at a row that cannot be understood: {error}")

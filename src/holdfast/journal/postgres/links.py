@@ -47,7 +47,11 @@ _SYNCED_HOLDS = f"{_SYNCED} <> '' AND {_WARNS} <> ''"  # in a WHERE
 SETTINGS_HOLD = f"{_SYNCED_HOLDS} AND {_WAITS} <> ''"
 # For what may be lost with a server, and must be said while its standby is gone: notices, and whether it is gone.
 BEGIN_LOCAL = BEGIN.replace(b"synchronous_commit = on", b"synchronous_commit = local")
-BEGIN_READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+# Reading everything may take long, and so may what is computed between two parts of it.
+BEGIN_READING = (
+    b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = 0; "
+    b"SET LOCAL idle_in_transaction_session_timeout = 0"
+)
 AGAIN_S = 0.1
 TRY_S = 20.0
 

@@ -33,10 +33,12 @@ AGAIN = (  # the transaction was rolled back, and may simply be tried again
     pg.TooManyConnections,
     pg.QueryCanceled,
     pg.IdleInTransactionSessionTimeout,  # this process was stopped for a while
+    pg.TransactionTimeout,
 )
 
-# Codes with which a server says no for good: invalid authorization, no such database, no right to connect to it.
-_REFUSING = re.compile(r"28...|3D000|42501")
+# Codes with which a server says no for good: invalid authorization, no such database, no right to connect to it, a
+# setting in the url (`options`) that it does not know or that cannot have this value.
+_REFUSING = re.compile(r"28...|3D000|42501|42704|22023")
 _CODE = re.compile(rb'ErrorResponse\t.*? C "([0-9A-Z]{5})"')
 # What libpq finds itself has no code: a certificate, a service file. The rest is for systems on which a server's code
 # cannot be had.
@@ -74,7 +76,8 @@ def translated(error: psycopg.Error, *, opening: bool = False, live: bool = Fals
         case pg.ReadOnlySqlTransaction():
             return ReadOnly(
                 f"the database is read only: {_text(error)}",
-                hint="it may be a standby: give the url of the primary, or all hosts in one url",
+                hint="it may be a standby: give the url of the primary, or all hosts in one url. Or it is set to be read "
+                "only (default_transaction_read_only), as some services do when their disk is full",
             )
         case pg.InsufficientPrivilege():
             return ReadOnly(
@@ -97,7 +100,7 @@ def translated(error: psycopg.Error, *, opening: bool = False, live: bool = Fals
         case psycopg.OperationalError() if opening and is_refused(error):
             hint = _CERTIFICATE_HINT if "certificate" in str(error) else JournalRefused.default_hint
             return JournalRefused(f"the database server refuses the connection: {_text(error)}", hint=hint)
-        case psycopg.OperationalError() | psycopg.InterfaceError() | pg.IdleInTransactionSessionTimeout():
+        case psycopg.OperationalError() | psycopg.InterfaceError() | pg.IdleInTransactionSessionTimeout() | pg.TransactionTimeout():
             return JournalBusy(
                 f"the database cannot be reached: {_text(error)}",
                 hint="check that the server runs and that its address is right; Holdfast tries again",
