@@ -14,7 +14,7 @@ import pytest
 from holdfast.core.ids import task_id_from_bytes
 from holdfast.errors import BadInput, JournalBusy, StatementFailed
 from holdfast.journal.contract import Hold, Statement, Submission
-from holdfast.journal.postgres import adding, lane
+from holdfast.journal.postgres import adding, lane, verbs
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.journal.postgres.verbs.statements import names, rendered
@@ -241,6 +241,16 @@ async def test_settings_of_a_statement_do_not_reach_the_commit(
         "standard_conforming_strings=on",
     ]
     await journal.append(hold, [noted("n2")])
+
+
+async def test_a_statement_that_takes_too_long_fails(open_it: OpenJournal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verbs.statements, "STATEMENT_MS_MAX", 200)
+    journal: PostgresJournal = await open_it()
+    hold = await held(journal)
+    for sql in ("SELECT pg_sleep(2)", "SET statement_timeout = 0; SELECT pg_sleep(2)"):
+        with pytest.raises(StatementFailed, match="statement timeout"):
+            await journal.append(hold, [noted("n1")], statements=[Statement(sql=sql)])
+    await journal.append(hold, [noted("n1")], statements=[Statement(sql="SELECT 1")])
 
 
 async def test_values_are_bound_as_they_are(open_it: OpenJournal, server: Server, place: PostgresPlace) -> None:

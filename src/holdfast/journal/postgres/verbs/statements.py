@@ -79,6 +79,7 @@ BEGIN
 END $body$
 """
 _SET_APART = 160_000
+STATEMENT_MS_MAX = 30_000  # meanwhile no other task of the process can commit
 _OUR_DISK = (pg.DiskFull, pg.OutOfMemory, pg.SerializationFailure, pg.DeadlockDetected)
 _PLACEHOLDER = re.compile(
     r"""\?\?|\?|(?<![\w$])[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/"""
@@ -167,7 +168,7 @@ async def _make(link: Link, journal_id: str) -> None:
 
 async def apply_statements(link: Link, act: Append) -> bool:
     """All or none: False where they were refused, and undone; the act then has the error."""
-    await link.run("SAVEPOINT tool")
+    await link.run(f"SAVEPOINT tool; SET LOCAL statement_timeout = {STATEMENT_MS_MAX}")
     try:
         for statement in act.statements:
             await link.run("SELECT $s.run_statement(%s)", (rendered(statement, link.db),))
