@@ -243,6 +243,14 @@ async def test_settings_of_a_statement_do_not_reach_the_commit(
     await journal.append(hold, [noted("n2")])
 
 
+async def test_a_schema_of_tools_that_was_dropped_is_made_again(open_it: OpenJournal, server: Server) -> None:
+    journal: PostgresJournal = await open_it()
+    server.execute(f"DROP SCHEMA {journal.place.schema}_tools")
+    again: PostgresJournal = await open_it()
+    await again.append(await held(again), [noted("n1")], statements=[Statement(sql="CREATE TABLE seat (name text)")])
+    assert server.execute(f"SELECT * FROM {journal.place.schema}_tools.seat") == []
+
+
 async def test_a_statement_that_takes_too_long_fails(open_it: OpenJournal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verbs.statements, "STATEMENT_MS_MAX", 200)
     journal: PostgresJournal = await open_it()

@@ -125,7 +125,7 @@ async def _find(link: Link, journal_id: str) -> str | None:
     somebody who may enter it. None: they are not there, or an older Holdfast has made them."""
     row = await link.one(
         "SELECT p.prosecdef AND coalesce(substring(p.prosrc FROM '-- rules ([0-9]+)')::integer, 1) >= %s "
-        "AND r.rolname = %s AND NOT r.rolsuper, "
+        "AND r.rolname = %s AND NOT r.rolsuper AND to_regnamespace(%s) IS NOT NULL, "
         "CASE WHEN has_schema_privilege(r.oid, p.pronamespace, 'USAGE') THEN 'USAGE ON SCHEMA $s' "
         "WHEN has_database_privilege(r.oid, current_database(), 'CREATE') "
         "THEN format('CREATE ON DATABASE %%I', current_database()) ELSE coalesce("
@@ -137,7 +137,7 @@ async def _find(link: Link, journal_id: str) -> str | None:
         "AND (has_any_column_privilege(r.oid, c.oid, 'REFERENCES') OR has_table_privilege(r.oid, c.oid, 'TRIGGER')))) "
         "END "
         "FROM pg_proc p JOIN pg_roles r ON r.oid = p.proowner WHERE p.oid = to_regprocedure('$s.run_statement(text)')",
-        (_RULES, names(link.place.schema, journal_id)[0]),
+        (_RULES, *names(link.place.schema, journal_id)),
     )
     return (row[1] or "") if row is not None and row[0] else None
 
