@@ -51,6 +51,24 @@ def test_a_dump_that_was_put_back_becomes_a_restore(new_host: NewHost, server: S
     assert two.look("journal", "check", "--json").json["findings"] == []
 
 
+def test_a_host_that_has_seen_nothing_refuses_a_dump_too(new_host: NewHost, server: Server, place: PostgresPlace) -> None:
+    """It would pay again: a dump says nothing of what was done after it."""
+    one = new_host("one")
+    one.submit('{"cents": 700}', "order-1", "--no-follow")
+    dump = server.dump(place.schema)
+    one.submit('{"cents": 700}', "order-1", "--run")
+    server.load(dump)
+
+    new = new_host("new", keys_of=one)
+    refused = new.look("task", "list", "--json", code=6).error
+    assert (refused["code"], "loaded from a dump" in refused["message"]) == ("journal-older-copy", True)
+    assert "loaded from a dump" in new.look("journal", "check", "--json", code=6).json["findings"][0]
+    assert new.look("recover", "--yes", "--json").json["open_tasks"] == 1
+    new.submit('{"cents": 700}', "order-1", "--run")
+    assert len(set((one.folder.parent / "charged").read_text().split())) == 1
+    assert new.look("journal", "check", "--json").json["findings"] == []
+
+
 async def test_a_dump_that_was_put_back_and_has_grown_since_is_refused(
     open_it: OpenJournal, server: Server, place: PostgresPlace
 ) -> None:
@@ -68,6 +86,7 @@ async def test_a_dump_that_was_put_back_and_has_grown_since_is_refused(
     with pytest.raises(SessionLost, match="has lost commits"):
         await idle.renew(session)
     await idle.close()
+    server.execute(f"DELETE FROM {place.schema}.meta WHERE key = 'tables'")  # as an older Holdfast has made it
     away = await open_it(host="away")
     await submit(away, *(f"later-{number}" for number in range(9)))
     for host in ("one", "idle"):

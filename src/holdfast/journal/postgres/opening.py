@@ -21,7 +21,7 @@ from holdfast.journal.postgres.links import InDoubt, Link, Links
 from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.journal.postgres.sql_errors import NONE_HINT, translated
 from holdfast.journal.postgres.verbs import statements
-from holdfast.journal.postgres.verbs.guards import check_keys, check_not_older, new_meta
+from holdfast.journal.postgres.verbs.guards import check_keys, check_not_older, new_meta, note_tables
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.host.use_lock import JournalUse
@@ -75,6 +75,7 @@ async def _open(
     ensure_private_folder(instance)
     ensure_private_folder(folder)
     await _wait_shared(link)
+    await note_tables(link)
     await restoring.take_promotion(link, folder, wraps=KeyWraps(keys), clock=clock)
     use = await JournalUse.shared(folder, timeout_s=SHARED_WAIT_S)
     try:

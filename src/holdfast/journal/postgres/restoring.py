@@ -26,7 +26,7 @@ from holdfast.journal.postgres.lane import Tally
 from holdfast.journal.postgres.links import BEGIN_LOCAL, Link, transact
 from holdfast.journal.postgres.rows import Chained, chained
 from holdfast.journal.postgres.standby import Promotion
-from holdfast.journal.postgres.verbs.guards import check_not_older
+from holdfast.journal.postgres.verbs.guards import NOTE_TABLES, check_not_older
 from holdfast.journal.postgres.verbs.seen import forget_seen, note_folded
 from holdfast.journal.postgres.verbs.sessions import longest_lease_ms
 from holdfast.journal.postgres.writer import KEEP, records_by_column
@@ -132,6 +132,7 @@ async def restore(
             "UPDATE $s.incarnation SET number = %s, lost_after_ms = %s, restored_ms = %s",
             (incarnation, lost_by_all(lost_after_ms, before=(row[4], row[5]), now_ms=now_ms), now_ms),
         )
+        await link.run(NOTE_TABLES)
         newest = max(newest, row[1])
         await begin_total(link, running, last=newest, at_ms=now_ms)
         await standby.note(link, (await standby.find_durability(link)).kept, decided=True)

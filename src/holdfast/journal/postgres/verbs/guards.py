@@ -24,6 +24,12 @@ OLDER_HINT = (
 )
 
 
+LOADED = (
+    "it was loaded from a dump: its tables are not those in which it was kept. No host can know what was done after the "
+    "dump was made"
+)
+
+
 def new_meta(keys: KeyRing, journal_id: str) -> dict[str, str]:
     return {"journal_id": journal_id, "key_check": key_check(keys).hex()}
 
@@ -42,7 +48,14 @@ async def check_keys(link: Link, keys: KeyRing) -> str:
     return journal_id
 
 
-POSITION = f"SELECT number, (SELECT coalesce(max(at_ms), 0) FROM $s.tally), {LANE} FROM $s.incarnation"
+# A dump that is loaded makes other tables: the server numbers them. All else that is in the journal is in its dump too.
+_NUMBERED = "concat_ws(' ', '$s.task'::regclass::oid, '$s.record'::regclass::oid)"
+_LOADED = f"EXISTS (SELECT 1 FROM $s.meta WHERE key = 'tables' AND value <> {_NUMBERED})"
+NOTE_TABLES = (
+    f"INSERT INTO $s.meta AS m (key, value) VALUES ('tables', {_NUMBERED}) ON CONFLICT (key) DO UPDATE "
+    "SET value = excluded.value WHERE m.value <> excluded.value"
+)
+POSITION = f"SELECT number, (SELECT coalesce(max(at_ms), 0) FROM $s.tally), {LANE}, {_LOADED} FROM $s.incarnation"
 
 
 class Marks(NamedTuple):
@@ -63,7 +76,7 @@ class Marks(NamedTuple):
 
     def find_older(self, row: Row) -> str:
         """Why the journal, whose POSITION this is, is an older copy; empty where it is not."""
-        incarnation, _, stamp, folded_ms, newest = row
+        incarnation, _, stamp, folded_ms, newest, loaded = row
         mark, seen = self.high_water, self.seen
         if HighWater(incarnation, newest) < mark:
             return (
@@ -78,7 +91,18 @@ class Marks(NamedTuple):
                 f"it does not have the commit with record {seen.number} of incarnation {seen.incarnation}, which this "
                 "machine has seen: an older copy of the database was put back, and has been used since"
             )
-        return ""
+        return LOADED if loaded else ""
+
+
+async def note_tables(link: Link) -> None:
+    """Before anything else is decided about a journal that is opened: in which tables it is. Raises JournalOlderCopy
+    where it was in others: where it came from may still be at work, so a person must decide."""
+    row = await link.one(f"SELECT {_LOADED}, EXISTS (SELECT 1 FROM $s.meta WHERE key = 'tables')")
+    loaded, noted = row or (False, False)
+    if loaded:
+        raise JournalOlderCopy(f"{link.place.shown}: {LOADED}", hint=OLDER_HINT)
+    if not noted:  # an older Holdfast has made it
+        await link.run(NOTE_TABLES)
 
 
 async def check_not_older(link: Link, folder: Path) -> tuple[int, int]:
