@@ -46,6 +46,8 @@ def test_urls_of_libpq_are_kept_as_they_are(text: str) -> None:
         ("postgresql://ada@db/agents?password=s3cret", "password"),
         ("postgresql://ada@db/agents?sslmode=require&PassWord=s3cret", "password"),
         ("postgresql://ada@db/agents?sslpassword=s3cret", "password"),
+        ("postgresql://ada@db/agents?oauth_client_secret=s3cret", "password"),
+        ("postgresql://ada@db/agents?scram_client_key=s3cret", "password"),
         ("postgresql://ada@db/agents?s3cret", "not valid"),
         ("postgresql://ada@[::1/s3cret", "not valid"),
         ("postgresql://ada@db/agents#s3cret", "#"),

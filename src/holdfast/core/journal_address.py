@@ -22,7 +22,7 @@ INSTANCE = "instance"  # what happened on this machine
 FILE = "journal.db"
 URL_CHARS_MAX = 2_000
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-_SECRET = ("password", "sslpassword")
+_SECRET = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 _SERVER = re.compile(
     r"(?P<url>\s*postgres(ql)?:)|(^|\s)(host|hostaddr|dbname|user|password|service)\s*=", re.IGNORECASE
 )
