@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 import holdfast
 from holdfast.app.doctor import Level, _clock
 from holdfast.core.clock import SystemClock
+from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.journal.postgres.times import CarriedTime
+from holdfast.journal.postgres.verbs.shared import PostgresShared
 from holdfast.testing.lab import Scripted, SkewedClock, wait_until
 from holdfast_proofs.support.postgres import Server
 
@@ -47,6 +50,21 @@ async def test_a_clock_that_is_a_day_off(
             return any(f"s {said} the database's" in one.text for one in notices)
 
         await wait_until(told)
+
+
+async def test_a_turn_of_before_the_clock_of_the_database_was_set_back_is_over(
+    server: Server, place: PostgresPlace, open_it: Callable[..., Awaitable[PostgresJournal]]
+) -> None:
+    """The clock of a promoted standby may be a day behind; the host that had the turn is lost."""
+    journal = await open_it()
+    shared = PostgresShared(place)
+    for name in ("notices", "backup", "alone"):
+        server.execute(f"INSERT INTO {place.schema}.turn SELECT '{name}', 'lost', {place.time} + {DAY_MS}")
+    async with journal.notice_turn() as mine:
+        assert mine
+    assert shared.take_turn("backup", holder="here", who="here", for_s=60) == ""
+    assert shared.take_turn("backup", holder="other", who="other", for_s=60) == "here"
+    await open_it()
 
 
 class _Stopped:

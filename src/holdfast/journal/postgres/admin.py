@@ -24,12 +24,13 @@ from holdfast.host.private_files import check_private_folder, ensure_private_fol
 from holdfast.journal.admin import ALONE_WAIT_S, HighWater, JournalPosition, Restored
 from holdfast.journal.contract import Journal
 from holdfast.journal.postgres import check, copying, loading, restoring, schema, totals
-from holdfast.journal.postgres.links import BEGIN_READING, Link
-from holdfast.journal.postgres.opening import ALONE, open_journal
+from holdfast.journal.postgres.links import BEGIN_READING, Link, at_once
+from holdfast.journal.postgres.opening import ALONE, ALONE_MS, open_journal
 from holdfast.journal.postgres.place import PostgresPlace, Row
 from holdfast.journal.postgres.sql_errors import GONE_HINT, NONE_HINT, in_our_words, translated
 from holdfast.journal.postgres.verbs.guards import POSITION, Marks, check_keys, new_meta
 from holdfast.journal.postgres.verbs.shared import PostgresShared
+from holdfast.journal.postgres.verbs.upkeep import TURN_OVER
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.admin import SINCE_EVER_MS
 from holdfast.journal.sqlite.host.high_water import high_water, raise_stored
@@ -38,7 +39,6 @@ from holdfast.journal.sqlite.opening.open import forget_name, journal_names, rem
 if TYPE_CHECKING:
     from holdfast.journal.postgres.pool import Pools
 
-ALONE_MS = 60_000
 ASK_AGAIN_S = 0.1
 TASK_SALT = "task_salt"
 # As much as one more segment of the server's log: sorted in a small memory, it goes through a file that nobody keeps.
@@ -194,8 +194,8 @@ class PostgresAdmin:
             "INSERT INTO $s.turn AS u (name, holder, until_ms) SELECT %s, %s, $now + %s "
             "WHERE NOT EXISTS (SELECT 1 FROM $s.session WHERE ended = 0 AND until_ms > $now) "
             "ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until_ms = excluded.until_ms "
-            "WHERE u.until_ms <= $now RETURNING 1",
-            (ALONE, holder, ALONE_MS),
+            f"WHERE {TURN_OVER} RETURNING 1",
+            (ALONE, holder, ALONE_MS, ALONE_MS),
         )
         return bool(taken)
 
@@ -266,7 +266,7 @@ class PostgresAdmin:
         return done
 
     def set_aside(self) -> str:
-        with in_our_words(), closing(self._place.connect_at_once()) as db, db.transaction():
+        with in_our_words(), at_once(self._place) as db:
             # Whoever is about to write waits here, and then finds no journal under this name.
             db.execute(self._place.sql("LOCK TABLE $s.task, $s.incarnation, $s.counter, $s.tally"))
             if self._copied != db.execute(self._place.sql(totals.VERSION)).fetchone():

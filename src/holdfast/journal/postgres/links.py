@@ -15,16 +15,17 @@ connection to others before. Its failure means one of three things:
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from enum import Enum
 from typing import Any, TypeVar
 
 import psycopg
 
 from holdfast.errors import CommitUnknown, HoldfastError
-from holdfast.journal.postgres.place import Known, PostgresPlace, Row, Wire
+from holdfast.journal.postgres.place import WARNING, Known, PostgresPlace, Row, Wire
 from holdfast.journal.postgres.sql_errors import AGAIN, translated
 
 T = TypeVar("T")
@@ -45,6 +46,7 @@ _WAITS = f"set_config('lock_timeout', '{LOCK_WAIT_MS}', true)"
 SETTINGS = f"SELECT {_SYNCED} AS synced, {_WARNS} AS warns, {_WAITS} AS waits"
 _SYNCED_HOLDS = f"{_SYNCED} <> '' AND {_WARNS} <> ''"  # in a WHERE
 SETTINGS_HOLD = f"{_SYNCED_HOLDS} AND {_WAITS} <> ''"
+_SYNCED_WRITE = f"UPDATE $s.counter SET value = value WHERE name = 'inbox' AND {_SYNCED_HOLDS}"
 # For what may be lost with a server, and must be said while its standby is gone: notices, and whether it is gone.
 BEGIN_LOCAL = BEGIN.replace(b"synchronous_commit = on", b"synchronous_commit = local")
 # Reading everything may take long, and so may what is computed between two parts of it.
@@ -125,7 +127,7 @@ class Link:
         itself what its commit must be: a server or a user may be set to wait for no standby."""
         while self.db.warned:
             self.db.warned = ""
-            await self.run(f"UPDATE $s.counter SET value = value WHERE name = 'inbox' AND {_SYNCED_HOLDS}")
+            await self.run(_SYNCED_WRITE)
             if self.db.warned:
                 await asyncio.sleep(AGAIN_S)
 
@@ -251,6 +253,22 @@ class Links:
         self._closed = True
         for link in self._idle:
             await link.close()
+
+
+@contextmanager
+def at_once(place: PostgresPlace, begin: bytes = BEGIN) -> Generator[psycopg.Connection[Row]]:
+    """One transaction for the block, from outside any session; blocks. Raises psycopg.Error."""
+    warned: list[str | None] = []
+    with closing(place.connect_at_once()) as db:
+        db.add_notice_handler(lambda said: warned.append(said.sqlstate))
+        db.execute(begin)
+        yield db
+        warned.clear()
+        db.execute(b"COMMIT")
+        while WARNING in warned:  # as `Link.make_durable`
+            warned.clear()
+            time.sleep(AGAIN_S)
+            db.execute(place.sql(_SYNCED_WRITE))
 
 
 async def transact(link: Link, act: Callable[[Link], Awaitable[T]], *, begin: bytes = BEGIN) -> T:

@@ -22,6 +22,7 @@ from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.journal.postgres.sql_errors import NONE_HINT, translated
 from holdfast.journal.postgres.verbs import statements
 from holdfast.journal.postgres.verbs.guards import check_keys, check_not_older, new_meta, note_tables
+from holdfast.journal.postgres.verbs.upkeep import TURN_OVER
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.host.use_lock import JournalUse
@@ -30,6 +31,7 @@ from holdfast.journal.sqlite.opening.open import remember_name
 SHARED_WAIT_S = 15.0
 LOOK_AGAIN_S = 0.1
 ALONE = "alone"  # the turn of whoever changes the journal as a whole
+ALONE_MS = 60_000
 
 
 async def open_journal(
@@ -108,7 +110,8 @@ async def _wait_shared(link: Link) -> None:
     """Until nobody changes the journal as a whole. Raises JournalBusy."""
     loop = asyncio.get_running_loop()
     until = loop.time() + SHARED_WAIT_S
-    while await link.one("SELECT 1 FROM $s.turn WHERE name = %s AND until_ms > $now", (ALONE,)):
+    query = f"SELECT 1 FROM $s.turn u WHERE name = %s AND NOT ({TURN_OVER})"
+    while await link.one(query, (ALONE, ALONE_MS)):
         if loop.time() >= until:
             raise JournalBusy(f"{link.place.shown} is being restored or raised by another process")
         await asyncio.sleep(LOOK_AGAIN_S)

@@ -38,7 +38,7 @@ TIMELINE = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
 
 Row = tuple[Any, ...]  # Any: what the driver makes of columns
 
-_WARNING = "01000"
+WARNING = "01000"
 
 
 class Wire(AsyncConnection[Row]):
@@ -51,8 +51,8 @@ class Wire(AsyncConnection[Row]):
         self.add_notice_handler(self._hear)
 
     def _hear(self, notice: psycopg.errors.Diagnostic) -> None:
-        if notice.sqlstate == _WARNING:
-            self.warned = notice.message_primary or _WARNING
+        if notice.sqlstate == WARNING:
+            self.warned = notice.message_primary or WARNING
 
 
 class Known(NamedTuple):

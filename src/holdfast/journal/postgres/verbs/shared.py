@@ -8,9 +8,10 @@ from typing import LiteralString
 
 from psycopg import Connection
 
-from holdfast.journal.postgres.links import BEGIN, BEGIN_LOCAL
+from holdfast.journal.postgres.links import BEGIN, BEGIN_LOCAL, at_once
 from holdfast.journal.postgres.place import PostgresPlace, Row
 from holdfast.journal.postgres.sql_errors import in_our_words
+from holdfast.journal.postgres.verbs.upkeep import TURN_OVER
 
 _TEXT = "text of hosts: "  # before its name in `meta`
 _APART = "\x1f"  # between the holder and its name for people
@@ -22,10 +23,8 @@ class PostgresShared:
 
     @contextmanager
     def _transaction(self, begin: bytes = BEGIN_LOCAL) -> Generator[Connection[Row]]:
-        with in_our_words(), closing(self._place.connect_at_once()) as db:
-            db.execute(begin)
+        with in_our_words(), at_once(self._place, begin) as db:
             yield db
-            db.execute(b"COMMIT")
 
     def take_turn(self, name: str, *, holder: str, who: str, for_s: float) -> str:
         with self._transaction() as db:
@@ -33,9 +32,9 @@ class PostgresShared:
                 self._place.sql(
                     "INSERT INTO $s.turn AS u (name, holder, until_ms) VALUES (%s, %s, $now + %s) "
                     "ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until_ms = excluded.until_ms "
-                    "WHERE starts_with(u.holder, %s) OR u.until_ms <= $now"
+                    f"WHERE starts_with(u.holder, %s) OR {TURN_OVER}"
                 ),
-                (name, f"{holder}{_APART}{who}", round(for_s * 1000), f"{holder}{_APART}"),
+                (name, f"{holder}{_APART}{who}", for_ms := round(for_s * 1000), f"{holder}{_APART}", for_ms),
             )
             ((found,),) = db.execute(self._place.sql("SELECT holder FROM $s.turn WHERE name = %s"), (name,)).fetchall()
         mine, _, other = str(found).partition(_APART)

@@ -74,14 +74,18 @@ async def close_notice(link: Link, notice_id: str, *, at_ms: int) -> None:
     await link.run("UPDATE $s.notice SET told_ms = %s WHERE notice_id = %s", (at_ms, notice_id))
 
 
+# No turn is given for longer than that: one that runs on was given before the database's clock was set back.
+TURN_OVER = "u.until_ms <= $now OR u.until_ms > $now + %s"
+
+
 async def take_turn(link: Link, name: str, holder: str, *, for_ms: int) -> bool:
     """Whether it is this holder's turn until so long from now, by the database's clock. A holder that dies is waited
     for that long."""
     row = await link.one(
         "INSERT INTO $s.turn AS u (name, holder, until_ms) VALUES (%s, %s, $now + %s) "
         "ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until_ms = excluded.until_ms "
-        "WHERE u.holder = excluded.holder OR u.until_ms <= $now RETURNING 1",
-        (name, holder, for_ms),
+        f"WHERE u.holder = excluded.holder OR {TURN_OVER} RETURNING 1",
+        (name, holder, for_ms, for_ms),
     )
     return row is not None
 
