@@ -12,6 +12,7 @@ import hashlib
 import socket
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -19,11 +20,13 @@ import pytest
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
+from holdfast.core.clock import SystemClock
 from holdfast.core.ids import task_id_from_bytes
 from holdfast.errors import CommitUnknown, JournalOlderCopy
 from holdfast.journal.contract import Claimed, CommitOutcome, Submission
 from holdfast.journal.postgres import adding, lane
 from holdfast.journal.postgres.adding import Adding, Addition, Answer
+from holdfast.journal.postgres.admin import PostgresAdmin
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.links import BEGIN, IDLE_MS, LINKS_MAX, InDoubt, Link
 from holdfast.journal.postgres.place import PostgresPlace, Row
@@ -465,3 +468,24 @@ async def test_a_text_of_the_hosts_waits_for_the_standby_if_it_must_not_be_lost(
         else:
             await asyncio.wait_for(changing, 10)
     assert await changing == shared.read_text("list") == "without south"
+
+
+async def test_a_restore_in_doubt_is_an_error_that_says_what_to_do(
+    url: str, open_it: OpenJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = await open_it()
+    keys = journal._wraps._keys
+    await journal.close()
+    commit = Link.commit
+
+    async def lost(self: Link) -> None:
+        await commit(self)
+        raise InDoubt("gone")
+
+    admin = PostgresAdmin(url, tmp_path / "here" / "instance")
+    monkeypatch.setattr(Link, "commit", lost)
+    with pytest.raises(CommitUnknown, match="done or not"):
+        await admin.restore(keys=keys, clock=SystemClock())
+    monkeypatch.undo()
+    assert (await admin.restore(keys=keys, clock=SystemClock())).incarnation == 3
+    assert (await open_it()).incarnation == 3

@@ -19,12 +19,12 @@ import psycopg
 
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ports import KeyRing
-from holdfast.errors import JournalBusy, JournalDamaged, JournalGone, NotAJournal, NotNow
+from holdfast.errors import CommitUnknown, HoldfastError, JournalBusy, JournalDamaged, JournalGone, NotAJournal, NotNow
 from holdfast.host.private_files import check_private_folder, ensure_private_folder
 from holdfast.journal.admin import ALONE_WAIT_S, HighWater, JournalPosition, Restored
 from holdfast.journal.contract import Journal
 from holdfast.journal.postgres import check, copying, loading, restoring, schema, totals
-from holdfast.journal.postgres.links import BEGIN_READING, Link, at_once
+from holdfast.journal.postgres.links import BEGIN_READING, InDoubt, Link, at_once
 from holdfast.journal.postgres.opening import ALONE, ALONE_MS, open_journal
 from holdfast.journal.postgres.place import PostgresPlace, Row
 from holdfast.journal.postgres.sql_errors import GONE_HINT, NONE_HINT, in_our_words, translated
@@ -217,8 +217,8 @@ class PostgresAdmin:
                     yield link, folder
                 finally:
                     await link.close()
-            except psycopg.Error as error:
-                raise translated(error) from error
+            except (psycopg.Error, InDoubt) as error:
+                raise _in_our_words(error) from error
 
     async def raise_incarnation(self, *, to: int, keys: KeyRing, clock: Clock, wait_s: float = ALONE_WAIT_S) -> None:
         async with self._alone(keys, wait_s) as (link, folder):
@@ -321,8 +321,8 @@ class PostgresAdmin:
                 await schema.make(link, meta, incarnation=above + 1, lost_after_ms=SINCE_EVER_MS)
             finally:
                 await link.close()
-        except psycopg.Error as error:
-            raise translated(error) from error
+        except (psycopg.Error, InDoubt) as error:
+            raise _in_our_words(error) from error
         raise_stored(folder, HighWater(above + 1, 0), at_ms=clock.wall_ms())
         remember_name(folder, self._url)
         for one in lost:
@@ -335,6 +335,13 @@ class PostgresAdmin:
             lost_after_ms=SINCE_EVER_MS,
             open_tasks=0,
         )
+
+
+def _in_our_words(error: psycopg.Error | InDoubt) -> HoldfastError:
+    if isinstance(error, psycopg.Error):
+        return translated(error)
+    said = f"the connection was lost while committing, so it may have been done or not: {error}"
+    return CommitUnknown(said, hint="run the command again once the database can be reached: that is safe in both cases")
 
 
 class _Alone:

@@ -132,7 +132,7 @@ async def _find(link: Link, journal_id: str) -> str | None:
         "(SELECT min(format('CREATE ON SCHEMA %%I', n)) FROM unnest(current_schemas(false)) AS w(n) "
         "WHERE has_schema_privilege(r.oid, n, 'CREATE')), "
         "(SELECT min(format('REFERENCES, TRIGGER ON %%s', c.oid::regclass)) FROM pg_class c "
-        "WHERE c.relkind IN ('r', 'p', 'f', 'v') AND c.relowner <> r.oid "
+        "WHERE c.relacl IS NOT NULL AND c.relkind IN ('r', 'p', 'f', 'v') AND c.relowner <> r.oid "
         "AND has_schema_privilege(c.relowner, p.pronamespace, 'USAGE') "
         "AND (has_any_column_privilege(r.oid, c.oid, 'REFERENCES') OR has_table_privilege(r.oid, c.oid, 'TRIGGER')))) "
         "END "
