@@ -51,7 +51,9 @@ def test_a_dump_that_was_put_back_becomes_a_restore(new_host: NewHost, server: S
     assert two.look("journal", "check", "--json").json["findings"] == []
 
 
-def test_a_host_that_has_seen_nothing_refuses_a_dump_too(new_host: NewHost, server: Server, place: PostgresPlace) -> None:
+def test_a_host_that_has_seen_nothing_refuses_a_dump_too(
+    new_host: NewHost, server: Server, place: PostgresPlace
+) -> None:
     """It would pay again: a dump says nothing of what was done after it."""
     one = new_host("one")
     one.submit('{"cents": 700}', "order-1", "--no-follow")

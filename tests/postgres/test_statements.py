@@ -14,9 +14,10 @@ import pytest
 from holdfast.core.ids import task_id_from_bytes
 from holdfast.errors import BadInput, JournalBusy, StatementFailed
 from holdfast.journal.contract import Hold, Statement, Submission
-from holdfast.journal.postgres import adding, lane, verbs
+from holdfast.journal.postgres import adding, lane
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.place import PostgresPlace
+from holdfast.journal.postgres.verbs import statements as running
 from holdfast.journal.postgres.verbs.statements import names, rendered
 from holdfast.testing.journal_contract.world import noted
 from holdfast_proofs.support.hosts import Host
@@ -176,7 +177,8 @@ async def test_the_tables_of_tools_are_never_beside_another_journal(
     journal: PostgresJournal = await open_it()
     assert "holds another journal" in journal.capabilities.statements_off
     again: PostgresJournal = await open_it(host="other", place=other)
-    assert again.capabilities.statements and (await again.read_task(hold.task_id)).name == "trip"
+    assert again.capabilities.statements
+    assert (await again.read_task(hold.task_id)).name == "trip"
 
 
 @pytest.mark.parametrize(("rules", "anew"), [("", True), ("-- rules 1000000\n", False)])
@@ -252,7 +254,7 @@ async def test_a_schema_of_tools_that_was_dropped_is_made_again(open_it: OpenJou
 
 
 async def test_a_statement_that_takes_too_long_fails(open_it: OpenJournal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verbs.statements, "STATEMENT_MS_MAX", 200)
+    monkeypatch.setattr(running, "STATEMENT_MS_MAX", 200)
     journal: PostgresJournal = await open_it()
     hold = await held(journal)
     for sql in ("SELECT pg_sleep(2)", "SET statement_timeout = 0; SELECT pg_sleep(2)"):

@@ -341,7 +341,9 @@ def _in_our_words(error: psycopg.Error | InDoubt) -> HoldfastError:
     if isinstance(error, psycopg.Error):
         return translated(error)
     said = f"the connection was lost while committing, so it may have been done or not: {error}"
-    return CommitUnknown(said, hint="run the command again once the database can be reached: that is safe in both cases")
+    return CommitUnknown(
+        said, hint="run the command again once the database can be reached: that is safe in both cases"
+    )
 
 
 class _Alone:

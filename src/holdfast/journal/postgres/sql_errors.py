@@ -76,8 +76,8 @@ def translated(error: psycopg.Error, *, opening: bool = False, live: bool = Fals
         case pg.ReadOnlySqlTransaction():
             return ReadOnly(
                 f"the database is read only: {_text(error)}",
-                hint="it may be a standby: give the url of the primary, or all hosts in one url. Or it is set to be read "
-                "only (default_transaction_read_only), as some services do when their disk is full",
+                hint="it may be a standby: give the url of the primary, or all hosts in one url. Or it is set to be "
+                "read only (default_transaction_read_only), as some services do when their disk is full",
             )
         case pg.InsufficientPrivilege():
             return ReadOnly(
@@ -100,7 +100,12 @@ def translated(error: psycopg.Error, *, opening: bool = False, live: bool = Fals
         case psycopg.OperationalError() if opening and is_refused(error):
             hint = _CERTIFICATE_HINT if "certificate" in str(error) else JournalRefused.default_hint
             return JournalRefused(f"the database server refuses the connection: {_text(error)}", hint=hint)
-        case psycopg.OperationalError() | psycopg.InterfaceError() | pg.IdleInTransactionSessionTimeout() | pg.TransactionTimeout():
+        case (
+            psycopg.OperationalError()
+            | psycopg.InterfaceError()
+            | pg.IdleInTransactionSessionTimeout()
+            | pg.TransactionTimeout()
+        ):
             return JournalBusy(
                 f"the database cannot be reached: {_text(error)}",
                 hint="check that the server runs and that its address is right; Holdfast tries again",

@@ -25,8 +25,8 @@ OLDER_HINT = (
 
 
 LOADED = (
-    "it was loaded from a dump: its tables are not those in which it was kept. No host can know what was done after the "
-    "dump was made"
+    "it was loaded from a dump: its tables are not those in which it was kept. No host can know what was done after "
+    "the dump was made"
 )
 
 

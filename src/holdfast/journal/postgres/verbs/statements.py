@@ -74,7 +74,8 @@ BEGIN
     ))
     AND CURRENT_USER IN (pg_catalog.pg_get_userbyid(c.relowner), pg_catalog.pg_get_userbyid(p.proowner))
   ) THEN
-    RAISE EXCEPTION 'deferrable constraints and triggers other than foreign keys between types of PostgreSQL are not allowed in tables of tools';
+    RAISE EXCEPTION 'deferrable constraints and triggers other than foreign keys are not allowed in tables of tools, '
+      'nor deferrable foreign keys between types of your own';
   END IF;
 END $body$
 """
