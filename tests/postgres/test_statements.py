@@ -245,6 +245,18 @@ async def test_settings_of_a_statement_do_not_reach_the_commit(
     await journal.append(hold, [noted("n2")])
 
 
+async def test_a_statement_leaves_no_lock_and_no_channel_in_the_connection(
+    open_it: OpenJournal, server: Server
+) -> None:
+    """The lock would be held until the worker ends, and what is sent to the channel kept until then."""
+    journal: PostgresJournal = await open_it()
+    hold = await held(journal)
+    await journal.append(hold, [noted("n1")], statements=[Statement(sql="SELECT pg_advisory_lock(7); LISTEN seats")])
+    assert server.execute("SELECT pg_try_advisory_xact_lock(7)") == [(True,)]
+    async with journal._links.borrowed() as link:
+        assert await link.run("SELECT * FROM pg_listening_channels()") == []
+
+
 async def test_a_schema_of_tools_that_was_dropped_is_made_again(open_it: OpenJournal, server: Server) -> None:
     journal: PostgresJournal = await open_it()
     server.execute(f"DROP SCHEMA {journal.place.schema}_tools")

@@ -37,7 +37,7 @@ from holdfast.journal.postgres.times import CarriedTime
 from holdfast.journal.postgres.verbs import inbox, remarks, upkeep
 from holdfast.journal.postgres.verbs.seen import note_folded
 from holdfast.journal.postgres.verbs.sessions import longest_lease_ms
-from holdfast.journal.postgres.verbs.statements import apply_statements
+from holdfast.journal.postgres.verbs.statements import AFTER_STATEMENTS, apply_statements
 from holdfast.journal.records import NewRecord, RecordKind, TaskState
 from holdfast.journal.seal import DataKeySealer, KeyWraps
 from holdfast.journal.sqlite.verbs.tasks import CLOSING
@@ -299,7 +299,7 @@ class Writer(Lane[Write]):
         going = [act for act in appends if not act.statements or await apply_statements(link, act)]
         if any(act.statements for act in appends):
             self._adding.forget(link)
-            await link.db.execute(_AFTER_STATEMENTS)
+            await link.db.execute(AFTER_STATEMENTS)
         if going:
             await link.run(MOVE, _moves(going, now_ms))
             kept += [(act.hold.row, act.made) for act in going]
@@ -315,7 +315,7 @@ class Writer(Lane[Write]):
         move = sum(act.move for act in done)
         await self.count(link, move, newest=max((row[2] for row in numbers), default=0), at_ms=now_ms)
         if any(act.statements for act in going):
-            await link.db.execute(_AFTER_STATEMENTS)
+            await link.db.execute(AFTER_STATEMENTS)
         self.committing(move)
         await link.commit()
         return move
@@ -455,9 +455,6 @@ _MEET = "INSERT INTO $s.meeting (task_id) SELECT unnest(%b::bytea[]) ON CONFLICT
 
 # Rows of lanes that have written nothing for long; one that still lives begins a new row.
 _FOLD = "DELETE FROM $s.tally WHERE at_ms < %s AND w <> %s RETURNING w, total, last, at_ms"
-
-# What a tool's statement may have left in the connection is undone, and said again what the commit must be.
-_AFTER_STATEMENTS = b"RESET ALL; CLOSE ALL; DEALLOCATE ALL; " + BEGIN.partition(b"; ")[2]
 
 
 async def _confirm(act: Confirm, link: Link) -> CommitOutcome:

@@ -7,7 +7,8 @@ lies in the journal's schema, which its owner may not enter: so no statement can
 
 What a statement can leave behind for the rest of the transaction:
 
-* settings, by SET or set_config: all of them are reset, and what the commit must be is said again (`writer.py`);
+* settings, by SET or set_config, and locks and channels of the session: all of them are reset, and what the commit
+  must be is said again;
 * work for the moment of the commit, which would run as us: deferred constraints are checked before the function
   returns, and deferrable ones that may call code of the tool's are refused: constraint triggers, exclusion and unique
   constraints, foreign keys between types of its own (a cast is code, which may put off its constraint once more).
@@ -38,7 +39,7 @@ from psycopg.sql import Literal
 
 from holdfast.errors import StatementFailed
 from holdfast.journal.contract import Statement
-from holdfast.journal.postgres.links import Link, transact
+from holdfast.journal.postgres.links import BEGIN, Link, transact
 
 if TYPE_CHECKING:
     from holdfast.journal.postgres.writer import Append
@@ -80,6 +81,11 @@ BEGIN
 END $body$
 """
 _SET_APART = 160_000
+# What a tool's statement may have left in the connection is undone, and said again what the commit must be.
+AFTER_STATEMENTS = (
+    b"RESET ALL; CLOSE ALL; DEALLOCATE ALL; UNLISTEN *; SELECT pg_catalog.pg_advisory_unlock_all(); "
+    + BEGIN.partition(b"; ")[2]
+)
 STATEMENT_MS_MAX = 30_000  # meanwhile no other task of the process can commit
 _OUR_DISK = (pg.DiskFull, pg.OutOfMemory, pg.SerializationFailure, pg.DeadlockDetected)
 _PLACEHOLDER = re.compile(
