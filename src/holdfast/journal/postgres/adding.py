@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from itertools import chain, repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import psycopg
@@ -108,7 +108,7 @@ class Answer(msgspec.Struct, eq=False):
 
     link: Link
     batch: Sequence[Addition] = ()
-    results: list[PGresult] = msgspec.field(default_factory=list)
+    results: list[PGresult] = msgspec.field(default_factory=list[Any])
     whole: bool = False  # also that the server is ready again: only then is the commit made
     error: psycopg.Error | None = None  # it may have reached the server all the same
 
