@@ -64,10 +64,6 @@ def task_id_for_request(k_effect: bytes, *, agent: str, name: str, request_id: s
     return task_id_from_bytes(_mac(k_effect, *label, agent, name, request_id)[:16])
 
 
-_UUID_MARKS = 0x8 << 76 | 0x2 << 62  # version 8 and the variant of RFC 9562
-_UUID_KEPT = ~(0xF << 76 | 0x3 << 62)
-
-
 class EffectKeys:
     """Derives effect keys; the keyed halves of the hash are worked out once."""
 
@@ -79,13 +75,14 @@ class EffectKeys:
         self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
 
     def raw(self, task_id: TaskId, ordinal: str) -> bytes:
-        """UUIDv8 of HMAC-SHA-256(k_effect, "holdfast/effect/1" NUL task id NUL ordinal)."""
+        """UUIDv8 (RFC 9562: version and variant) of HMAC-SHA-256(k_effect, "holdfast/effect/1" NUL task id NUL
+        ordinal)."""
         inner = self._inner.copy()
         inner.update(f"holdfast/effect/1\0{task_id}\0{ordinal}".encode())
         outer = self._outer.copy()
         outer.update(inner.digest())
-        mac = int.from_bytes(outer.digest()[:16], "big")
-        return (mac & _UUID_KEPT | _UUID_MARKS).to_bytes(16, "big")
+        mac = outer.digest()
+        return mac[:6] + bytes((mac[6] & 0x0F | 0x80, mac[7], mac[8] & 0x3F | 0x80)) + mac[9:16]
 
 
 def effect_key(k_effect: bytes, task_id: TaskId, ordinal: str) -> EffectKey:

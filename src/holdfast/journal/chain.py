@@ -33,8 +33,9 @@ def next_link(
 ) -> bytes:
     """The record's hash. The lengths of the variable fields are before them."""
     name = ordinal.encode()
-    sizes = (len(name), len(effect_key), len(fingerprint))
-    head = _pack_header(seq, kind, what, epoch, at_ms, boot_ms, slot, quiet, *sizes)
+    head = _pack_header(
+        seq, kind, what, epoch, at_ms, boot_ms, slot, quiet, len(name), len(effect_key), len(fingerprint)
+    )
     return sha256(b"".join((before, head, name, effect_key, fingerprint, body))).digest()
 
 

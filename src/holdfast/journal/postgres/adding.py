@@ -22,12 +22,11 @@ import select
 import struct
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
+import msgspec
 import psycopg
 from psycopg import errors as pg
 from psycopg import generators
@@ -96,8 +95,7 @@ def _one(count: int) -> str:
     )
 
 
-@dataclass(slots=True)
-class Addition:
+class Addition(msgspec.Struct, eq=False, gc=False):
     """What one task adds: rows as in `rows.Chained`."""
 
     t: int
@@ -105,13 +103,12 @@ class Addition:
     progress: bool
 
 
-@dataclass(slots=True)
-class Answer:
+class Answer(msgspec.Struct, eq=False):
     """What has come of the answer to a statement that was sent."""
 
     link: Link
     batch: Sequence[Addition] = ()
-    results: list[PGresult] = field(default_factory=list[Any])
+    results: list[PGresult] = msgspec.field(default_factory=list[Any])
     whole: bool = False  # also that the server is ready again: only then is the commit made
     error: psycopg.Error | None = None  # it may have reached the server all the same
 
@@ -150,7 +147,6 @@ class Adding:
         texts = [place.sql(_one(count)) for count in range(1, RECORDS_MAX + 1)]
         self._ones = {b"holdfast_" + sha256(text).hexdigest()[:16].encode(): text for text in texts}
         self._names = list(self._ones)
-        self._known: WeakKeyDictionary[object, float] = WeakKeyDictionary()  # until when they are prepared; 0: never
         self._slow = self._rest = 0
         self._looking: tuple[object, select.poll | None] = (None, None)
 
@@ -158,7 +154,7 @@ class Adding:
 
     async def prepare(self, link: Link) -> None:
         """The statements of one task over this connection, unless there is a pooler in between."""
-        until = self._known.get(link.db)
+        until = link.db.prepared_until
         if until == 0 or (until is not None and time.monotonic() < until):
             return
         if until is None:
@@ -172,7 +168,7 @@ class Adding:
         except NOT_AS_PREPARED:
             self.avoid(link)
         else:
-            self._known[link.db] = time.monotonic() + PLAN_S
+            link.db.prepared_until = time.monotonic() + PLAN_S
 
     async def _prepare(self, link: Link, name: bytes, text: bytes, *, again: bool) -> None:
         if again:
@@ -185,14 +181,14 @@ class Adding:
 
     def forget(self, link: Link) -> None:
         """They are no longer prepared over this connection."""
-        self._known.pop(link.db, None)
+        link.db.prepared_until = None
 
     def avoid(self, link: Link) -> None:
         """What is prepared over this connection does not stay as it was: it is not used any more."""
-        self._known[link.db] = 0
+        link.db.prepared_until = 0
 
     def is_prepared(self, link: Link) -> bool:
-        return self._known.get(link.db, 0) > time.monotonic()
+        return (link.db.prepared_until or 0) > time.monotonic()
 
     def send_one(self, link: Link, one: Addition, tally: TallyRow) -> Answer:
         """Over a connection on which it is prepared. Waits a little for the answer."""

@@ -24,13 +24,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
-from weakref import WeakSet
 
+import msgspec
 import psycopg
 
 from holdfast.errors import CommitUnknown, HoldfastError, JournalOlderCopy
 from holdfast.journal.postgres.links import AGAIN_S, TRY_S, InDoubt, Link, Links, may_pass, transact
-from holdfast.journal.postgres.place import DATABASE_TIME, Wire
+from holdfast.journal.postgres.place import DATABASE_TIME
 from holdfast.journal.postgres.sql_errors import translated
 from holdfast.journal.postgres.verbs.guards import OLDER_HINT
 from holdfast.journal.total import NONCE_BYTES, RunningTotal
@@ -49,8 +49,7 @@ TURNS_EACH = 4  # turns of the event loop for each act of an agent among many
 _NO_RESULT = object()
 
 
-@dataclass(slots=True, eq=False)
-class Act:
+class Act(msgspec.Struct, eq=False):
     """Something to be done in a lane. `result` is set before the commit, or read back after it."""
 
     result: Any = _NO_RESULT  # Any: what the act gives; each verb knows its own
@@ -104,7 +103,6 @@ class Lane(ABC, Generic[A]):
         self._queue: deque[A] = deque()
         self._pump: asyncio.Task[None] | None = None
         self._letting: asyncio.Task[None] | None = None
-        self._looked: WeakSet[Wire] = WeakSet()  # connections over which the tally was seen as it was left
         self._made = False  # its row of `tally`
         self._doubt: int | None = None  # by how much the batch in doubt moves the total
         self._in_doubt: Sequence[A] = ()
@@ -170,7 +168,7 @@ class Lane(ABC, Generic[A]):
 
     def may_begin(self, link: Link) -> bool:
         """Nothing is in doubt, and the tally was seen over this connection."""
-        return self._doubt is None and link.db in self._looked
+        return self._doubt is None and self.tally.w in link.db.looked_at
 
     def _give_up(self, act: A) -> None:
         """Break off a commit that only those wait for who have given up: it may wait for a standby that is gone. The
@@ -366,7 +364,7 @@ class Lane(ABC, Generic[A]):
 
     async def _prepare(self, link: Link) -> None:
         """Over a new connection, look first whether the database still has what this lane has committed."""
-        if link.db in self._looked:
+        if self.tally.w in link.db.looked_at:
             return
         if self._made and self._doubt is None:
             await self._find_row(link)
@@ -378,7 +376,7 @@ class Lane(ABC, Generic[A]):
                 (self.tally.w, stored),
             )
             self._made = True
-        self._looked.add(link.db)
+        link.db.looked_at.add(self.tally.w)
 
     async def _find_row(self, link: Link) -> None:
         """Look whether the database still has what this lane has committed. A row that retention has folded is gone,
@@ -391,7 +389,6 @@ class Lane(ABC, Generic[A]):
             self.refuse_older()
         if stamp is None:
             self.tally, self._made = Tally(self.tally.running, last=self.tally.last), False
-            self._looked.clear()
 
     @staticmethod
     def _fail(acts: Sequence[A], error: HoldfastError) -> None:

@@ -42,12 +42,14 @@ WARNING = "01000"
 
 
 class Wire(AsyncConnection[Row]):
-    """A connection that remembers where it leads, and the warning of its last commit."""
+    """A connection that remembers where it leads, the warning of its last commit, and what was done over it."""
 
     def __init__(self, *given: Any, **named: Any) -> None:  # Any: the driver's own arguments
         super().__init__(*given, **named)
         self.address = (self.info.host, str(self.info.port))
         self.warned = ""
+        self.looked_at: set[str] = set()  # rows of `tally` that were seen as their lanes left them
+        self.prepared_until: float | None = None  # the statements of `adding.py`; 0: never
         self.add_notice_handler(self._hear)
 
     def _hear(self, notice: psycopg.errors.Diagnostic) -> None:

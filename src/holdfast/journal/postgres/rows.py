@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -13,7 +13,7 @@ from holdfast.errors import InvariantViolated, JournalDamaged
 from holdfast.journal.chain import first_link, next_link, place
 from holdfast.journal.postgres.place import Row
 from holdfast.journal.records import RECORDS_MAX, NewRecord, TaskView, fold
-from holdfast.journal.seal import PACK_MIN, Nonces, packed
+from holdfast.journal.seal import NONCE_BYTES, PACK_MIN, packed
 from holdfast.journal.sqlite.rows import open_record, pack_events, verify_link
 
 _encode = msgspec.json.Encoder().encode
@@ -30,8 +30,7 @@ TASK_COLUMNS = (
 TASK_FROM = "FROM $s.task k LEFT JOIN $s.session s ON s.s = k.session"
 
 
-@dataclass(slots=True)
-class Chained:
+class Chained(msgspec.Struct, eq=False, gc=False):  # no cycle: every step passes here
     """Records that follow a head, sealed and hashed, ready to be inserted."""
 
     rows: list[Row]  # seq, kind, what, ordinal, epoch, at_ms, boot_ms, effect_key, fingerprint, slot, quiet, body, hash
@@ -54,8 +53,8 @@ def chained(
 ) -> Chained:
     """The entries behind the record `seq` whose hash is `head`. Raises what a body that cannot be kept raises."""
     rows: list[Row] = []
-    before, nonces = head, Nonces(len(entries))
-    for entry in entries:
+    before, nonces = head, os.urandom(NONCE_BYTES * len(entries))  # drawn by one call of the system
+    for at, entry in enumerate(entries):
         seq += 1
         kind, what, name, key, mark = (
             int(entry.kind),
@@ -68,7 +67,7 @@ def chained(
         plain = _encode(entry.body)
         if len(plain) >= PACK_MIN:
             plain = packed(plain)
-        body = sealer.seal(plain, place(task_id, seq, kind, name, epoch), nonces.next())
+        body = sealer.seal(plain, place(task_id, seq, kind, name, epoch), nonces[at * NONCE_BYTES :][:NONCE_BYTES])
         # Positions, not names, in the order of the chain: every record passes here.
         head = next_link(head, seq, kind, what, epoch, at_ms, boot_ms, slot, quiet, name, key, mark, body)
         rows.append((seq, kind, what, name, epoch, at_ms, boot_ms, key, mark, slot, quiet, body, head))

@@ -40,18 +40,19 @@ class CarriedTime:
         return max(0, self.now_ms() - self._clock.wall_ms() - self._ahead_ms)
 
     def now_ms(self) -> int:
-        carried_ms, told_ms = self._carried_ms(), self._clock.wall_ms() + self._ahead_ms
+        carried_ms = self._carried_ms(self._clock.boot_ms())
+        told_ms = self._clock.wall_ms() + self._ahead_ms
         if carried_ms < told_ms <= carried_ms + STEP_MS:
             self._raise(told_ms)
             return told_ms
         return carried_ms
 
-    def _carried_ms(self) -> int:
-        boot_ms = self._clock.boot_ms()
+    def _carried_ms(self, boot_ms: int) -> int:
         # A clock of another boot (in tests): at least the time since then has passed.
         passed_ms = boot_ms - self._floor_boot_ms if boot_ms >= self._floor_boot_ms else boot_ms
         return self._floor_ms + passed_ms
 
     def _raise(self, to_ms: int) -> None:
-        self._floor_ms = max(to_ms, self._carried_ms())
-        self._floor_boot_ms = self._clock.boot_ms()
+        boot_ms = self._clock.boot_ms()
+        self._floor_ms = max(to_ms, self._carried_ms(boot_ms))
+        self._floor_boot_ms = boot_ms

@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from psycopg import errors as pg
@@ -78,8 +77,7 @@ def _closes(events: tuple[Any, ...]) -> bool:
     return not CLOSING.isdisjoint(events)
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Append(Act):
+class Append(Act, eq=False, kw_only=True):
     hold: Hold
     made: Chained
     progress: bool
@@ -91,20 +89,17 @@ class Append(Act):
     due_ms: int = rules.NEVER_MS  # of the task, as it was when it was locked
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Submit(Act):
+class Submit(Act, eq=False, kw_only=True):
     submission: Submission
     wrapped: tuple[int, bytes, DataKeySealer]
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Retain(Act):
+class Retain(Act, eq=False, kw_only=True):
     keep_ms: int
     tombstone_ms: int
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Confirm(Act):
+class Confirm(Act, eq=False, kw_only=True):
     """Asked in the lane, which first settles what it has in doubt: else a statement that is still on its way could
     arrive after the answer."""
 
@@ -160,9 +155,11 @@ class Writer(Lane[Write]):
             boot_ms=self._boot_ms(),
             sealer=hold.sealer,
         )
-        progress, told = False, [entry for entry in entries if entry.kind is RecordKind.REMARK]
+        progress, told = False, list[NewRecord]()
         for entry in entries:
             progress = progress or _closes(entry.events)
+            if entry.kind is RecordKind.REMARK:
+                told.append(entry)
         act = Append(
             hold=hold,
             made=made,

@@ -59,8 +59,7 @@ _CLAIM = (
 )
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Claim(Act):
+class Claim(Act, eq=False, kw_only=True):
     session: PagedSession
     names: TaskNames
     limit: int
