@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -58,12 +58,20 @@ class CommitOutcome(StrEnum):
 Outcome = CommitOutcome  # its name in 0.1
 
 
+class Life(NamedTuple):
+    """Of a journal: a restore begins a new one."""
+
+    incarnation: int
+    restored_ms: int  # 0: it was never restored
+
+
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
     task_id: TaskId
     name: str
     args: object
     args_fingerprint: bytes
     request_id: str = ""
+    since: Life | None = None  # the request did not exist before this life: what a restore lost has nothing of it
     also: tuple[TaskId, ...] = ()  # ids that the same request may have been accepted under
     body: Body = msgspec.field(default_factory=dict[str, object])  # fingerprints, options
 

@@ -42,7 +42,7 @@ from holdfast.core.waiting import wait_event
 from holdfast.errors import BadValue, HoldfastError, JournalBusy, JournalFull, TaskNotFound, TooLarge
 from holdfast.host.log import Log
 from holdfast.journal.bodies import EvidenceGiven
-from holdfast.journal.contract import InboxItem, InboxKind, Journal
+from holdfast.journal.contract import InboxItem, InboxKind, Journal, Life
 from holdfast.journal.records import Body, StepView, TaskView
 from holdfast.relay.bounded import keep_newest
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
@@ -86,6 +86,7 @@ class Intake:
     sent_to: Callable[[EffectKey], str] = lambda _key: ""  # to which agent this process has sent mail under the key
     rewound: Collection[str] = ()  # keys of relays that have delivered held mail again since the restore
     on_rewound: Callable[[str], None] = lambda _relay: None
+    life_of: Callable[[str], Life | None] = lambda _echo: None  # in which a message with this word was first sent
     keep_fill: Callable[[Mapping[str, int]], None] = lambda _fill: None  # how full the relays are, for `doctor`
     keep_trouble: Callable[[Mapping[str, str]], None] = lambda _trouble: None  # with relays, for `doctor`
     known_id: Callable[[str], str] = lambda _to: ""  # the agent of an address, as far as this process knows it
@@ -230,6 +231,7 @@ class Intake:
             return ""  # the copy of another relay: this process has committed the first one
         try:
             submission = mail_submission(letter, k_effect=self.k_effect, salt=self.salt, hide=self.secrets.value)
+            submission = msgspec.structs.replace(submission, since=self.life_of(delivery.echo))
         except (BadValue, TooLarge) as error:
             await self._tell_dead(delivery.id, letter.sender, error.message)
             return error.message

@@ -75,6 +75,7 @@ class Steps:
     ) -> None:
         self.writer = writer
         self.memory = caller.memory  # of an agent's folder
+        self._post = caller.post
         self.guard: Guard | None = None  # of a task that has a gate
         self.plan: dict[int, PlanItem] = {}
         self.plan_changes = 0  # as far as this run has come
@@ -252,6 +253,18 @@ class Steps:
     ) -> Awaitable[StepView]:
         """A step that the journal does not know; awaited, it comes to its end. `raw`: the JSON of the arguments, where
         nobody else holds them: the tool may then have them as they are."""
+        if tool.plans_more is None:
+            return self._planned(tool, ordinal, args, extra, mark, raw)
+        more = tool.plans_more(self.writer.view, cast(Args, args), self._post)
+
+        async def with_more() -> StepView:
+            return await self._planned(tool, ordinal, args, {**(extra or {}), **await more}, mark, raw)
+
+        return with_more()
+
+    def _planned(
+        self, tool: Tool[..., Any], ordinal: str, args: object, extra: Body | None, mark: bytes, raw: bytes
+    ) -> Awaitable[StepView]:
         writer = self.writer
         if (note := writer.view.notes.get(ordinal)) is not None:
             raise Suspended(Diverged(f"step {ordinal}: the journal has {note.what}, the code now has {tool.name}"))
@@ -272,8 +285,6 @@ class Steps:
             body["window_ms"] = tool.window_ms
         if extra:
             body.update(extra)
-        if tool.plans_more is not None:
-            body.update(tool.plans_more(writer.view, cast(Args, args)))
         if self.guard is not None and (events := self.guard.judge(tool, ordinal, body)):
             return self._open_slot(tool, ordinal, body, mark, *events)
         if writer.view.restored_ms and not tool.effect.changes_nothing:

@@ -234,7 +234,7 @@ def _sql(text: object) -> str:
 class Tool(Generic[P, T]):
     """A registered tool."""
 
-    plans_more: Callable[[TaskView, Mapping[str, Any]], Body] | None = None  # what its plan says besides; pure
+    plans_more: Callable[[TaskView, Mapping[str, Any], Post | None], Awaitable[Body]] | None = None  # besides
     spared_max = 20  # attempts that were not sent or met a busy far end, beyond its own limit
 
     def __init__(
