@@ -18,6 +18,7 @@ from correspondents import Correspondent, make_correspondent
 import holdfast
 from holdfast.app.holdfast import Holdfast
 from holdfast.app.mail import mail_job
+from holdfast.app.mail.examine_relays import examine_relays
 from holdfast.app.mail.resend import Resender
 from holdfast.app.mail.since_restore import find_since, keep_rewound, make_echo
 from holdfast.core.clock import SystemClock, SystemEntropy
@@ -169,6 +170,15 @@ async def served(one: Correspondent, *tasks: holdfast.TaskType) -> AsyncGenerato
         yield hf
 
 
+async def suspicions(one: Correspondent) -> list[str]:
+    """The relays that `doctor` waits for."""
+    text = (
+        "since the restore all new mail counts as mail that the lost copy may have handled: this agent has not logged"
+    )
+    found = [finding.text async for finding in examine_relays(one.home) if finding.text.startswith(text)]
+    return found[0].removeprefix(f"{text} in at ").split(", ") if found else []
+
+
 async def test_after_a_restore_only_mail_that_may_have_been_handled_waits_for_a_person(
     tmp_path: Path, running: list[RelayProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +218,7 @@ async def test_after_a_restore_only_mail_that_may_have_been_handled_waits_for_a_
         admin = journal_at(bob.home.journal)
         await admin.restore(keys=keys, clock=SystemClock())
         await send(at_adas, "early")  # its sender has not seen the new profile
+        assert sorted(await suspicions(bob)) == sorted(one.at.url for one in running)
         async with served(bob, his.task) as at_bobs:
 
             async def asked() -> bool:
@@ -234,4 +245,5 @@ async def test_after_a_restore_only_mail_that_may_have_been_handled_waits_for_a_
 
             await wait_until(settled)
             await asyncio.sleep(0.5)
+            assert await suspicions(bob) == []
         assert sorted(his.paid) == ["kept", "lost", "new"]
