@@ -155,7 +155,7 @@ class RelayPost:
     async def echo_of(self, to: str) -> str:
         try:
             return echo_in((await self.book.find(to)).profile.record)
-        except HoldfastError:
+        except (HoldfastError, OSError):
             return ""  # sending says why
 
     async def note(self, *, to: str, keys: Sequence[EffectKey]) -> None:

@@ -253,18 +253,6 @@ class Steps:
     ) -> Awaitable[StepView]:
         """A step that the journal does not know; awaited, it comes to its end. `raw`: the JSON of the arguments, where
         nobody else holds them: the tool may then have them as they are."""
-        if tool.plans_more is None:
-            return self._planned(tool, ordinal, args, extra, mark, raw)
-        more = tool.plans_more(self.writer.view, cast(Args, args), self._post)
-
-        async def with_more() -> StepView:
-            return await self._planned(tool, ordinal, args, {**(extra or {}), **await more}, mark, raw)
-
-        return with_more()
-
-    def _planned(
-        self, tool: Tool[..., Any], ordinal: str, args: object, extra: Body | None, mark: bytes, raw: bytes
-    ) -> Awaitable[StepView]:
         writer = self.writer
         if (note := writer.view.notes.get(ordinal)) is not None:
             raise Suspended(Diverged(f"step {ordinal}: the journal has {note.what}, the code now has {tool.name}"))
@@ -285,6 +273,8 @@ class Steps:
             body["window_ms"] = tool.window_ms
         if extra:
             body.update(extra)
+        if tool.plans_more is not None:
+            body.update(tool.plans_more(writer.view, cast(Args, args)))
         if self.guard is not None and (events := self.guard.judge(tool, ordinal, body)):
             return self._open_slot(tool, ordinal, body, mark, *events)
         if writer.view.restored_ms and not tool.effect.changes_nothing:
@@ -297,7 +287,17 @@ class Steps:
             return self._open_slot(tool, ordinal, body, mark, Event.PLAN)
         if raw:
             body["args"] = msgspec.Raw(raw)
+        if tool.asks_first is not None:
+            return self._begin_asked(tool, ordinal, args, body, mark)
         return self._begin_new(tool, ordinal, args, body, mark)
+
+    async def _begin_asked(self, tool: Tool[..., Any], ordinal: str, args: Any, body: Body, mark: bytes) -> StepView:
+        """Nobody is asked for a call that a gate or a person may forbid."""
+        if tool.asks_first is not None:
+            body.update(await tool.asks_first(args, self._post))
+        if self.writer.cancelled:
+            raise Cancelled
+        return await self._begin_new(tool, ordinal, args, body, mark)
 
     async def _begin_new(self, tool: Tool[..., Any], ordinal: str, args: Any, body: Body, mark: bytes) -> StepView:
         """Plan and start in one commit, then call."""

@@ -97,14 +97,14 @@ async def send_mail(call: Call, to: str, body: Json, thread: str = "") -> Json:
     return msgspec.to_builtins(sent)
 
 
-async def planned_mail(view: TaskView, args: Mapping[str, Any], post: Post | None) -> Body:
-    """What the plan of a message says besides its arguments."""
+async def planned_echo(args: Mapping[str, Any], post: Post | None) -> Body:
+    """What the plan of a message says that nobody has sent before: what the recipient asks for now."""
     echo = ""
-    if post is not None and not view.restored_ms:
+    if post is not None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ASK_S):
                 echo = await post.echo_of(str(args.get("to", "")))
-    return planned_order(view, args) | ({ECHO: echo} if echo else {})
+    return {ECHO: echo} if echo else {}
 
 
 def planned_order(view: TaskView, args: Mapping[str, Any]) -> Body:
@@ -138,7 +138,8 @@ def planned_in(plan: Body) -> PlannedMail:
     return PlannedMail(after=plan.get(AFTER, ()), number=plan.get(NUMBER, 0), echo=plan.get(ECHO, ""))
 
 
-send_mail.plans_more = planned_mail
+send_mail.plans_more = planned_order
+send_mail.asks_first = planned_echo
 
 
 def check_mail(*, to: object, body: Json, thread: object) -> None:

@@ -234,7 +234,9 @@ def _sql(text: object) -> str:
 class Tool(Generic[P, T]):
     """A registered tool."""
 
-    plans_more: Callable[[TaskView, Mapping[str, Any], Post | None], Awaitable[Body]] | None = None  # besides
+    plans_more: Callable[[TaskView, Mapping[str, Any]], Body] | None = None  # what its plan says besides; pure
+    asks_first: Callable[[Mapping[str, Any], Post | None], Awaitable[Body]] | None = None  # the same, of a call that
+    # is sent at once and that no lost timeline can have made
     spared_max = 20  # attempts that were not sent or met a busy far end, beyond its own limit
 
     def __init__(
