@@ -50,7 +50,7 @@ TURN_S, EXTEND_S = 15.0, 4.0  # a host that died lets go of its turn by itself
 TURN_LOOK_S = 4.0  # for the turn, where another has it
 LOOK_EVERY_S = 30.0  # for relays, where there are none
 AGAIN_S, AGAIN_S_MAX = 1.0, 60.0
-ECHO_LOOK_S = 5.0  # whether a word may be asked for
+ECHO_LOOK_S = 2.0  # whether a word may be asked for
 
 
 async def keep_mail(context: JobContext) -> None:
