@@ -32,7 +32,6 @@ from holdfast.host.log import Log
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Filter, Submission, Submitted
 from holdfast.journal.records import TaskState
-from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.layout.journal_location import journal_address
 from holdfast.runtime.task.mail_task import DEAD_NAME, MAIL_NAME, note_of
 from holdfast.testing.lab import Lab, wait_state, wait_step
@@ -365,7 +364,7 @@ async def test_a_note_of_a_new_message_costs_the_same_in_a_long_journal(lab: Lab
 
     async with lab.open(greet, post=post) as hf:
         await (await hf.submit(greet)).result(20)
-        journal = cast(SqliteJournal, hf.journal)
+        journal: Any = hf.journal  # its connection has no type
         counted = 0
 
         def count() -> bool:

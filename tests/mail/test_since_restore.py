@@ -26,7 +26,8 @@ from holdfast.core.journal_address import file_at
 from holdfast.host.log import Log
 from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.journal.bind import journal_at
-from holdfast.journal.contract import Filter, Life
+from holdfast.journal.contract import Filter
+from holdfast.journal.durability import Life
 from holdfast.recovery.recover_journal import recover_journal
 from holdfast.relay.client.profile import echo_in, find_own_profile
 from holdfast.runtime.task.mail_task import MAIL_NAME, letter_of

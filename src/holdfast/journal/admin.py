@@ -29,7 +29,8 @@ import msgspec
 from holdfast.core.clock import CLOCK_TOLERANCE_MS, Clock, Entropy
 from holdfast.core.ports import KeyRing
 from holdfast.errors import InvariantViolated
-from holdfast.journal.contract import Journal, Life
+from holdfast.journal.contract import Journal
+from holdfast.journal.durability import Life
 
 SEQUENCE_LIMIT = 1 << 40  # a fence keeps 40 bits for it
 INCARNATION_LIMIT = 1 << 23

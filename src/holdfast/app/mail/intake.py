@@ -42,7 +42,8 @@ from holdfast.core.waiting import wait_event
 from holdfast.errors import BadValue, HoldfastError, JournalBusy, JournalFull, TaskNotFound, TooLarge
 from holdfast.host.log import Log
 from holdfast.journal.bodies import EvidenceGiven
-from holdfast.journal.contract import InboxItem, InboxKind, Journal, Life
+from holdfast.journal.contract import InboxItem, InboxKind, Journal
+from holdfast.journal.durability import Life
 from holdfast.journal.records import Body, StepView, TaskView
 from holdfast.relay.bounded import keep_newest
 from holdfast.runtime.secrets import NO_SECRETS, Secrets

@@ -37,8 +37,8 @@ from holdfast.errors import HoldfastError
 from holdfast.host.private_files import locked_now
 from holdfast.journal.admin import is_suspected
 from holdfast.journal.bind import journal_at
-from holdfast.journal.contract import Journal, Life
-from holdfast.journal.durability import Kept
+from holdfast.journal.contract import Journal
+from holdfast.journal.durability import Kept, Life
 from holdfast.layout.agent_home import AgentHome, find_home
 from holdfast.relay.client.profile import find_own_profile
 

@@ -22,7 +22,7 @@ import msgspec
 from holdfast.core.decoding import decode_json
 from holdfast.errors import HoldfastError
 from holdfast.host.private_files import ensure_private_folder, read_private, write_atomically
-from holdfast.journal.contract import Life
+from holdfast.journal.durability import Life
 
 FILE = "mail.json"
 FILE_BYTES_MAX = 64 * 1024

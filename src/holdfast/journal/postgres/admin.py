@@ -22,7 +22,8 @@ from holdfast.core.ports import KeyRing
 from holdfast.errors import JournalBusy, JournalDamaged, JournalGone, NotAJournal, NotNow
 from holdfast.host.private_files import check_private_folder, ensure_private_folder
 from holdfast.journal.admin import ALONE_WAIT_S, HighWater, JournalPosition, Restored
-from holdfast.journal.contract import Journal, Life
+from holdfast.journal.contract import Journal
+from holdfast.journal.durability import Life
 from holdfast.journal.postgres import check, copying, loading, restoring, schema, totals
 from holdfast.journal.postgres.links import BEGIN_READING, Link
 from holdfast.journal.postgres.opening import ALONE, open_journal

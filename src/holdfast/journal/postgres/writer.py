@@ -27,7 +27,8 @@ from holdfast.journal.admin import is_suspected
 from holdfast.journal.bodies import RestoredFrom
 from holdfast.journal.builds import name_and_build
 from holdfast.journal.chain import first_link
-from holdfast.journal.contract import Change, CommitOutcome, Hold, Life, Statement, Submission, Submitted
+from holdfast.journal.contract import Change, CommitOutcome, Hold, Statement, Submission, Submitted
+from holdfast.journal.durability import Life
 from holdfast.journal.postgres.adding import NOT_AS_PREPARED, RECORDS_MAX, Adding, Addition, Answer
 from holdfast.journal.postgres.lane import Act, Lane
 from holdfast.journal.postgres.links import BEGIN, Link, Links, transact

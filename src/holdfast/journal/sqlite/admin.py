@@ -47,7 +47,8 @@ from holdfast.host.private_files import (
 from holdfast.host.sqlite import Db, copy_whole, open_alone, open_existing, open_quietly
 from holdfast.journal.admin import ALONE_WAIT_S, HighWater, JournalPosition, Restored, lost_by_all, lost_since
 from holdfast.journal.bodies import RestoredFrom
-from holdfast.journal.contract import Journal, Life
+from holdfast.journal.contract import Journal
+from holdfast.journal.durability import Life
 from holdfast.journal.records import NewRecord, RecordKind
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite import totals

@@ -271,8 +271,7 @@ class SqliteJournal:
     async def find_effect(self, effect_key: bytes) -> tuple[TaskId, str] | None:
         # From the newest on: no index has the keys, because each step would pay for it, and most that is asked is new.
         query = (
-            "SELECT t.task_id, r.ordinal FROM record r CROSS JOIN task t ON t.t = r.t WHERE r.effect_key = ? "
-            "ORDER BY r.n DESC LIMIT 1"
+            "SELECT task_id, ordinal FROM record CROSS JOIN task USING (t) WHERE effect_key = ? ORDER BY n DESC LIMIT 1"
         )
         row = self._read(lambda db: db.execute(query, (effect_key,)).fetchone())
         raw, ordinal = row or (None, None)

@@ -20,7 +20,8 @@ from holdfast.errors import (
 )
 from holdfast.journal.admin import HighWater, JournalAdmin, Restored
 from holdfast.journal.bind import journal_at
-from holdfast.journal.contract import Journal, Life
+from holdfast.journal.contract import Journal
+from holdfast.journal.durability import Life
 from holdfast.journal.records import TaskState
 from holdfast.testing.journal_contract.world import Administered, World
 

@@ -24,7 +24,8 @@ from holdfast.journal.admin import is_suspected
 from holdfast.journal.bodies import RestoredFrom
 from holdfast.journal.builds import MARK
 from holdfast.journal.chain import first_link
-from holdfast.journal.contract import Change, Filter, Hold, Life, Statement, Submission, Submitted, TaskRow
+from holdfast.journal.contract import Change, Filter, Hold, Statement, Submission, Submitted, TaskRow
+from holdfast.journal.durability import Life
 from holdfast.journal.records import NewRecord, RecordKind, TaskState
 from holdfast.journal.seal import DataKeySealer, KeyWraps
 from holdfast.journal.sqlite.rows import TASK_COLUMNS, TASK_FROM, Tail, add_records, make_rows, task_row
