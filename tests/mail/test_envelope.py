@@ -27,6 +27,7 @@ from holdfast.identity.vault import mail_keys
 from holdfast.identity.vault.mail_keys import MailKey, mail_keys_in, published, renewed_mail_keys
 from holdfast.identity.vault.ring import ESCROW, read_escrow
 from holdfast.identity.vault.vault import open_vault
+from holdfast.relay.protocol import envelope
 from holdfast.relay.protocol.envelope import (
     CT_BYTES,
     ENVELOPE_BYTES_MAX,
@@ -90,6 +91,30 @@ def test_an_envelope_opens_with_the_recipients_key_and_shows_only_its_size_class
     assert len(sealed(ada, found.to, mk, b"x" * 65_000)) <= ENVELOPE_BYTES_MAX
     with pytest.raises(TooLarge):
         sealed(ada, found.to, mk, b"x" * 65_536)
+
+
+def test_a_word_that_the_recipient_asked_for_is_in_the_message_and_nothing_is_where_it_asked_for_none(
+    two: list[Sender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Holdfast before it asked for words refuses a message with more than nine parts."""
+    sender, to = two[0], two[1].agent.log.id
+    (mk,) = renewed_mail_keys(two[1].agent.vault(), ENTROPY, now=NOW)
+    parts: list[int] = []
+    decoder = msgspec.msgpack.Decoder(Inner)
+
+    class Counting:
+        def decode(self, raw: bytes) -> Inner:
+            parts.append(len(msgspec.msgpack.decode(raw)))
+            return decoder.decode(raw)
+
+    monkeypatch.setattr(envelope, "_INNER", Counting())
+    for echo in ("", "word"):
+        inner = Inner(key=effect_key_bytes(KEY), body=b"1", echo=echo)
+        raw = seal_envelope(
+            inner, kind=MailKind.MESSAGE, to=to, ttl_s=60, key=mk.public(), crt=sender.crt, signer=sender.key
+        )
+        assert open_envelope(parse_envelope(raw), _private(mk)) == inner
+    assert parts == [9, 10]
 
 
 def test_a_ciphertext_opens_in_no_other_envelope(two: list[Sender]) -> None:

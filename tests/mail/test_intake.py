@@ -23,7 +23,7 @@ from intake_stage import ADA, KEYS, taking, until
 import holdfast
 from holdfast.app.mail import intake as intake_module
 from holdfast.app.mail.mail_room import find_fill, find_mail_trouble, keep_fill, keep_mail_trouble
-from holdfast.core.ids import EffectKey
+from holdfast.core.ids import EffectKey, effect_key_bytes
 from holdfast.core.mail import Delivery, DeliveryNote, Letter
 from holdfast.core.step import StepState
 from holdfast.core.values import INT_MAX
@@ -352,6 +352,63 @@ async def test_a_delivery_note_is_kept_as_evidence_of_the_step(lab: Lab, sent_he
     assert len(items) == 1
     assert found is not None
     assert found.body["result"]["note"] == "signed"
+
+
+async def test_a_note_of_a_new_message_costs_the_same_in_a_long_journal(lab: Lab) -> None:
+    post, steps = ScriptedPost(), list[int]()
+
+    @holdfast.task
+    async def greet(run: holdfast.Run) -> None:
+        for number in range(200):
+            await run.send(ADA, number)
+
+    async with lab.open(greet, post=post) as hf:
+        await (await hf.submit(greet)).result(20)
+        journal: Any = hf.journal  # its connection has no type
+        counted = 0
+
+        def count() -> bool:
+            nonlocal counted
+            counted += 1
+            return False
+
+        journal._reader.set_progress_handler(count, 10)
+        for one in (post.tries[-1], post.tries[0]):
+            counted = 0
+            assert await journal.find_effect(effect_key_bytes(one.key)) is not None
+            steps.append(counted)
+    assert steps[0] * 10 < steps[1], steps
+
+
+async def test_notes_of_strangers_do_not_keep_the_journal_busy(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody has sent must be looked for in all of it. A message of this process is found meanwhile."""
+    relay, post, asked = MemoryRelay(), ScriptedPost(), list[bytes]()
+
+    @holdfast.task
+    async def greet(run: holdfast.Run) -> Any:
+        return await run.send(ADA, "hello")
+
+    def sent_to(key: EffectKey) -> str:
+        return ADA if any(one.key == key for one in post.tries) else ""
+
+    async with lab.open(greet, post=post) as hf, taking(lab, hf, relay, sent_to=sent_to):
+        find = hf.journal.find_effect
+
+        async def slow(key: bytes) -> Any:
+            asked.append(key)
+            await asyncio.sleep(0.1)
+            return await find(key)
+
+        monkeypatch.setattr(hf.journal, "find_effect", slow)
+        handle = await hf.submit(greet)
+        await handle.result(10)
+        relay.put(DeliveryNote(sender="hf1mallory", keys=tuple(KEYS), proof="signed"))
+        await until(lambda: relay.count("held") == 1)
+        relay.put(DeliveryNote(sender=ADA, keys=(post.tries[0].key,), proof="signed"))
+        await until(lambda: relay.count("held") == 2)
+        items = await hf.journal.inbox_of(handle.id)
+    assert len(asked) == 2
+    assert note_of(items, "1") is not None
 
 
 @pytest.mark.parametrize("sent_here", [False, True])

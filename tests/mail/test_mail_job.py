@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from correspondents import make_correspondent
 
 from holdfast.app.mail import mail_job
-from holdfast.app.mail.mail_job import AGAIN_S, AGAIN_S_MAX, find_covered, find_rewound, keep_rewound, next_pause_s
+from holdfast.app.mail.mail_job import AGAIN_S, AGAIN_S_MAX, find_covered, next_pause_s
 from holdfast.backup.chain.heads import HeadFile, Held
 from holdfast.backup.places.backup_places import states_of
 from holdfast.backup.places.place_state import made, verified
@@ -25,19 +25,6 @@ from holdfast.identity.records.encodings import Digest
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.statements import Head, JournalMark
 from holdfast.layout.agent_home import load_home
-
-
-def test_each_relay_is_asked_for_held_mail_once_after_a_restore_however_late_it_answers(tmp_path: Path) -> None:
-    instance = tmp_path / "instance"
-    assert find_rewound(instance, 3) == ()
-    for relay in ("a", "b", "a"):
-        keep_rewound(instance, 3, relay)
-    assert find_rewound(instance, 3) == ("a", "b")
-    assert find_rewound(instance, 4) == ()  # a restore makes a new incarnation
-    keep_rewound(instance, 4, "b")
-    assert find_rewound(instance, 4) == ("b",)
-    (instance / "mail.json").write_text("{")
-    assert find_rewound(instance, 4) == ()
 
 
 async def test_a_host_that_waits_for_the_turn_takes_it_soon_after_the_other_one_died(

@@ -167,8 +167,34 @@ async def test_a_cancel_ends_a_message_that_has_not_left(lab: Lab) -> None:
     assert post.sent == {}
 
 
+async def test_a_cancel_counts_while_the_recipient_is_asked(lab: Lab) -> None:
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    class Slow(ScriptedPost):
+        async def echo_of(self, to: str) -> str:
+            asked.set()
+            await go.wait()
+            return ""
+
+    post = Slow()
+    async with lab.open(greet, post=post) as hf:
+        handle = await hf.submit(greet)
+        await asked.wait()
+        await handle.cancel()
+        await asyncio.sleep(0.3)
+        go.set()
+        await wait_state(handle, TaskState.CANCELLED)
+    assert post.tries == []
+
+
 async def test_a_gate_judges_mail_like_every_other_tool(lab: Lab) -> None:
-    post = ScriptedPost()
+    """Before anyone is asked about the recipient: its address may name relays of a stranger."""
+
+    class Unasked(ScriptedPost):
+        async def echo_of(self, to: str) -> str:
+            raise AssertionError(to)
+
+    post = Unasked()
 
     @holdfast.task(gate=holdfast.Gate(allow=[]))
     async def asks(run: holdfast.Run) -> Any:

@@ -25,6 +25,7 @@ from holdfast.core.values import Json
 BODY_BYTES_MAX = 60_000  # of the JSON of a body: an envelope has at most 64 KiB in all
 THREAD_CHARS_MAX = 200
 AFTER_MAX = 4  # messages that one message names as those before it
+ECHO_CHARS_MAX = 64
 TTL_S = 7 * 86_400
 TTL_S_MIN, TTL_S_MAX = 60, 30 * 86_400
 
@@ -71,6 +72,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     note: DeliveryNote | None = None
     fault: str = ""  # why it cannot be read: a dead letter. `received` takes it from the relays too.
     sender: str = ""  # of a dead letter, as it claims: not checked
+    echo: str = ""  # of a letter: what this agent's profile asked for when the message was planned
     # This mailbox has given the message out before. It must be committed all the same, which changes nothing if it was.
     repeated: bool = False
 
@@ -103,11 +105,13 @@ class Post(Protocol):
         thread: str = "",
         number: int = 0,
         after: Sequence[EffectKey] = (),
+        echo: str = "",
         first_byte: Callable[[], None] = lambda: None,
     ) -> SentMail:
         """On return two relays of the recipient have signed that they hold the message, or all of them if it has fewer.
         `to` is an id, a handle (`ada@relay.example`) or an address with hints. `after` names messages of the same
-        thread that the recipient is to handle first. `first_byte` is called before the first byte of the message
+        thread that the recipient is to handle first. `echo` is what `echo_of` said when the message was planned: no
+        message under this key was sent before. `first_byte` is called before the first byte of the message
         leaves. Safe to repeat with the same key.
 
         Raises:
@@ -118,6 +122,11 @@ class Post(Protocol):
             MailUnconfirmed: fewer relays than needed have confirmed it. It may be delivered; send it again.
             BadInput, TooLarge: the values cannot be sent.
         """
+        ...
+
+    async def echo_of(self, to: str) -> str:
+        """What the recipient asks to be told in messages that are planned from now on; empty where it asks for nothing,
+        or cannot be found now."""
         ...
 
     async def note(self, *, to: str, keys: Sequence[EffectKey]) -> None:

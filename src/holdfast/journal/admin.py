@@ -30,6 +30,7 @@ from holdfast.core.clock import CLOCK_TOLERANCE_MS, Clock, Entropy
 from holdfast.core.ports import KeyRing
 from holdfast.errors import InvariantViolated
 from holdfast.journal.contract import Journal
+from holdfast.journal.durability import Life
 
 SEQUENCE_LIMIT = 1 << 40  # a fence keeps 40 bits for it
 INCARNATION_LIMIT = 1 << 23
@@ -80,7 +81,12 @@ def lost_since(newest_ms: int, *, copied_ms: int, wall_ms: int) -> int:
 def lost_by_all(since_ms: int, *, before: tuple[int, int], now_ms: int) -> int:
     """The same over all restores that new tasks are suspected for. `before`: what an earlier one left, and when."""
     lost_ms, restored_ms = before
-    return min(since_ms, lost_ms) if restored_ms and now_ms - restored_ms <= SUSPECT_MS else since_ms
+    return min(since_ms, lost_ms) if is_suspected(restored_ms, now_ms=now_ms) else since_ms
+
+
+def is_suspected(restored_ms: int, *, now_ms: int) -> bool:
+    """Whether a request that comes now may have been handled in what a restore at this time has lost."""
+    return bool(restored_ms) and now_ms - restored_ms <= SUSPECT_MS
 
 
 class SharedState(Protocol):
@@ -167,6 +173,10 @@ class JournalAdmin(Protocol):
 
     def incarnation(self) -> int:
         """0 where there is no journal."""
+        ...
+
+    def life(self) -> Life:
+        """Of a journal that is there."""
         ...
 
     def newest_record(self) -> int:

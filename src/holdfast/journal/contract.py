@@ -3,8 +3,7 @@
 Every journal (memory, SQLite, PostgreSQL) keeps these promises; `holdfast.testing.journal_contract` checks them:
 
 * **Durable.** A verb that returns has committed: what it wrote survives power loss on this journal. A verb that raises
-  anything but CommitUnknown has written nothing. After CommitUnknown the caller must `confirm` before it acts on either
-  answer: commits are three-valued.
+  anything but CommitUnknown has written nothing. After CommitUnknown the caller must `confirm` before it acts.
 * **Fenced.** `append` checks in the same commit that the hold's epoch is still the task's and that no record was added
   meanwhile. A stale hold raises LeaseLost and writes nothing. Epochs only rise.
 * **Append-only.** Records are chained by hash and never change. `drop` (evidence, decisions, approvals, cancels) needs
@@ -32,7 +31,7 @@ from holdfast.core.ids import TaskId
 from holdfast.core.notices import Notice
 from holdfast.core.ports import Sealer
 from holdfast.journal.builds import NO_BUILD, Build
-from holdfast.journal.durability import Durability
+from holdfast.journal.durability import Durability, Life
 from holdfast.journal.records import Body, NewRecord, Record, TaskState, TaskView
 
 
@@ -64,6 +63,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     args: object
     args_fingerprint: bytes
     request_id: str = ""
+    since: Life | None = None  # the request did not exist before this life: what a restore lost has nothing of it
     also: tuple[TaskId, ...] = ()  # ids that the same request may have been accepted under
     body: Body = msgspec.field(default_factory=dict[str, object])  # fingerprints, options
 

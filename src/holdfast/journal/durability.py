@@ -1,10 +1,18 @@
-"""What a commit survives: where else it is when it returns."""
+"""What a commit survives: where else it is when it returns, and which restore it came after."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
+
+
+class Life(NamedTuple):
+    """Of a journal: a restore begins a new one, without what came after its copy."""
+
+    incarnation: int
+    restored_ms: int  # 0: it was never restored
 
 
 class Kept(StrEnum):

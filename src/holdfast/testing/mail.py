@@ -31,6 +31,7 @@ class Posted(msgspec.Struct, frozen=True, kw_only=True):
     thread: str
     number: int = 0
     after: tuple[EffectKey, ...] = ()
+    echo: str = ""
 
 
 class ScriptedPost:
@@ -42,6 +43,7 @@ class ScriptedPost:
         self.tries: list[Posted] = []
         self.sent: dict[tuple[str, EffectKey], Posted] = {}
         self.notes: list[tuple[str, tuple[EffectKey, ...]]] = []
+        self.echo = ""  # what every recipient asks to be told
 
     async def send(
         self,
@@ -52,9 +54,10 @@ class ScriptedPost:
         thread: str = "",
         number: int = 0,
         after: Sequence[EffectKey] = (),
+        echo: str = "",
         first_byte: Callable[[], None] = lambda: None,
     ) -> SentMail:
-        posted = Posted(to=to, key=key, body=body, thread=thread, number=number, after=tuple(after))
+        posted = Posted(to=to, key=key, body=body, thread=thread, number=number, after=tuple(after), echo=echo)
         self.tries.append(posted)
         act = self.acts.pop(0) if self.acts else None
         if isinstance(act, MailUnsent):
@@ -66,6 +69,9 @@ class ScriptedPost:
         if act is not None:
             await act()
         return SentMail(to=to, key=key, relays=RELAYS, stored=())
+
+    async def echo_of(self, to: str) -> str:
+        return self.echo
 
     async def note(self, *, to: str, keys: Sequence[EffectKey]) -> None:
         self.notes.append((to, tuple(keys)))

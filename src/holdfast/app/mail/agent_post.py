@@ -75,6 +75,7 @@ class AgentPost:
         thread: str = "",
         number: int = 0,
         after: Sequence[EffectKey] = (),
+        echo: str = "",
         first_byte: Callable[[], None] = lambda: None,
     ) -> SentMail:
         """Of the messages of a thread that other tasks of this process have sent, the newest one is named as one before
@@ -86,7 +87,14 @@ class AgentPost:
         if before is not None and before not in (key, *named):
             named.append(before)
         sent = await post.send(
-            to=to, body=body, key=key, thread=thread, number=number, after=named[:AFTER_MAX], first_byte=first_byte
+            to=to,
+            body=body,
+            key=key,
+            thread=thread,
+            number=number,
+            after=named[:AFTER_MAX],
+            echo=echo,
+            first_byte=first_byte,
         )
         keep_newest(self._sent, key, sent.to, most=SENT_MAX)
         if thread and not again:
@@ -100,6 +108,12 @@ class AgentPost:
     def known_id(self, to: str) -> str:
         """The agent of this address, if this process has looked it up lately."""
         return "" if self._opened is None else self._opened.post.book.known_id(to)
+
+    async def echo_of(self, to: str) -> str:
+        try:
+            return await (await self._mail()).post.echo_of(to)
+        except MailUnsent:
+            return ""
 
     async def note(self, *, to: str, keys: Sequence[EffectKey]) -> None:
         await (await self._mail()).post.note(to=to, keys=keys)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 from holdfast.app.doctor import Finding, damage, note, ok, warning
 from holdfast.app.mail.mail_room import FULL_PERCENT, find_fill, find_mail_trouble
+from holdfast.app.mail.since_restore import find_since
+from holdfast.core.clock import SystemClock
 from holdfast.core.notices import MAIL_ROOM_HINT, mail_room_text
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.identity.records.ed25519 import Sodium
+from holdfast.journal.admin import is_suspected
+from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.witness_address import parse_relay_address
+from holdfast.relay.client.profile import find_own_profile
 from holdfast.relay.client.status import find_stale_profile, look_at_relays, shared_fates
 
 ADD = "`holdfast relay add ADDRESS`"
@@ -64,6 +70,8 @@ async def examine_relays(home: AgentHome) -> AsyncIterator[Finding]:
     for url, percent in find_fill(home.instance).items():
         if percent >= FULL_PERCENT and url in {one.address.url for one in found}:
             yield warning("relay", mail_room_text(url, percent), MAIL_ROOM_HINT)
+    for finding in await asyncio.to_thread(_find_suspected, home):
+        yield finding
     if stale:
         fix = "a worker renews it; without one: `holdfast relay add ADDRESS` with the address of any of its relays"
         yield warning("relay", stale, fix)
@@ -73,3 +81,20 @@ async def examine_relays(home: AgentHome) -> AsyncIterator[Finding]:
             f"all {len(found)} relays {fate}: they may fail together",
             f"add a relay of another operator, elsewhere: {ADD}",
         )
+
+
+def _find_suspected(home: AgentHome) -> list[Finding]:
+    """Why new mail still counts as mail that a lost timeline may have handled."""
+    admin, held = journal_at(home.journal), find_own_profile(home)
+    if held is None or admin.hosts or not admin.exists():
+        return []
+    life = admin.life()
+    since = find_since(home.instance, life)
+    if since.echo or not is_suspected(life.restored_ms, now_ms=SystemClock().wall_ms()):
+        return []
+    text = "since the restore all new mail counts as mail that the lost copy may have handled"
+    away = [one.url for one in held.record.relays if one.wit not in since.rewound]
+    if not away:
+        return [note("relay", text, "run a worker: it asks senders for a mark of what is new")]
+    why = f"{text}: this agent has not logged in at {', '.join(away)}"
+    return [warning("relay", why, f"run a worker; if a relay is gone for good: {ADD[:-1]} --instead-of {away[0]}`")]

@@ -43,6 +43,7 @@ from holdfast.errors import BadValue, HoldfastError, JournalBusy, JournalFull, T
 from holdfast.host.log import Log
 from holdfast.journal.bodies import EvidenceGiven
 from holdfast.journal.contract import InboxItem, InboxKind, Journal
+from holdfast.journal.durability import Life
 from holdfast.journal.records import Body, StepView, TaskView
 from holdfast.relay.bounded import keep_newest
 from holdfast.runtime.secrets import NO_SECRETS, Secrets
@@ -64,6 +65,7 @@ GAPS_MAX = 256  # messages of one sender that wait for others: less than a mailb
 DEAD_MAX, DEAD_S = 200, 3_600.0  # dead letters in the journal in this time: a stranger must not fill it
 LOOK_S = 10.0  # between two looks whether mail can be secured
 MARKS_MAX = 10_000
+SEARCH_SHARE = 100  # looking for keys that the journal does not have takes at most this part of the time
 
 
 @dataclass(kw_only=True, eq=False)
@@ -86,6 +88,7 @@ class Intake:
     sent_to: Callable[[EffectKey], str] = lambda _key: ""  # to which agent this process has sent mail under the key
     rewound: Collection[str] = ()  # keys of relays that have delivered held mail again since the restore
     on_rewound: Callable[[str], None] = lambda _relay: None
+    life_of: Callable[[str], Life | None] = lambda _echo: None  # in which a message with this word was first sent
     keep_fill: Callable[[Mapping[str, int]], None] = lambda _fill: None  # how full the relays are, for `doctor`
     keep_trouble: Callable[[Mapping[str, str]], None] = lambda _trouble: None  # with relays, for `doctor`
     known_id: Callable[[str], str] = lambda _to: ""  # the agent of an address, as far as this process knows it
@@ -103,6 +106,7 @@ class Intake:
     _noting: set[str] = field(default_factory=set[str])  # senders that a note is on its way to
     _note_turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(NOTES_AT_ONCE))
     _owes: asyncio.Event = field(default_factory=asyncio.Event)
+    _search_s: float = 0.0  # not before this time is a key looked for that this process has not sent
     _secured: int = 0
     _troubles: dict[str, str] = field(default_factory=dict[str, str])  # by url of the relay
 
@@ -230,6 +234,7 @@ class Intake:
             return ""  # the copy of another relay: this process has committed the first one
         try:
             submission = mail_submission(letter, k_effect=self.k_effect, salt=self.salt, hide=self.secrets.value)
+            submission = msgspec.structs.replace(submission, since=self.life_of(delivery.echo))
         except (BadValue, TooLarge) as error:
             await self._tell_dead(delivery.id, letter.sender, error.message)
             return error.message
@@ -241,8 +246,13 @@ class Intake:
     async def _commit_note(self, note: DeliveryNote) -> None:
         """A note counts if it is of the agent that the message was sent to: no other can say that it has arrived."""
         for key in note.keys:
+            began_s, to = time.monotonic(), self.sent_to(key)
+            if not to and began_s < self._search_s:
+                continue  # if it is the note of a message of before, it comes again when that is sent again
             found = await self.journal.find_effect(effect_key_bytes(key))
             if found is None:
+                now_s = time.monotonic()
+                self._search_s = now_s + SEARCH_SHARE * (now_s - began_s)
                 continue
             task_id, ordinal = found
             result: Body = {"to": note.sender, "key": key, "relays": [], "stored": [], "note": note.proof}
@@ -250,7 +260,7 @@ class Intake:
             item = InboxItem(task_id=task_id, ordinal=ordinal, kind=InboxKind.EVIDENCE, body=body)
             # A check reads the whole task. A message of this process needs none: its step sends mail, and the first
             # note of its recipient is the first that comes here.
-            known = self.sent_to(key) == note.sender and key not in self._kept
+            known = to == note.sender and key not in self._kept
             check = None if known else partial(_check_note, ordinal, note.sender, self.known_id)
             if known:  # before the commit: a second copy of the note may be on its way
                 keep_newest(self._kept, key, None, most=NOTED_MAX)

@@ -16,10 +16,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
-
-import msgspec
 
 from holdfast.app.binder import open_secrets
 from holdfast.app.mail.agent_post import AgentPost
@@ -28,36 +25,32 @@ from holdfast.app.mail.intake import Intake
 from holdfast.app.mail.mail_room import keep_fill, keep_mail_trouble
 from holdfast.app.mail.profile_job import is_profile_due, renew_profile
 from holdfast.app.mail.resend import Resender
+from holdfast.app.mail.since_restore import find_since, keep_rewound, make_echo
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.places.backup_places import states_of
 from holdfast.backup.places.places import read_places
 from holdfast.backup.turns import turn_of_hosts
 from holdfast.core.clock import SystemClock, SystemEntropy
-from holdfast.core.decoding import decode_json
 from holdfast.core.notices import second_mailbox_notice
 from holdfast.core.waiting import running_beside
 from holdfast.errors import HoldfastError
-from holdfast.host.private_files import ensure_private_folder, locked_now, read_private, write_atomically
+from holdfast.host.private_files import locked_now
+from holdfast.journal.admin import is_suspected
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal
-from holdfast.journal.durability import Kept
+from holdfast.journal.durability import Kept, Life
 from holdfast.layout.agent_home import AgentHome, find_home
 from holdfast.relay.client.profile import find_own_profile
 
 if TYPE_CHECKING:
     from holdfast.app.worker import JobContext
 
-FILE, LOCK, TURN = "mail.json", "mail.lock", "mail"
+LOCK, TURN = "mail.lock", "mail"
 TURN_S, EXTEND_S = 15.0, 4.0  # a host that died lets go of its turn by itself
 TURN_LOOK_S = 4.0  # for the turn, where another has it
 LOOK_EVERY_S = 30.0  # for relays, where there are none
 AGAIN_S, AGAIN_S_MAX = 1.0, 60.0
-FILE_BYTES_MAX = 64 * 1024
-
-
-class _State(msgspec.Struct, frozen=True, kw_only=True):
-    incarnation: int
-    rewound: tuple[str, ...] = ()  # keys of relays that have delivered held mail again under it
+ECHO_LOOK_S = 2.0  # whether a word may be asked for
 
 
 async def keep_mail(context: JobContext) -> None:
@@ -116,6 +109,8 @@ async def _take_in(home: AgentHome, context: JobContext, post: AgentPost) -> Non
     async def secured_now(received: Sequence[Received], now_s: float) -> int:
         return await find_secured(home, context.journal, received, now_s=now_s)
 
+    life = await asyncio.to_thread(admin.life)
+    since = find_since(home.instance, life)
     intake = Intake(
         journal=context.journal,
         mailbox=await post.mailbox(),
@@ -127,8 +122,9 @@ async def _take_in(home: AgentHome, context: JobContext, post: AgentPost) -> Non
         log=context.log,
         secrets=open_secrets(home.journal, keys=context.keys, clock=clock, entropy=entropy),
         thread_wait_s=home.settings.mail.thread_wait_s,
-        rewound=find_rewound(home.instance, context.journal.incarnation),
-        on_rewound=partial(keep_rewound, home.instance, context.journal.incarnation),
+        rewound=since.rewound,
+        on_rewound=partial(keep_rewound, home.instance, life),
+        life_of=since.life_of,
         keep_fill=partial(keep_fill, home.instance),
         keep_trouble=partial(keep_mail_trouble, home.instance),
         sent_to=post.sent_to,
@@ -138,8 +134,25 @@ async def _take_in(home: AgentHome, context: JobContext, post: AgentPost) -> Non
     async with (
         running_beside(Resender(journal=context.journal, post=post, log=context.log).run()),
         running_beside(_watch_instances(post, context.journal)),
+        running_beside(_ask_for_echo(home, context, intake, life)),
     ):
         await intake.run(rewind=True)
+
+
+async def _ask_for_echo(home: AgentHome, context: JobContext, intake: Intake, life: Life) -> None:
+    """Until the agent's profile asks for a word that only new messages can have, if the journal was restored. Hosts
+    that share it would each ask for another."""
+    if context.journal.capabilities.hosts or not is_suspected(life.restored_ms, now_ms=context.journal.now_ms()):
+        return
+    while True:
+        held = await asyncio.to_thread(find_own_profile, home)
+        relays = () if held is None else tuple(one.wit for one in held.record.relays)
+        if make_echo(home.instance, life, relays):
+            break
+        await asyncio.sleep(ECHO_LOOK_S)
+    intake.life_of = find_since(home.instance, life).life_of
+    await _publish_when_due(home, context)
+    context.log.event("mail-new-since-restore")
 
 
 async def _watch_instances(post: AgentPost, journal: Journal) -> None:
@@ -179,22 +192,6 @@ def find_covered(home: AgentHome, *, shared: bool = False) -> int | None:
     if newest is None or newest.journal is None:
         return 0
     return newest.journal.sequence - shared
-
-
-def find_rewound(instance: Path, incarnation: int) -> tuple[str, ...]:
-    """Keys of the relays that have delivered held mail again for this incarnation of the journal."""
-    try:
-        known = decode_json(read_private(instance / FILE, FILE_BYTES_MAX), _State)
-    except (FileNotFoundError, msgspec.DecodeError, HoldfastError):
-        return ()
-    return known.rewound if known.incarnation == incarnation else ()
-
-
-def keep_rewound(instance: Path, incarnation: int, relay: str) -> None:
-    """The relay need not be asked again. A kill before this line: it is asked once more, which does no harm."""
-    rewound = dict.fromkeys((*find_rewound(instance, incarnation), relay))
-    ensure_private_folder(instance)
-    write_atomically(instance / FILE, msgspec.json.encode(_State(incarnation=incarnation, rewound=tuple(rewound))))
 
 
 # whose turn it is

@@ -15,9 +15,11 @@ import socket
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 
 from holdfast.app.mail.replace_relay import ASK_EVERY_S, replace_gone_relays
 from holdfast.app.mail.shared_keys import mail_speaker
+from holdfast.app.mail.since_restore import find_since
 from holdfast.app.worker import JobContext
 from holdfast.core.notices import relay_contradiction_notice, two_profiles_notice
 from holdfast.errors import HoldfastError
@@ -29,7 +31,15 @@ from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal
 from holdfast.layout.agent_home import AgentHome, find_home
 from holdfast.relay.client.chain_check import find_proofs
-from holdfast.relay.client.profile import PublishedProfile, find_own_profile, is_due, own_relays, publish_profile
+from holdfast.relay.client.profile import (
+    PublishedProfile,
+    echo_in,
+    find_own_profile,
+    is_due,
+    own_relays,
+    publish_profile,
+    with_echo,
+)
 
 LOOK_EVERY_S = 60.0
 TURN, TURN_S, TURN_LOOK_S = "profile", 60.0, 0.2
@@ -78,14 +88,23 @@ def is_profile_due(home: AgentHome) -> bool:
     if log is None or not own_relays(home):
         return False
     held = find_own_profile(home)
-    return held is None or is_due(held, log, now=int(time.time()))
+    if held is None or is_due(held, log, now=int(time.time())):
+        return True
+    echo = _echo(home)
+    return bool(echo) and echo_in(held.record) != echo
 
 
 def renew_profile(home: AgentHome) -> PublishedProfile:
     """Blocks while another host that shares the journal does it, at most for its turn."""
     with act_lock(home.folder), _turn_of_hosts(home):
-        speaker = mail_speaker(home)
-        return asyncio.run(publish_profile(home, speaker, now=int(time.time()), port=Sodium()))
+        speaker, echo = mail_speaker(home), _echo(home)
+        change = partial(with_echo, echo=echo) if echo else None
+        return asyncio.run(publish_profile(home, speaker, now=int(time.time()), port=Sodium(), change=change))
+
+
+def _echo(home: AgentHome) -> str:
+    admin = journal_at(home.journal)
+    return find_since(home.instance, admin.life()).echo if admin.exists() else ""
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from holdfast.journal.records import StepView
 from holdfast.relay.bounded import keep_newest
 from holdfast.runtime.task.mail_task import has_expired, note_of
 from holdfast.runtime.tool.mail_tool import NAME as SEND_MAIL
-from holdfast.runtime.tool.mail_tool import order_in
+from holdfast.runtime.tool.mail_tool import planned_in
 
 FIRST_S, MOST_S = 900.0, 6 * 3_600.0
 LOOK_S = 60.0
@@ -146,7 +146,7 @@ class Resender:
         args, key = cast("dict[str, Any]", step.args), effect_key_from_bytes(step.effect_key)
         try:
             await self.post.send(
-                to=_recipient(step), body=args["body"], thread=args.get("thread", ""), key=key, **order_in(step.body)
+                to=_recipient(step), body=args["body"], thread=args.get("thread", ""), key=key, **planned_in(step.body)
             )
         except HoldfastError as error:
             self.log.event("resend-failed", key=key, error=error.message)

@@ -23,6 +23,7 @@ from holdfast.errors import CommitUnknown, HoldfastError, JournalBusy, JournalDa
 from holdfast.host.private_files import check_private_folder, ensure_private_folder
 from holdfast.journal.admin import ALONE_WAIT_S, HighWater, JournalPosition, Restored
 from holdfast.journal.contract import Journal
+from holdfast.journal.durability import Life
 from holdfast.journal.postgres import check, copying, loading, restoring, schema, totals
 from holdfast.journal.postgres.links import BEGIN_READING, InDoubt, Link, at_once
 from holdfast.journal.postgres.opening import ALONE, ALONE_MS, open_journal
@@ -137,6 +138,9 @@ class PostgresAdmin:
 
     def incarnation(self) -> int:
         return int(self._query("SELECT number FROM $s.incarnation")[0][0]) if self.exists() else 0
+
+    def life(self) -> Life:
+        return Life(*map(int, self._query("SELECT number, restored_ms FROM $s.incarnation")[0]))
 
     def newest_record(self) -> int:
         return int(self._query("SELECT coalesce(max(last), 0) FROM $s.tally")[0][0])

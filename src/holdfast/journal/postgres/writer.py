@@ -22,11 +22,12 @@ from psycopg import errors as pg
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
 from holdfast.errors import InvariantViolated, LeaseLost, RequestConflict, StatementFailed
 from holdfast.journal import rules
-from holdfast.journal.admin import SUSPECT_MS
+from holdfast.journal.admin import is_suspected
 from holdfast.journal.bodies import RestoredFrom
 from holdfast.journal.builds import name_and_build
 from holdfast.journal.chain import first_link
 from holdfast.journal.contract import Change, CommitOutcome, Hold, Statement, Submission, Submitted
+from holdfast.journal.durability import Life
 from holdfast.journal.postgres.adding import NOT_AS_PREPARED, RECORDS_MAX, Adding, Addition, Answer
 from holdfast.journal.postgres.lane import Act, Lane
 from holdfast.journal.postgres.links import BEGIN, Link, Links, transact
@@ -367,8 +368,9 @@ class Writer(Lane[Write]):
     async def _insert_tasks(self, link: Link, acts: list[Submit], now_ms: int) -> list[tuple[int, Chained]]:
         """The tasks that are new, with their first records. An id that another process inserts at the same moment is
         waited for."""
-        row = await link.one("SELECT lost_after_ms, restored_ms FROM $s.incarnation FOR SHARE")
-        lost_after_ms, restored_ms = row or (0, 0)
+        row = await link.one("SELECT lost_after_ms, restored_ms, number FROM $s.incarnation FOR SHARE")
+        lost_after_ms, restored_ms, number = row or (0, 0, 0)
+        life, suspected = Life(number, restored_ms), is_suspected(restored_ms, now_ms=now_ms)
         due_ms = now_ms
         if now_ms - restored_ms < _JUST_RESTORED_MS:  # its worker of before may live, as in `restoring`
             due_ms = max(now_ms, restored_ms + await longest_lease_ms(link))
@@ -383,7 +385,7 @@ class Writer(Lane[Write]):
                     continue
             body = {"name": given.name, "args": given.args, "request_id": given.request_id, **given.body}
             entries, due = [NewRecord(kind=RecordKind.ACCEPTED, body=body)], now_ms
-            if given.request_id and restored_ms and now_ms - restored_ms <= SUSPECT_MS:
+            if given.request_id and suspected and given.since != life:
                 lost = RestoredFrom(max(lost_after_ms, 1)).body()
                 entries.append(NewRecord(kind=RecordKind.RESTORED, body=lost))
                 due = due_ms

@@ -48,6 +48,7 @@ from holdfast.host.sqlite import Db, copy_whole, open_alone, open_existing, open
 from holdfast.journal.admin import ALONE_WAIT_S, HighWater, JournalPosition, Restored, lost_by_all, lost_since
 from holdfast.journal.bodies import RestoredFrom
 from holdfast.journal.contract import Journal
+from holdfast.journal.durability import Life
 from holdfast.journal.records import NewRecord, RecordKind
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite import totals
@@ -73,7 +74,7 @@ from holdfast.journal.sqlite.opening.open import (
 from holdfast.journal.sqlite.rows import Tail, add_records
 from holdfast.journal.sqlite.sql_errors import in_our_words
 from holdfast.journal.sqlite.txn import Txn
-from holdfast.journal.sqlite.verbs.tasks import find_restore
+from holdfast.journal.sqlite.verbs.tasks import find_life, find_restore
 
 SINCE_EVER_MS = 1  # a copy without a record: not 0, which says that nothing is lost
 TASK_SALT = "task_salt"
@@ -151,6 +152,10 @@ class SqliteAdmin:
         check_private_file(self._path)
         with in_our_words(), closing(open_existing(self._path, busy_ms=1_000)) as db:
             return int(str(get_meta(db, "incarnation")))
+
+    def life(self) -> Life:
+        with in_our_words(), closing(open_quietly(self._path)) as db:
+            return find_life(db)
 
     def newest_record(self) -> int:
         with in_our_words(), closing(open_quietly(self._path)) as db:

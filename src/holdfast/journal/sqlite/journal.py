@@ -269,7 +269,10 @@ class SqliteJournal:
         return self._read(lambda db: sessions.list_sessions(db, self._clock, self._instance))
 
     async def find_effect(self, effect_key: bytes) -> tuple[TaskId, str] | None:
-        query = "SELECT t.task_id, r.ordinal FROM record r JOIN task t ON t.t = r.t WHERE r.effect_key = ? LIMIT 1"
+        # From the newest on: no index has the keys, because each step would pay for it, and most that is asked is new.
+        query = (
+            "SELECT task_id, ordinal FROM record CROSS JOIN task USING (t) WHERE effect_key = ? ORDER BY n DESC LIMIT 1"
+        )
         row = self._read(lambda db: db.execute(query, (effect_key,)).fetchone())
         raw, ordinal = row or (None, None)
         return (task_id_from_bytes(raw), str(ordinal)) if isinstance(raw, bytes) else None

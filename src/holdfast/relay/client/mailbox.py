@@ -454,7 +454,7 @@ class RelayMailbox:
         name = (letter.sender, letter.key)
         repeated = name in self._given
         keep_newest(self._given, name, None, most=GIVEN_MAX)
-        return Delivery(id=id_, at=at, letter=letter, repeated=repeated)
+        return Delivery(id=id_, at=at, letter=letter, repeated=repeated, echo=inner.echo)
 
     def _check_sender(self, envelope: Envelope, log: KeyLog) -> None:
         """Raises BadRecord. Times of the certificate were the relay's to judge: mail may wait longer than they last."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.speaker.speaker import Speaker
@@ -14,6 +16,9 @@ from holdfast.relay.client.instance_key import InstanceKey
 from holdfast.relay.client.mailbox import RelayMailbox
 from holdfast.relay.client.post import RelayPost
 from holdfast.relay.client.profile import find_own_profile, own_relays
+
+READ_AGAIN_S = 1.0
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,18 +50,36 @@ def open_mail(
     book = AddressBook(home.peers_file, lambda: own_relays(home) or mail_relays(home), port)
     contacts: set[str] = set()
     post = RelayPost(
-        instance, book, lambda: own_relays(home), port, handles=lambda: _handles(home), on_contact=contacts.add
+        instance,
+        book,
+        _lately(lambda: own_relays(home)),
+        port,
+        handles=_lately(lambda: _handles(home)),
+        on_contact=contacts.add,
     )
     mailbox = RelayMailbox(
         instance,
         book,
-        lambda: mail_relays(home),
+        _lately(lambda: mail_relays(home)),
         port,
         memory=home.mailbox_file,
         proofs=home.relay_proofs,
         contacts=contacts,
     )
     return AgentMail(post=post, mailbox=mailbox)
+
+
+def _lately(read: Callable[[], T]) -> Callable[[], T]:
+    """What a file says, read once a second: every message asks."""
+    kept: list[tuple[float, T]] = []
+
+    def find() -> T:
+        now = time.monotonic()
+        if not kept or now - kept[0][0] >= READ_AGAIN_S:
+            kept[:] = [(now, read())]
+        return kept[0][1]
+
+    return find
 
 
 def mail_relays(home: AgentHome) -> list[WitnessRelay]:

@@ -50,6 +50,7 @@ from holdfast.relay.client.address_book import AddressBook, Peer
 from holdfast.relay.client.channel import Answered, RelayChannel
 from holdfast.relay.client.health import HealthBook, backoff_s
 from holdfast.relay.client.instance_key import InstanceKey
+from holdfast.relay.client.profile import echo_in
 from holdfast.relay.protocol import calls
 from holdfast.relay.protocol.calls import REASON_CHARS_MAX, StoredItem
 from holdfast.relay.protocol.envelope import HINTS_MAX, Inner, parse_envelope, seal_envelope
@@ -128,6 +129,7 @@ class RelayPost:
         thread: str = "",
         number: int = 0,
         after: Sequence[EffectKey] = (),
+        echo: str = "",
         first_byte: Callable[[], None] = lambda: None,
     ) -> SentMail:
         raw = _encoded(body)
@@ -145,9 +147,16 @@ class RelayPost:
             hints=self._hints(),
             seen=self._to_show(peer.id),
             after=tuple(map(effect_key_bytes, after))[:AFTER_MAX],
+            echo=echo,
         )
         sending = _Sending(peer, MailKind.MESSAGE, inner, NEEDED, first_byte)
         return await self._deliver(sending, key)
+
+    async def echo_of(self, to: str) -> str:
+        try:
+            return echo_in((await self.book.find(to)).profile.record)
+        except (HoldfastError, OSError):
+            return ""  # sending says why
 
     async def note(self, *, to: str, keys: Sequence[EffectKey]) -> None:
         if not 0 < len(keys) <= NOTE_KEYS_MAX:

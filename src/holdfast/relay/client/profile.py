@@ -23,6 +23,7 @@ from functools import lru_cache
 
 import msgspec
 
+from holdfast.core.mail import ECHO_CHARS_MAX
 from holdfast.errors import BadInput, BadRecord, LogDamaged, RelayRefused
 from holdfast.host.private_files import read_private, write_atomically
 from holdfast.identity.files.public_file import change_identity
@@ -44,6 +45,7 @@ from holdfast.relay.protocol.calls import HANDLE_FORM
 DAY_S = 86_400
 LIFE_DAYS = 30
 LEFT_MAX = 8
+ECHO = "echo"  # in the policy
 
 Policy = tuple[tuple[str, str | int | bool], ...]
 
@@ -144,6 +146,17 @@ def without_relay(content: ProfileContent, relay: Relay) -> ProfileContent:
         handles=tuple(one for one in content.handles if not lost or one.partition("@")[2] != host),
         left=(*content.left, str(address_of(relay)))[-LEFT_MAX:],
     )
+
+
+def echo_in(profile: Profile) -> str:
+    """What its agent asks to be told in messages that are planned from now on (docs/decisions/0116)."""
+    said = dict(profile.policy).get(ECHO, "")
+    return said if isinstance(said, str) and len(said) <= ECHO_CHARS_MAX else ""
+
+
+def with_echo(content: ProfileContent, echo: str) -> ProfileContent:
+    others = (one for one in content.policy if one[0] != ECHO)
+    return replace(content, policy=tuple(sorted((*others, (ECHO, echo)))))
 
 
 # the folder

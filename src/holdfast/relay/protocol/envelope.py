@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from holdfast.core.decoding import decode_json, msgpack_decoder
 from holdfast.core.ids import EffectKey, effect_key_bytes, effect_key_from_bytes
-from holdfast.core.mail import AFTER_MAX, THREAD_CHARS_MAX, TTL_S_MAX, TTL_S_MIN, Letter, MailKind
+from holdfast.core.mail import AFTER_MAX, ECHO_CHARS_MAX, THREAD_CHARS_MAX, TTL_S_MAX, TTL_S_MIN, Letter, MailKind
 from holdfast.core.values import Json
 from holdfast.errors import BadInput, BadRecord, TooLarge
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
@@ -82,6 +82,7 @@ class Inner(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     hints: Annotated[tuple[str, ...], msgspec.Meta(max_length=HINTS_MAX)] = ()  # addresses of the sender's relays
     seen: Annotated[tuple[bytes, ...], msgspec.Meta(max_length=SEEN_MAX)] = ()  # `stored` answers about mail to you
     after: Annotated[tuple[Key, ...], msgspec.Meta(max_length=AFTER_MAX)] = ()  # messages to be handled before this one
+    echo: Annotated[str, msgspec.Meta(max_length=ECHO_CHARS_MAX)] = ""  # left out where the recipient asks for none
 
 
 class _Wire(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -161,7 +162,7 @@ def seal_envelope(
     """The whole envelope. Raises TooLarge, BadInput for a key that is none."""
     sender = crt.record.id
     mk = mail_key(sender, to, effect_key_from_bytes(inner.key))
-    plain = _ENCODER.encode(inner)
+    plain = _ENCODER.encode(inner if inner.echo else msgspec.structs.astuple(inner)[:-1])
     size = next((one for one in CT_BYTES if len(plain) + _LENGTH + _OVERHEAD <= one), 0)
     if not size:
         raise TooLarge(f"the message has {len(plain):,} bytes; at most {CT_BYTES[-1] - _OVERHEAD - _LENGTH:,} fit")

@@ -75,6 +75,7 @@ class Steps:
     ) -> None:
         self.writer = writer
         self.memory = caller.memory  # of an agent's folder
+        self._post = caller.post
         self.guard: Guard | None = None  # of a task that has a gate
         self.plan: dict[int, PlanItem] = {}
         self.plan_changes = 0  # as far as this run has come
@@ -286,7 +287,17 @@ class Steps:
             return self._open_slot(tool, ordinal, body, mark, Event.PLAN)
         if raw:
             body["args"] = msgspec.Raw(raw)
+        if tool.asks_first is not None:
+            return self._begin_asked(tool, ordinal, args, body, mark)
         return self._begin_new(tool, ordinal, args, body, mark)
+
+    async def _begin_asked(self, tool: Tool[..., Any], ordinal: str, args: Any, body: Body, mark: bytes) -> StepView:
+        """Nobody is asked for a call that a gate or a person may forbid."""
+        if tool.asks_first is not None:
+            body.update(await tool.asks_first(args, self._post))
+        if self.writer.cancelled:
+            raise Cancelled
+        return await self._begin_new(tool, ordinal, args, body, mark)
 
     async def _begin_new(self, tool: Tool[..., Any], ordinal: str, args: Any, body: Body, mark: bytes) -> StepView:
         """Plan and start in one commit, then call."""

@@ -9,7 +9,9 @@ is checked: after a restore the step is sent again under its key, and if the los
 step is parked, and a person decides (docs/decisions/0094).
 
 Messages of one thread name those before them, so that the recipient handles them in this order (0093). Which ones those
-are is part of the step's plan, from the task's own records: a repeat, on whatever host, says the same.
+are is part of the step's plan, from the task's own records: a repeat, on whatever host, says the same. So is what the
+recipient asks to be told (`echo`, 0116): it proves that no message under this key was sent before the recipient asked.
+A task that a lost timeline may have run proves nothing of that kind, and does not say it.
 
 While too few relays answer, the step waits in the journal and tries again for as long as a message may wait at a relay
 (`TTL_S`); then it is parked, and a person decides (`holdfast mail dead`).
@@ -17,6 +19,8 @@ While too few relays answer, the step waits in the journal and tries again for a
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, cast
@@ -25,7 +29,7 @@ import msgspec
 
 from holdfast.core.effect import WINDOW_MAX_S, Keyed
 from holdfast.core.ids import EffectKey, effect_key_from_bytes
-from holdfast.core.mail import AFTER_MAX, BODY_BYTES_MAX, THREAD_CHARS_MAX, TTL_S
+from holdfast.core.mail import AFTER_MAX, BODY_BYTES_MAX, THREAD_CHARS_MAX, TTL_S, Post
 from holdfast.core.step import StepState
 from holdfast.core.values import Json, encode
 from holdfast.errors import (
@@ -46,7 +50,8 @@ TO_CHARS_MAX = 2_000  # an address with hints
 AGAIN_S, AGAIN_S_MAX = 0.5, 300.0
 TRIES_MAX = TTL_S // int(AGAIN_S_MAX) + 100  # the first ones are closer together
 NAME = "send_mail"
-AFTER, NUMBER = "after", "number"  # in a plan
+AFTER, NUMBER, ECHO = "after", "number", "echo"  # in a plan
+ASK_S = 3.0  # for what the recipient asks to be told
 AFTER_STEPS = AFTER_MAX - 1  # one more may be of another task
 LOOK_BACK_MAX = 1_000  # steps of the task
 
@@ -79,7 +84,7 @@ async def send_mail(call: Call, to: str, body: Json, thread: str = "") -> Json:
     post, key = call.post, EffectKey(call.effect_key)
     try:
         sent = await post.send(
-            to=to, body=body, thread=thread, key=key, first_byte=call.sending, **order_in(call.planned)
+            to=to, body=body, thread=thread, key=key, first_byte=call.sending, **planned_in(call.planned)
         )
     except MailKeyReused as error:
         raise KeyReused({"reason": error.code, "text": error.message}) from None
@@ -90,6 +95,16 @@ async def send_mail(call: Call, to: str, body: Json, thread: str = "") -> Json:
     except MailUnconfirmed as error:
         raise Busy(_again_s(call.attempt), kind=type(error).__name__, text=error.message) from None
     return msgspec.to_builtins(sent)
+
+
+async def planned_echo(args: Mapping[str, Any], post: Post | None) -> Body:
+    """What the plan of a message says that nobody has sent before: what the recipient asks for now."""
+    echo = ""
+    if post is not None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ASK_S):
+                echo = await post.echo_of(str(args.get("to", "")))
+    return {ECHO: echo} if echo else {}
 
 
 def planned_order(view: TaskView, args: Mapping[str, Any]) -> Body:
@@ -112,17 +127,19 @@ def _is_to(step: StepView, args: Mapping[str, Any]) -> bool:
     return (its.get("to"), its.get("thread")) == (args.get("to"), args.get("thread"))
 
 
-class MailOrder(TypedDict):
+class PlannedMail(TypedDict):
     after: Sequence[EffectKey]
     number: int
+    echo: str
 
 
-def order_in(plan: Body) -> MailOrder:
+def planned_in(plan: Body) -> PlannedMail:
     """What the plan of a message says, as `Post.send` takes it."""
-    return MailOrder(after=plan.get(AFTER, ()), number=plan.get(NUMBER, 0))
+    return PlannedMail(after=plan.get(AFTER, ()), number=plan.get(NUMBER, 0), echo=plan.get(ECHO, ""))
 
 
 send_mail.plans_more = planned_order
+send_mail.asks_first = planned_echo
 
 
 def check_mail(*, to: object, body: Json, thread: object) -> None:

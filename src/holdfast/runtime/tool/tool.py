@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-ATTEMPTS_MAX = 5
-TIMEOUT_S = 60.0
+ATTEMPTS_MAX, TIMEOUT_S = 5, 60.0
 NAME_CHARS_MAX = 200
 FITTING_MAX = 100
 _NOTHING: dict[str, Any] = {}  # Any: never filled
@@ -235,6 +234,7 @@ class Tool(Generic[P, T]):
     """A registered tool."""
 
     plans_more: Callable[[TaskView, Mapping[str, Any]], Body] | None = None  # what its plan says besides; pure
+    asks_first: Callable[[Mapping[str, Any], Post | None], Awaitable[Body]] | None = None  # the same, before it sends
     spared_max = 20  # attempts that were not sent or met a busy far end, beyond its own limit
 
     def __init__(

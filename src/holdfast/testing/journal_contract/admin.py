@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from holdfast.core.clock import CLOCK_TOLERANCE_MS, SystemEntropy
 from holdfast.core.ids import TaskId
@@ -20,6 +21,7 @@ from holdfast.errors import (
 from holdfast.journal.admin import HighWater, JournalAdmin, Restored
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal
+from holdfast.journal.durability import Life
 from holdfast.journal.records import TaskState
 from holdfast.testing.journal_contract.world import Administered, World
 
@@ -187,6 +189,26 @@ class Admin:
         again = await journal.submit(world.submission(request_id="order-1"))
         for one in (task_id, again.task_id):
             assert (await journal.read_task(one)).restored_ms == first.lost_after_ms
+
+    async def test_a_request_is_suspected_unless_it_did_not_exist_before_this_life(self, world: World) -> None:
+        if (port := await administered(world)) is None:
+            return
+        await grow(world)
+        lives = [port.at_place.life()]
+        for _ in range(2):
+            world.set_time(world.clock.wall_ms() + 1_000)
+            await port.at_place.restore(keys=port.keys, clock=world.clock)
+            lives.append(port.at_place.life())
+        assert [one.incarnation for one in lives] == [1, 2, 3]
+        assert 0 == lives[0].restored_ms < lives[1].restored_ms < lives[2].restored_ms
+        journal = await world.connect()
+        others = (Life(3, lives[1].restored_ms), Life(2, lives[2].restored_ms), Life(4, lives[2].restored_ms))
+        suspected = dict[Life | None, bool]()
+        for number, since in enumerate((None, *lives, *others)):
+            submission = structs.replace(world.submission(request_id=f"order-{number}"), since=since)
+            task_id = (await journal.submit(submission)).task_id
+            suspected[since] = (await journal.read_task(task_id)).restored_ms > 0
+        assert [since for since, is_so in suspected.items() if not is_so] == [lives[2]]
 
     async def test_a_task_that_something_else_deleted_is_missed_until_a_restore(self, world: World) -> None:
         if (port := await administered(world)) is None:

@@ -20,11 +20,12 @@ from holdfast.core.step import Event
 from holdfast.errors import InvariantViolated, LeaseLost, RequestConflict, StatementFailed
 from holdfast.host.sqlite import Db
 from holdfast.journal import rules
-from holdfast.journal.admin import SUSPECT_MS
+from holdfast.journal.admin import is_suspected
 from holdfast.journal.bodies import RestoredFrom
 from holdfast.journal.builds import MARK
 from holdfast.journal.chain import first_link
 from holdfast.journal.contract import Change, Filter, Hold, Statement, Submission, Submitted, TaskRow
+from holdfast.journal.durability import Life
 from holdfast.journal.records import NewRecord, RecordKind, TaskState
 from holdfast.journal.seal import DataKeySealer, KeyWraps
 from holdfast.journal.sqlite.rows import TASK_COLUMNS, TASK_FROM, Tail, add_records, make_rows, task_row
@@ -118,18 +119,23 @@ def submit(txn: Txn, submission: Submission, wrapped: tuple[int, bytes, DataKeyS
     body = {"name": submission.name, "args": submission.args, "request_id": submission.request_id, **submission.body}
     entries = [NewRecord(kind=RecordKind.ACCEPTED, body=body)]
     if submission.request_id:
-        entries.extend(_suspicion(txn))
+        entries.extend(_suspicion(txn, submission.since))
     add_records(txn, tail, entries, row=number, task_id=raw, epoch=0, sealer=sealer)
     txn.db.execute("UPDATE task SET seq = ?, head = ?, last = ? WHERE t = ?", (tail.seq, tail.head, tail.last, number))
     return Submitted(task_id=submission.task_id, created=True, state=TaskState.QUEUED)
 
 
-def _suspicion(txn: Txn) -> list[NewRecord]:
+def _suspicion(txn: Txn, since: Life | None) -> list[NewRecord]:
     """After a restore a task with a request id may have run in the timeline that is lost."""
     lost_ms, restored_ms = find_restore(txn.db)
-    if not restored_ms or txn.at_ms - restored_ms > SUSPECT_MS:
+    if not is_suspected(restored_ms, now_ms=txn.at_ms) or since == find_life(txn.db):
         return []
     return [NewRecord(kind=RecordKind.RESTORED, body=RestoredFrom(max(lost_ms, 1)).body())]
+
+
+def find_life(db: Db) -> Life:
+    ((incarnation,),) = db.execute("SELECT value FROM meta WHERE key = 'incarnation'").fetchall()
+    return Life(int(str(incarnation)), find_restore(db)[1])
 
 
 def find_restore(db: Db) -> tuple[int, int]:
