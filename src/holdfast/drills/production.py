@@ -7,6 +7,9 @@ working one only what its own work changes may differ, and each such change is j
 the keys are equal, the granted incarnation is the same, new records belong to its own sessions, new heads are signed
 and chained by it.
 
+A timer's backup works for a stopped agent too, and Holdfast does not run an adopted agent, so it cannot tell that one
+is stopped. What these two change is their own work; every other file of a stopped agent is equal.
+
 Of a repository at a place the data files are marked by size, times and inode alone: they may have many gigabytes, and
 no one but the kernel sets the time of a file's last change of status.
 """
@@ -16,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -24,14 +27,15 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from holdfast.app.binder import open_journal
-from holdfast.backup.chain.heads import parse_copy
+from holdfast.backup.chain.heads import HeadFile
+from holdfast.backup.chain.sources import witness_file
 from holdfast.backup.places.address import PlaceKind
 from holdfast.backup.places.places import Place, read_places
 from holdfast.core.clock import SystemClock
 from holdfast.core.ids import TaskId
 from holdfast.core.journal_address import FILE
 from holdfast.errors import HoldfastError, NotProven
-from holdfast.host.private_files import disk_of, read_private
+from holdfast.host.private_files import disk_of
 from holdfast.identity.files.own_log import find_own_log
 from holdfast.identity.lease.arbiter import FolderArbiter
 from holdfast.identity.log.log_state import KeyLog
@@ -46,13 +50,14 @@ from holdfast.layout.covered import CoveredKind, covered_files
 from holdfast.layout.settings import read_fields, write_identity_settings, write_journal_url
 from holdfast.layout.witness_address import folders_of
 from holdfast.runtime.task.talk import ASK
+from holdfast.surfaces.alarms import FILE as ALARMS
 from holdfast.surfaces.report import FOLDER as REPORTS
 
 SHADOW_HOST = "shadow"  # the name of a shadow's machine, so of its workers
 ARBITER = "/srv/holdfast-drill-arbiter"  # in place of a shared journal: one in a file grants nothing
 ENDED = ("succeeded", "failed", "cancelled")
 HASHED_BYTES_MAX = 64 << 20
-HEADS_BYTES_MAX = 64 << 20
+PREFIX = "hf1"  # of the id of any agent
 TASKS_MAX = 100_000
 TASKS_READ = 50  # the newest ones, for what the agent uses
 # What a recovery writes again in the restored folder.
@@ -255,12 +260,16 @@ def gone_with_journal(home: AgentHome) -> tuple[Path, ...]:
 
 
 def mark_all(home: AgentHome) -> Marks:
-    """Every file that belongs to the agent, wherever it is."""
+    """Every file that belongs to the agent, wherever it is. Witnesses and arbiters may serve other agents too."""
     marks: Marks = {}
+    log = find_own_log(home.folder, Sodium())
+    own = "" if log is None else log.id
     given = (home.state, home.vault, home.second, home.arbiter, *folders_of(home.witnesses))
     for root in dict.fromkeys(one for one in given if one is not None):
         for path in _files(root, skip=home.folder / REPORTS):
-            _add(marks, path, hashed=True)
+            name = os.path.basename(path)
+            if name.startswith(own) or not name.startswith(PREFIX):
+                _add(marks, path, hashed=True)
     for place in read_places(home.places_file):
         if place.kind is not PlaceKind.SSH and place.own.is_dir():
             for path in _files(place.own, skip=None):
@@ -305,15 +314,53 @@ async def find_harm(before: Production) -> tuple[list[str], int]:
         return [], 0
     now = await look(home)
     live = now.journal is not None and (now.journal.live or before.journal is None or before.journal.live)
-    if not live:
-        return [f"{path} changed although the agent is stopped" for path in changed], len(changed)
-    keys = [one for one in (home.vault, home.second) if one is not None]
-    fixed = (home.log_file, home.receipts_file, home.identity_file, *keys, *folders_of(home.witnesses))
-    harm = [f"{path} changed" for path in changed if any(Path(path).is_relative_to(one) for one in fixed)]
+    heads = _head_files(home, before.log.id)
+    harm: list[str] = []
+    if live:
+        keys = [one for one in (home.vault, home.second) if one is not None]
+        fixed = (home.log_file, home.receipts_file, home.identity_file, *keys, *folders_of(home.witnesses))
+        harm += [f"{path} changed" for path in changed if _is_below(path, fixed) and Path(path) not in heads]
+    else:
+        own = _own_work(before, now, changed, heads)
+        for path in changed:
+            if not _is_below(path, own) and not _is_adopted(home, path):
+                harm.append(f"{path} changed although the agent is stopped")
     if now.granted != before.granted:
         harm.append(f"the arbiter granted incarnation {now.granted}; before the drill it was {before.granted}")
     harm += [f"a worker of a shadow wrote to the journal: {one}" for one in _shadow_workers(now)]
-    return [*harm, *_foreign_heads(before, now)], len(changed)
+    return [*harm, *_foreign_heads(before, now, [one for one in heads if str(one) in changed])], len(changed)
+
+
+def _head_files(home: AgentHome, id: str) -> tuple[Path, ...]:
+    """Where a backup appends its head: the agent's own file, then those of witnesses."""
+    return (home.heads_file, *(witness_file(one, id).path for one in folders_of(home.witnesses)))
+
+
+def _is_adopted(home: AgentHome, path: str) -> bool:
+    """Whether the file is an adopted agent's own."""
+    return home.state != home.folder and _is_below(path, (home.state,)) and not _is_below(path, (home.folder,))
+
+
+def _is_below(path: str, folders: Iterable[Path]) -> bool:
+    return any(Path(path).is_relative_to(one) for one in folders)
+
+
+def _own_work(before: Production, now: Production, changed: Sequence[str], heads: Sequence[Path]) -> tuple[Path, ...]:
+    """Files and folders that change although no worker runs: what a look at the level keeps; what a reader of the
+    journal makes again, where it has no new record; and, where a backup worked, its files and places."""
+    home = before.home
+    found = [home.levels_file, home.instance / ALARMS, home.instance / f"{ALARMS}.lock"]
+    if _records(before) == _records(now):
+        found += [home.folder / f"{FILE}{end}" for end in ("-wal", "-shm")]
+    works = (home.instance / "backup", home.instance / "borg")
+    if any(_is_below(path, works) for path in changed):
+        found += [*works, *heads, *(one.own for one in before.places if one.kind is not PlaceKind.SSH)]
+    return tuple(found)
+
+
+def _records(seen: Production) -> tuple[str, int, int] | None:
+    journal = seen.journal
+    return None if journal is None else (journal.id, journal.incarnation, journal.sequence)
 
 
 def _shadow_workers(now: Production) -> list[str]:
@@ -321,18 +368,25 @@ def _shadow_workers(now: Production) -> list[str]:
     return sorted(one for one in workers if one.partition(":")[0] == SHADOW_HOST)
 
 
-def _foreign_heads(before: Production, now: Production) -> list[str]:
-    try:
-        heads = parse_copy(read_private(now.home.heads_file, HEADS_BYTES_MAX)).heads
-    except FileNotFoundError:
-        return []
-    except HoldfastError as error:
-        return [error.message]
+def _foreign_heads(before: Production, now: Production, changed: Sequence[Path]) -> list[str]:
+    """Heads in the changed files that are not the agent's own. The agent's file has the whole chain; a witness that was
+    away has gaps, but no head that the agent does not have."""
     harm: list[str] = []
-    for one, other in zip((None, *heads), heads, strict=False):
-        fault = find_fault_in_head(other, before.log, port=Sodium())
-        if fault is not None or (one is not None and not follows(other, one)):
-            harm.append(f"head {other.record.seq} of the backups is not the agent's own")
+    if not changed:
+        return harm
+    try:
+        heads = HeadFile(now.home.heads_file).read().heads
+        for one, other in zip((None, *heads), heads, strict=False):
+            fault = find_fault_in_head(other, before.log, port=Sodium())
+            if fault is not None or (one is not None and not follows(other, one)):
+                harm.append(f"head {other.record.seq} of the backups is not the agent's own")
+        known = {one.digest for one in heads}
+        for path in changed:
+            found = HeadFile(path).read()
+            last = [one for one in found.heads[-1:] if one.digest not in known]
+            harm += [*(f"{path}: head {one.record.seq} is not the agent's own" for one in last), *found.findings]
+    except HoldfastError as error:
+        return [*harm, error.message]
     return harm
 
 
