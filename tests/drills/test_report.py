@@ -8,7 +8,7 @@ import random
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -21,9 +21,10 @@ import pytest
 from holdfast.cli.main import main
 from holdfast.drills.document.build import find_disorder
 from holdfast.drills.document.export import html, markdown
+from holdfast.drills.document.signoff import sign_report
 from holdfast.drills.host_loss import compare_state, measure_loss
 from holdfast.drills.probe import APP
-from holdfast.drills.production import Mark, Production
+from holdfast.drills.production import Mark, Production, compare_files
 from holdfast.drills.run import DrillRun
 from holdfast.errors import HoldfastError
 from holdfast.identity.files.own_log import read_own_log
@@ -194,6 +195,29 @@ def test_without_a_journal_the_loss_is_the_time_of_the_newest_file_that_the_snap
         assert (run.rpo.actual_s, run.rpo.actual_items) == (seconds, lost)
 
 
+def test_a_file_that_keeps_an_old_time_is_lost_and_not_damaged() -> None:
+    """`cp -p`, and most programs that unpack something, put an old time on a new file."""
+    home = SimpleNamespace(state=Path("/a"), folder=Path("/a"))
+    production = cast(
+        "Production", SimpleNamespace(home=home, marks={"/a/put": Mark(1, 10 * 10**9, 150 * 10**9, 0, "now")})
+    )
+    found = compare_files(production, {}, snapshot_s=100, covered=(("put", CoveredKind.FILE),))
+    assert (found.differing, found.lost, found.moved, found.lost_ms) == ((), ("put",), ("put",), 150_000)
+    found = compare_files(production, {}, snapshot_s=151, covered=(("put", CoveredKind.FILE),))
+    assert (found.differing, found.lost) == (("put",), ())
+
+
+def test_a_command_that_prints_other_bytes_than_utf_8() -> None:
+    """An agent's own check is any program."""
+    run = SimpleNamespace(get_shadow=lambda: SimpleNamespace(start=start), _note=print)
+    done = DrillRun.run(cast("DrillRun", run), ["printf", "caf\\351"])
+    assert (done.code, done.out) == (0, "caf\ufffd")
+
+
+def start(words: Sequence[str], **_: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
 def test_the_published_schema_is_the_reports(copied: list[Path]) -> None:
     """`python tests/drills/test_report.py` writes the file again."""
     assert json.loads(SCHEMA.read_text()) == schema()
@@ -227,6 +251,16 @@ def test_a_persons_signature_is_part_of_the_file(copied: list[Path], tmp_path: P
         assert main(["drill", "verify", str(path), *log, "--allowed-signers", str(tmp_path / name)]) == code
     path.write_bytes(path.read_bytes().replace(b"Ada Byron", b"Eve Byron"))
     assert main(["drill", "verify", str(path), *log]) == 2
+
+
+def test_two_people_may_sign_at_the_same_time(copied: list[Path], tmp_path: Path) -> None:
+    """One types a passphrase for minutes; the other signs meanwhile."""
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    early = read_report(copied[0])
+    for name in ("Ada Byron", "Eve Byron"):
+        sign_report(early, key=key, name=name, role="lead", time="2026-11-17T00:00:00Z")
+    assert [one.name for one in read_report(copied[0]).file.signoff] == ["Ada Byron", "Eve Byron"]
 
 
 def test_the_page_needs_no_script_and_no_other_file(copied: list[Path]) -> None:

@@ -398,6 +398,7 @@ class FilesCompared:
     differing: tuple[str, ...]  # of files that have not changed since the snapshot
     lost: tuple[str, ...]  # changed or new since the snapshot
     lost_ms: int  # when the newest of these was changed; 0: none is lost
+    moved: tuple[str, ...]  # of these, by the times of the kernel alone: the file says that it is older
     root_before: str
     root_after: str
 
@@ -421,12 +422,14 @@ def compare_files(
     production: Production, restored: Mapping[str, str], *, snapshot_s: int, covered: Covered | None
 ) -> FilesCompared:
     """`restored`: the digest of each file of the agent's folder on the restored machine. A file that production has not
-    touched since the snapshot must be there and be equal; one that it has touched counts as lost if it differs.
+    touched since the snapshot must be there and be equal; one that it has touched counts as lost if it differs. A copy
+    that keeps its time of change (`cp -p`) is seen by the time that the kernel alone sets.
     `covered`: what there was, if production is gone."""
     state = production.home.state
     own = "" if state == production.home.folder else f"{production.home.folder.relative_to(state).as_posix()}/"
     differing: list[str] = []
     lost: list[str] = []
+    moved: list[str] = []
     roots = (hashlib.sha256(), hashlib.sha256())
     count = lost_ns = 0
     for path, kind in list_covered(production.home) if covered is None else covered:
@@ -435,11 +438,15 @@ def compare_files(
             continue
         there = restored.get(path, "")
         count += 1
-        young = mark.mtime_ns >= snapshot_s * 1_000_000_000
-        if there != mark.sha256:
-            (lost if young else differing).append(path)
-            lost_ns = max(lost_ns, mark.mtime_ns if young else 0)
-        elif not young:
+        since_ns = snapshot_s * 1_000_000_000
+        old, changed_ns = mark.mtime_ns < since_ns, max(mark.mtime_ns, mark.ctime_ns)
+        if there != mark.sha256 and changed_ns >= since_ns:
+            lost.append(path)
+            moved += [path] if old else []
+            lost_ns = max(lost_ns, changed_ns)
+        elif there != mark.sha256:
+            differing.append(path)
+        elif old:
             roots[0].update(f"{path}\0{mark.sha256}\n".encode())
             roots[1].update(f"{path}\0{there}\n".encode())
     return FilesCompared(
@@ -447,6 +454,7 @@ def compare_files(
         differing=tuple(differing),
         lost=tuple(lost),
         lost_ms=lost_ns // 1_000_000,
+        moved=tuple(moved),
         root_before=roots[0].hexdigest(),
         root_after=roots[1].hexdigest(),
     )
