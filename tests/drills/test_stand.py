@@ -75,7 +75,7 @@ def test_a_copy_stays_and_follows(
     with pytest.raises(NotProven, match="another agent of this name, in /srv/another"):
         standing_copy.forward(home, rescue_key=key, place=str(example.root / "place-1"))
     file.write_bytes(b"{")
-    with pytest.raises(BadInput, match="stand.json"):
+    with pytest.raises(BadInput, match=r"stand\.json"):
         find_stand("ada")
     file.write_bytes(msgspec.json.encode(moved))
     assert moved.archive == newest_verified(home)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
 from holdfast.cli.command import home_of
@@ -178,7 +179,7 @@ def run_findings(args: argparse.Namespace) -> int:
     found: list[dict[str, str]] = []
     for one in newest.values():
         report = one.report
-        retest = f"holdfast drill run {report.scenario.drill} --home {home.state}"
+        retest = f"holdfast drill run {report.scenario.drill} --home {shlex.quote(str(home.state))}"
         if report.verdict in ("fail", "not proven"):
             severity = "critical" if report.verdict == "fail" else "major"
             found.append(_finding(report.id, severity, f"{report.verdict}: {report.reason}", retest, report.ended_ms))
