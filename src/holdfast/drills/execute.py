@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from holdfast.drills.document.build import LOCK, build_report, write_report
 from holdfast.drills.own_folder import own_folder
 from holdfast.drills.production import Production, copy_for_shadow, find_harm, look
 from holdfast.drills.run import DrillFailed, DrillOrder, DrillRun
-from holdfast.errors import BadInput, HoldfastError, NotNow, NotProven
+from holdfast.errors import BadInput, HoldfastError, NotNow, NotProven, text_of
 from holdfast.host.private_files import ensure_private_folder, locked, locked_now
 from holdfast.surfaces import report as out
 from holdfast.surfaces.register import Register, look_now
@@ -111,6 +112,10 @@ def _run(drill: Drill, run: DrillRun, act: Callable[[DrillRun], None] | None) ->
         if isinstance(error, DrillFailed):
             return "fail", str(error)
         return "not proven", f"{error.code}: {error.message}" if isinstance(error, HoldfastError) else str(error)
+    except Exception as error:  # noqa: BLE001 - a bug in one drill hides neither its report nor the next drill
+        run.evidence["traceback.txt"] = ("traceback", traceback.format_exc().encode(errors="backslashreplace"))
+        text = f"{type(error).__name__}: {text_of(error)}"
+        return "not proven", f"the drill itself failed, which is a bug in Holdfast: {text}"
     return None, ""
 
 

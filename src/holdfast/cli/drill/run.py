@@ -92,7 +92,12 @@ def _run(args: argparse.Namespace, home: AgentHome) -> int:
                 stand=args.stand,
                 rescue_key=None if rescue is None else rescue.file,
             )
-            done.append(run_drill(drill, order))
+            try:
+                done.append(run_drill(drill, order))
+            except HoldfastError:
+                if done:
+                    _finish(args, done)  # what was measured before this one
+                raise
             if not args.json:
                 _tell(done[-1])
     return _finish(args, done)
