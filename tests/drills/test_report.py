@@ -24,7 +24,7 @@ from holdfast.drills.document.export import html, markdown
 from holdfast.drills.document.signoff import sign_report
 from holdfast.drills.host_loss import compare_state, measure_loss
 from holdfast.drills.probe import APP
-from holdfast.drills.production import Mark, Production, compare_files
+from holdfast.drills.production import Mark, Production, compare_files, hash_file
 from holdfast.drills.run import DrillRun
 from holdfast.errors import HoldfastError
 from holdfast.identity.files.own_log import read_own_log
@@ -205,6 +205,36 @@ def test_a_file_that_keeps_an_old_time_is_lost_and_not_damaged() -> None:
     assert (found.differing, found.lost, found.moved, found.lost_ms) == ((), ("put",), ("put",), 150_000)
     found = compare_files(production, {}, snapshot_s=151, covered=(("put", CoveredKind.FILE),))
     assert (found.differing, found.lost) == (("put",), ())
+
+
+def test_a_database_must_be_there_and_counts_as_lost_if_it_was_written_since() -> None:
+    """The bytes of a copy that SQLite made may differ. The agent's own journal is counted by its records."""
+    home = SimpleNamespace(state=Path("/a"), folder=Path("/a"))
+    names = ("talk.db", "journal.db")
+    covered = tuple((name, CoveredKind.DATABASE) for name in names)
+    for written, wal, restored, differing, lost in (
+        (50, 0, {"talk.db": "copy"}, (), ()),
+        (50, 0, {}, ("talk.db",), ()),
+        (150, 0, {"talk.db": "copy"}, (), ("talk.db",)),
+        (50, 150, {"talk.db": "copy"}, (), ("talk.db",)),
+    ):
+        marks = {f"/a/{name}": Mark(1, written * 10**9, 10**9, 0, "now") for name in names}
+        marks["/a/talk.db-wal"] = Mark(1, wal * 10**9, 10**9, 0, "now")
+        production = cast("Production", SimpleNamespace(home=home, marks=marks))
+        found = compare_files(production, restored, snapshot_s=100, covered=covered)
+        assert (found.differing, found.lost, found.moved) == (differing, lost, ())
+
+
+def test_a_large_file_is_compared_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.drills.production.HASHED_BYTES_MAX", 4)
+    (tmp_path / "large").write_text("large\n")
+    home = SimpleNamespace(state=tmp_path, folder=tmp_path)
+    marks = {str(tmp_path / "large"): Mark(6, 0, 0, 0, "")}
+    production = cast("Production", SimpleNamespace(home=home, marks=marks))
+    for digest, equal in ((hash_file(tmp_path / "large"), True), ("other", False)):
+        covered = (("large", CoveredKind.FILE),)
+        found = compare_files(production, {"large": digest}, snapshot_s=2**31, covered=covered)
+        assert (found.compared, found.differing == ()) == (1, equal)
 
 
 def test_a_command_that_prints_other_bytes_than_utf_8() -> None:

@@ -64,7 +64,7 @@ TASKS_READ = 50  # the newest ones, for what the agent uses
 REWRITTEN = frozenset(
     (
         *("escrow.age", "handoff.md", "heads.jsonl", "holdfast.toml"),
-        *("identity.json", "kel.jsonl", "places.json", "receipts.jsonl"),
+        *("identity.json", FILE, "kel.jsonl", "places.json", "receipts.jsonl"),
     )
 )
 # Prints the digest of each file below a folder.
@@ -285,13 +285,13 @@ def _files(root: Path, *, skip: Path | None) -> Iterator[str]:
             yield os.path.join(folder, name)
 
 
-def _add(marks: Marks, path: str, *, hashed: bool) -> None:
+def _add(marks: Marks, path: str, *, hashed: bool, bytes_max: int = HASHED_BYTES_MAX) -> None:
     try:
         found = os.lstat(path)
         digest = ""
         if stat.S_ISLNK(found.st_mode):
             digest = os.readlink(path)
-        elif hashed and stat.S_ISREG(found.st_mode) and found.st_size <= HASHED_BYTES_MAX:
+        elif hashed and stat.S_ISREG(found.st_mode) and found.st_size <= bytes_max:
             digest = hash_file(path)
     except OSError as error:
         marks[path] = Mark(-1, 0, 0, 0, error.strerror or "")
@@ -418,12 +418,29 @@ def hashes_in(folder: Path) -> dict[str, str]:
     }
 
 
+def _mark_whole(marks: Marks, path: str, kind: CoveredKind) -> Mark | None:
+    """The mark of a file, with the digest of a large one; of a database, with the time of what waits beside it."""
+    mark = marks.get(path)
+    if kind is CoveredKind.DATABASE and mark is not None:
+        beside = marks.get(f"{path}-wal", mark)
+        newest = beside if beside.size and beside.mtime_ns > mark.mtime_ns else mark
+        return mark._replace(mtime_ns=newest.mtime_ns, ctime_ns=newest.mtime_ns)
+    if kind is not CoveredKind.FILE or mark is None:
+        return None
+    if mark.size > HASHED_BYTES_MAX and not mark.sha256:
+        found: Marks = {}
+        _add(found, path, hashed=True, bytes_max=mark.size)
+        return found[path]
+    return mark
+
+
 def compare_files(
     production: Production, restored: Mapping[str, str], *, snapshot_s: int, covered: Covered | None
 ) -> FilesCompared:
     """`restored`: the digest of each file of the agent's folder on the restored machine. A file that production has not
     touched since the snapshot must be there and be equal; one that it has touched counts as lost if it differs. A copy
-    that keeps its time of change (`cp -p`) is seen by the time that the kernel alone sets.
+    that keeps its time of change (`cp -p`) is seen by the time that the kernel alone sets. The copy of a database has
+    other bytes: it must be there, and counts as lost if it was written since. The journal is counted by its records.
     `covered`: what there was, if production is gone."""
     state = production.home.state
     own = "" if state == production.home.folder else f"{production.home.folder.relative_to(state).as_posix()}/"
@@ -433,13 +450,15 @@ def compare_files(
     roots = (hashlib.sha256(), hashlib.sha256())
     count = lost_ns = 0
     for path, kind in list_covered(production.home) if covered is None else covered:
-        mark = production.marks.get(str(state / path))
-        if kind is not CoveredKind.FILE or mark is None or path.removeprefix(own) in REWRITTEN:
+        mark = _mark_whole(production.marks, str(state / path), kind)
+        if mark is None or path.removeprefix(own) in REWRITTEN:
             continue
         there = restored.get(path, "")
         count += 1
         since_ns = snapshot_s * 1_000_000_000
         old, changed_ns = mark.mtime_ns < since_ns, max(mark.mtime_ns, mark.ctime_ns)
+        if kind is CoveredKind.DATABASE and there and old:
+            continue
         if there != mark.sha256 and changed_ns >= since_ns:
             lost.append(path)
             moved += [path] if old else []
