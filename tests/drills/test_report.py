@@ -86,6 +86,20 @@ def test_a_drill_leaves_a_report_that_counts(example: Example) -> None:
     assert (example.home.folder / "drills").stat().st_mode & 0o077 == 0
 
 
+def test_evidence_that_was_removed_is_missed_where_the_agent_is(
+    example: Example, copied: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    evidence, away = paths(example)[1].with_suffix(""), example.root / "away"
+    evidence.rename(away)
+    try:
+        assert main(["drill", "verify", "--home", str(example.home.folder)]) == 2
+        assert "commands.jsonl: No such file" in capsys.readouterr().err
+        log = str(copied[0].with_name("kel.jsonl"))
+        assert main(["drill", "verify", str(copied[1]), "--log", log]) == 0, "an auditor may have the report alone"
+    finally:
+        away.rename(evidence)
+
+
 def test_every_changed_byte_is_found(example: Example) -> None:
     path = paths(example)[1]
     raw, log, rng = path.read_bytes(), read_own_log(example.home.folder, Sodium()), random.Random(7)

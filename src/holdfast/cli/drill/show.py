@@ -116,7 +116,7 @@ def run_verify(args: argparse.Namespace) -> int:
             check_report(found, log, port=Sodium())
             for one in found.file.signoff:
                 check_signoff(found, one, allowed=path_of(args.allowed_signers) if args.allowed_signers else None)
-            faults += find_evidence_faults(found)
+            faults += find_evidence_faults(found, copied=bool(args.file))
             good.append(found)
         except HoldfastError as error:
             faults.append(error.message)
