@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.backup.chain.sources import witness_file
 from holdfast.cli.main import main
+from holdfast.drills.catalogue import get_drill
 from holdfast.drills.production import find_harm, look
 from holdfast_proofs.drills import Example, make_example
 
@@ -81,5 +82,8 @@ def test_an_adopted_agent_may_work(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("HOME", str(tmp_path / "root"))
     example = make_example(tmp_path / "root", places=1, adopted=True)
     assert harm_of(example, write=example.home.state / "log.md") == []
+    seen = asyncio.run(look(example.home))
+    for slug in ("process-kill", "disk-full", "journal-damage", "two-alive", "old-backup", "hand-off"):
+        assert get_drill(slug).find_reason(seen) == "the agent has no journal", slug
     settings = example.home.settings_file
     assert harm_of(example, write=settings) == [f"{settings} changed although the agent is stopped"]
