@@ -21,7 +21,7 @@ from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.drills.catalogue import get_drill
 from holdfast.drills.execute import run_drill
 from holdfast.drills.own_folder import MARKER, clear, own_folder
-from holdfast.drills.run import DrillKey
+from holdfast.drills.run import DrillKey, DrillRun
 from holdfast.errors import BadInput, NotNow
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.vault.vault import open_vault
@@ -142,6 +142,21 @@ def test_the_next_run_clears_what_a_kill_left(tmp_path: Path) -> None:
             pass
     assert not folder.exists()
     assert told == [f"the last drill was killed (host-loss, 2026-11-16): removing what it left in {folder}"]
+
+
+def test_one_drill_of_an_agent_at_a_time(root: Path) -> None:
+    """Also in another folder: the report of one would be a change for the other, and both would have one number."""
+    example = make_example(root, places=0)
+    refused: list[str] = []
+
+    def second(_run: DrillRun, event: str) -> None:
+        if event == "baseline_taken":
+            with pytest.raises(NotNow) as found:
+                run_drill(get_drill("two-alive"), replace(example.order("two-alive"), folder=root / "another"))
+            refused.append(found.value.message)
+
+    done = run_drill(get_drill("hand-off"), example.order("hand-off", observe=second))
+    assert (done.report.verdict, refused) == ("pass", ["another drill of this agent runs"]), done.report.reason
 
 
 def test_a_user_without_rights_can_clear_what_the_kernel_left(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import random
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -21,9 +21,10 @@ import pytest
 from holdfast.cli.main import main
 from holdfast.drills.document.build import find_disorder
 from holdfast.drills.document.export import html, markdown
+from holdfast.drills.document.signoff import sign_report
 from holdfast.drills.host_loss import compare_state, measure_loss
 from holdfast.drills.probe import APP
-from holdfast.drills.production import Mark, Production
+from holdfast.drills.production import Mark, Production, compare_files, hash_file
 from holdfast.drills.run import DrillRun
 from holdfast.errors import HoldfastError
 from holdfast.identity.files.own_log import read_own_log
@@ -85,6 +86,20 @@ def test_a_drill_leaves_a_report_that_counts(example: Example) -> None:
     assert (example.home.folder / "drills").stat().st_mode & 0o077 == 0
 
 
+def test_evidence_that_was_removed_is_missed_where_the_agent_is(
+    example: Example, copied: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    evidence, away = paths(example)[1].with_suffix(""), example.root / "away"
+    evidence.rename(away)
+    try:
+        assert main(["drill", "verify", "--home", str(example.home.folder)]) == 2
+        assert "commands.jsonl: No such file" in capsys.readouterr().err
+        log = str(copied[0].with_name("kel.jsonl"))
+        assert main(["drill", "verify", str(copied[1]), "--log", log]) == 0, "an auditor may have the report alone"
+    finally:
+        away.rename(evidence)
+
+
 def test_every_changed_byte_is_found(example: Example) -> None:
     path = paths(example)[1]
     raw, log, rng = path.read_bytes(), read_own_log(example.home.folder, Sodium()), random.Random(7)
@@ -142,11 +157,11 @@ def test_a_red_report_that_was_removed_does_not_bring_the_proof_back(example: Ex
     marks = example.home.instance / "drills.json"
     kept = marks.read_bytes()
     passed = next(one for one in read_reports(example.home) if one.slug == "hand-off")
-    red = MarkedReport(id="x", n=9, digest="gone", drill="hand-off", verdict="fail", ended_ms=passed.ended_ms + 1)
+    red = MarkedReport(id="x", n=9, digest="gone", drill="hand-off", verdict="fail", ended_ms=passed.ended_ms - 1)
     note_report(example.home, red, there=[])
     try:
         facts = [one for one in register._drills(example.home).facts if one.about == "hand-off" and one.name == "drill"]
-        assert [one.value for one in sorted(facts, key=lambda one: one.at_ms or 0)] == [True, False]
+        assert [one.value for one in facts] == [False]
     finally:
         marks.write_bytes(kept)
 
@@ -194,6 +209,59 @@ def test_without_a_journal_the_loss_is_the_time_of_the_newest_file_that_the_snap
         assert (run.rpo.actual_s, run.rpo.actual_items) == (seconds, lost)
 
 
+def test_a_file_that_keeps_an_old_time_is_lost_and_not_damaged() -> None:
+    """`cp -p`, and most programs that unpack something, put an old time on a new file."""
+    home = SimpleNamespace(state=Path("/a"), folder=Path("/a"))
+    production = cast(
+        "Production", SimpleNamespace(home=home, marks={"/a/put": Mark(1, 10 * 10**9, 150 * 10**9, 0, "now")})
+    )
+    found = compare_files(production, {}, snapshot_s=100, covered=(("put", CoveredKind.FILE),))
+    assert (found.differing, found.lost, found.moved, found.lost_ms) == ((), ("put",), ("put",), 150_000)
+    found = compare_files(production, {}, snapshot_s=151, covered=(("put", CoveredKind.FILE),))
+    assert (found.differing, found.lost) == (("put",), ())
+
+
+def test_a_database_must_be_there_and_counts_as_lost_if_it_was_written_since() -> None:
+    """The bytes of a copy that SQLite made may differ. The agent's own journal is counted by its records."""
+    home = SimpleNamespace(state=Path("/a"), folder=Path("/a"))
+    names = ("talk.db", "journal.db")
+    covered = tuple((name, CoveredKind.DATABASE) for name in names)
+    for written, wal, restored, differing, lost in (
+        (50, 0, {"talk.db": "copy"}, (), ()),
+        (50, 0, {}, ("talk.db",), ()),
+        (150, 0, {"talk.db": "copy"}, (), ("talk.db",)),
+        (50, 150, {"talk.db": "copy"}, (), ("talk.db",)),
+    ):
+        marks = {f"/a/{name}": Mark(1, written * 10**9, 10**9, 0, "now") for name in names}
+        marks["/a/talk.db-wal"] = Mark(1, wal * 10**9, 10**9, 0, "now")
+        production = cast("Production", SimpleNamespace(home=home, marks=marks))
+        found = compare_files(production, restored, snapshot_s=100, covered=covered)
+        assert (found.differing, found.lost, found.moved) == (differing, lost, ())
+
+
+def test_a_large_file_is_compared_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.drills.production.HASHED_BYTES_MAX", 4)
+    (tmp_path / "large").write_text("large\n")
+    home = SimpleNamespace(state=tmp_path, folder=tmp_path)
+    marks = {str(tmp_path / "large"): Mark(6, 0, 0, 0, "")}
+    production = cast("Production", SimpleNamespace(home=home, marks=marks))
+    for digest, equal in ((hash_file(tmp_path / "large"), True), ("other", False)):
+        covered = (("large", CoveredKind.FILE),)
+        found = compare_files(production, {"large": digest}, snapshot_s=2**31, covered=covered)
+        assert (found.compared, found.differing == ()) == (1, equal)
+
+
+def test_a_command_that_prints_other_bytes_than_utf_8() -> None:
+    """An agent's own check is any program."""
+    run = SimpleNamespace(get_shadow=lambda: SimpleNamespace(start=start), _note=print)
+    done = DrillRun.run(cast("DrillRun", run), ["printf", "caf\\351"])
+    assert (done.code, done.out) == (0, "caf\ufffd")
+
+
+def start(words: Sequence[str], **_: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
 def test_the_published_schema_is_the_reports(copied: list[Path]) -> None:
     """`python tests/drills/test_report.py` writes the file again."""
     assert json.loads(SCHEMA.read_text()) == schema()
@@ -227,6 +295,16 @@ def test_a_persons_signature_is_part_of_the_file(copied: list[Path], tmp_path: P
         assert main(["drill", "verify", str(path), *log, "--allowed-signers", str(tmp_path / name)]) == code
     path.write_bytes(path.read_bytes().replace(b"Ada Byron", b"Eve Byron"))
     assert main(["drill", "verify", str(path), *log]) == 2
+
+
+def test_two_people_may_sign_at_the_same_time(copied: list[Path], tmp_path: Path) -> None:
+    """One types a passphrase for minutes; the other signs meanwhile."""
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    early = read_report(copied[0])
+    for name in ("Ada Byron", "Eve Byron"):
+        sign_report(early, key=key, name=name, role="lead", time="2026-11-17T00:00:00Z")
+    assert [one.name for one in read_report(copied[0]).file.signoff] == ["Ada Byron", "Eve Byron"]
 
 
 def test_the_page_needs_no_script_and_no_other_file(copied: list[Path]) -> None:

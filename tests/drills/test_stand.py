@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 
 from holdfast.app.worker import JobContext
@@ -17,7 +18,7 @@ from holdfast.drills.catalogue import get_drill
 from holdfast.drills.execute import run_drill
 from holdfast.drills.standing import copy as standing_copy
 from holdfast.drills.standing.job import find_stand, keep_forward, newest_verified, stands_folder
-from holdfast.errors import NotProven
+from holdfast.errors import BadInput, NotProven
 from holdfast.host.log import Log
 from holdfast.host.shadow import ShadowPlan, open_shadow
 from holdfast_proofs.drills import Example, make_example
@@ -52,6 +53,9 @@ def test_a_copy_stays_and_follows(
     assert run_drill(get_drill("test-restore"), order).report.reason.startswith("the rescue key was not given")
     report = run_drill(get_drill("test-restore"), replace(order, rescue_key=key)).report
     assert (report.verdict, report.infrastructure) == ("pass", "fresh root"), report.reason
+    assert report.key_used == "rescue key", "also if it is the key of the copy that is there"
+    restored = next(one for one in report.timeline if one.name == "state_restored")
+    assert "its journal at 1/" in restored.evidence, "so that a reader can compute the loss"
     assert note_of(example) == "kept\n"
     (home.folder / "notes.txt").write_text("newer\n")
     asyncio.run(backup(example))
@@ -66,6 +70,14 @@ def test_a_copy_stays_and_follows(
     asyncio.run(follow(example))
     moved = find_stand("ada")
     assert moved is not None
+    file = stands_folder() / "ada" / "stand.json"
+    file.write_bytes(msgspec.json.encode(msgspec.structs.replace(moved, id="hf1another", home="/srv/another")))
+    with pytest.raises(NotProven, match="another agent of this name, in /srv/another"):
+        standing_copy.forward(home, rescue_key=key, place=str(example.root / "place-1"))
+    file.write_bytes(b"{")
+    with pytest.raises(BadInput, match=r"stand\.json"):
+        find_stand("ada")
+    file.write_bytes(msgspec.json.encode(moved))
     assert moved.archive == newest_verified(home)
     assert note_of(example) == "newer\n"
     assert shown(["drill", "stand", "end", "--home", str(home.folder)], capsys)["ended"] is True

@@ -10,6 +10,9 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.downstream.process import start_blocking
+from holdfast.drills.catalogue import get_drill
+from holdfast.drills.execute import run_drill
+from holdfast.drills.run import DrillRun
 from holdfast.surfaces import report as out
 from holdfast_proofs.drills import PLANTS, judge, make_example
 
@@ -65,6 +68,7 @@ async def publish(call: holdfast.Call, text: str) -> str:
     made = (await call.http.post(f"{SHOP}/effects", json={"text": text})).json()["id"]
     write(WORK / "published.txt")
     write("loose.txt")
+    write(os.fsdecode(b"other-\\xff.txt"))
     return made
 
 @holdfast.task
@@ -114,7 +118,7 @@ def test_each_path_is_named_with_its_tool(
     assert (found["pay"].ran, found["pay"].ended, found["pay"].files) == ("sandbox", "returned", ())
     assert (found["publish"].ended, found["publish"].files) == (
         "returned",
-        ("./loose.txt", str(root / "work" / "published.txt")),
+        ("./loose.txt", "./other-\\xff.txt", str(root / "work" / "published.txt")),
     )
     assert found["never_called"].ran == "not run"
     assert "never_called" in report.deviations[0]
@@ -128,6 +132,26 @@ def test_each_path_is_named_with_its_tool(
     assert rows["files/scatter"]["where"] == ", ".join(sorted(expected))
     assert report.id in rows["files/scatter"]["evidence"]
     assert "files/tidy" not in rows
+
+
+def test_an_app_whose_tools_were_never_called_proves_nothing(root: Path) -> None:
+    example = make_example(root, places=0)
+    app = example.home.folder / "own_app.py"
+    app.write_text("import holdfast\n\n@holdfast.tool\ndef other(call): ...\n\ntasks = [other]\n")
+    report = example.run("tool-files").report
+    assert (report.verdict, "no call of a tool" in report.reason) == ("not proven", True), report.reason
+
+
+def test_a_bug_in_a_drill_hides_no_report(root: Path) -> None:
+    example = make_example(root, places=0)
+
+    def break_it(_run: DrillRun, event: str) -> None:
+        if event == "baseline_taken":
+            raise KeyError("broken")
+
+    done = run_drill(get_drill("tool-files"), example.order("tool-files", observe=break_it))
+    assert (done.report.verdict, "KeyError: 'broken'" in done.report.reason) == ("not proven", True)
+    assert b"break_it" in done.evidence["traceback.txt"][1]
 
 
 def test_a_scan_that_sees_nothing_is_red(root: Path) -> None:

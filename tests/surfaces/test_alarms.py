@@ -113,6 +113,12 @@ def test_a_drill_that_failed_or_is_overdue(home: AgentHome) -> None:
     assert person.look([older(failed, -HOUR_MS), passed], later_ms=3 * HOUR_MS) == ["drill"], "another one failed"
 
 
+def test_a_drill_of_the_future_hides_no_overdue_one(home: AgentHome) -> None:
+    person = Person(home)
+    passed = fact("drill", about="disk-full")
+    assert person.look([passed, older(passed, -400 * DAY_MS)], later_ms=9 * DAY_MS) == ["drill"]
+
+
 def test_every_cadence_is_that_of_a_drill() -> None:
     assert {one.slug for one in DRILLS} >= alarms.CADENCE_DAYS.keys()
 

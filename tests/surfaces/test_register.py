@@ -24,6 +24,7 @@ from holdfast.backup.backups import archive_name
 from holdfast.backup.places.backup_places import PlaceRequest, open_places
 from holdfast.backup.places.place_state import PlaceState
 from holdfast.backup.restore.restore_home import RestoredMark, write_mark
+from holdfast.cli.drill import run as drill_command
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.surfaces import DAY_MS, HOUR_MS, Surface, Targets, Verdict, day_of
 from holdfast.host.private_files import ensure_private_folder
@@ -38,7 +39,8 @@ from holdfast.identity.vault.rescue import RescueEntry
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.runtime.models.reply import Reply, Route, StopReason, Text
 from holdfast.surfaces import register
-from holdfast.surfaces.register import Register, look, opened_journal
+from holdfast.surfaces.level import judge_level
+from holdfast.surfaces.register import Register, drill_facts, look, opened_journal
 from holdfast.surfaces.report import DrillSummary
 from holdfast.surfaces.report import Verdict as DrillVerdict
 from holdfast.surfaces.targets import set_targets
@@ -96,6 +98,24 @@ def drill(slug: str, verdict: DrillVerdict, ended_ms: int, *, lost: int | None =
     more: dict[str, Any] = {"environment": "shadow", "infrastructure": "fresh root", "key_used": "words", "rto_s": 2.0}
     more |= {"code": "D02", "rpo_s": 0.0, "identity_same": True, "digest": "", "findings": 0}
     return DrillSummary(slug=slug, verdict=verdict, ended_ms=ended_ms, rpo_items=lost, path="drills/1.json", **more)
+
+
+@pytest.mark.parametrize("moved_ms", [-DAY_MS, DAY_MS])
+def test_a_drill_that_failed_counts_whatever_the_clock_said(moved_ms: int) -> None:
+    """Someone sets the clock back, or forward, between a drill that passed and the next one."""
+    now_ms = SystemClock().wall_ms()
+    passed, failed = drill("host-loss", "pass", now_ms), drill("host-loss", "fail", now_ms + moved_ms)
+    for reports, proven in (([passed, failed], False), ([failed, passed], True), ([passed, failed, passed], True)):
+        report = judge_level(drill_facts(reports), now_ms=now_ms, targets=Targets())
+        gate = next(one for one in report.gates if one.id == "restore-drill")
+        assert gate.ok is proven, gate.why
+
+
+def test_a_report_of_the_future_puts_no_drill_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ms = SystemClock().wall_ms()
+    for ended_ms, due in ((now_ms, False), (now_ms - 8 * DAY_MS, True), (now_ms + 400 * DAY_MS, True)):
+        monkeypatch.setattr(drill_command, "read_reports", says((drill("disk-full", "pass", ended_ms),)))
+        assert ("disk-full" in drill_command._due(cast("AgentHome", None))) is due
 
 
 def looked(home: AgentHome, *, later_ms: int = 0) -> Register:

@@ -91,7 +91,9 @@ def test_a_person_finds_everything_and_no_secret(example: Example) -> None:
 
 
 def test_the_commands_without_holdfast_restore_the_agent(example: Example, tmp_path: Path) -> None:
-    """Exactly as they are printed, in a plain shell, with the words typed."""
+    """Exactly as they are printed, in a plain shell, in any folder, with the words typed."""
+    tmp_path /= "a folder"
+    tmp_path.mkdir()
     text = printed(home=example.home.folder)
     bare = text.partition("### From the place place-2\n")[2]
     for name in ("paper_key.py", "passphrase.py"):

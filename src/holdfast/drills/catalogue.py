@@ -68,12 +68,18 @@ def fewer_than_two_places(production: Production) -> str:
 
 
 def no_arbiter(production: Production) -> str:
+    if missing := no_journal(production):
+        return missing
     decided = production.home.by_journal or production.home.arbiter is not None  # by a roster, or by an arbiter
     return "" if decided else "the settings name no arbiter: nothing decides between copies"
 
 
 def no_journal(production: Production) -> str:
     return "" if production.journal is not None else "the agent has no journal"
+
+
+def no_journal_or_places(production: Production) -> str:
+    return no_journal(production) or no_places(production)
 
 
 def no_model(production: Production) -> str:
@@ -106,6 +112,7 @@ DRILLS: tuple[Drill, ...] = (
         on_production=kill_worker,
         type="component",
         promise=Promise(rto_s=RESTART_S, rpo_s=0.0, rpo_items=0, parked_max=0),
+        find_reason=no_journal,
     ),
     Drill(
         slug="host-loss",
@@ -155,6 +162,7 @@ DRILLS: tuple[Drill, ...] = (
         run=disk_full,
         type="component",
         promise=Promise(rpo_s=0.0, rpo_items=0, parked_max=0),
+        find_reason=no_journal,
     ),
     Drill(
         slug="journal-damage",
@@ -165,7 +173,7 @@ DRILLS: tuple[Drill, ...] = (
         likelihood="rare",
         run=journal_damage,
         promise=Promise(rto_s=RECOVERY_S),
-        find_reason=no_places,
+        find_reason=no_journal_or_places,
     ),
     Drill(
         slug="place-lost",
@@ -243,7 +251,7 @@ DRILLS: tuple[Drill, ...] = (
         likelihood="occasional",
         run=old_backup,
         promise=Promise(rto_s=RECOVERY_S, parked_max=1),
-        find_reason=no_places,
+        find_reason=no_journal_or_places,
     ),
     Drill(
         slug="hand-off",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,11 +16,12 @@ from holdfast.drills.document.build import LOCK, build_report, write_report
 from holdfast.drills.own_folder import own_folder
 from holdfast.drills.production import Production, copy_for_shadow, find_harm, look
 from holdfast.drills.run import DrillFailed, DrillOrder, DrillRun
-from holdfast.errors import BadInput, HoldfastError, NotProven
-from holdfast.host.private_files import ensure_private_folder, locked
+from holdfast.errors import BadInput, HoldfastError, NotNow, NotProven, text_of
+from holdfast.host.private_files import ensure_private_folder, locked, locked_now
 from holdfast.surfaces import report as out
 from holdfast.surfaces.register import Register, look_now
 
+RUNNING = ".running"  # locked while a drill runs
 FULL_BYTES = 4 << 20  # a shadow needs more
 OTHER_DISK = "free some space, or name another disk with --folder DIR"
 
@@ -30,6 +33,15 @@ class DrillDone:
     evidence: dict[str, tuple[str, bytes]] = field(repr=False)
 
 
+@contextmanager
+def _alone(folder: Path) -> Generator[None]:
+    """One drill of an agent at a time, in whatever folders: a second one would find the report of the first."""
+    with locked_now(folder / RUNNING) as mine:
+        if not mine:
+            raise NotNow("another drill of this agent runs", hint="wait until it ends")
+        yield
+
+
 def run_drill(drill: Drill, order: DrillOrder) -> DrillDone:
     """Run it and write its report; on production only what a person confirmed. Raises NotProven where it could not
     begin; NotNow while another drill of this agent runs; BadInput for a folder that is not a drill's; ReadOnly and its
@@ -37,16 +49,17 @@ def run_drill(drill: Drill, order: DrillOrder) -> DrillDone:
     ensure_private_folder(order.home.folder / out.FOLDER)
     with locked(order.home.folder / out.FOLDER / LOCK):
         pass  # a report can be written
-    with own_folder(order.folder, drill=drill.slug, tell=order.tell) as folder:
-        run, register = _prepare(drill, order, folder)
-        act = drill.on_production if order.production else drill.on_stand if order.stand else drill.run
-        ended, reason = _run(drill, run, act)
-        harm, changed = asyncio.run(find_harm(run.production))
-        files = f"{len(run.production.marks)} files of the agent compared; {changed} changed, by its own work"
-        run.check("production", not harm, "; ".join(harm) or files)
-    run.event("cleanup_done", "the drill's folder is removed; no process and no mount is left", actor="drill")
-    report = build_report(drill, order, run, register, harm=harm, reason=reason, verdict=ended)
-    return DrillDone(report=report, path=write_report(order, report, run.evidence), evidence=run.evidence)
+    with _alone(order.home.folder / out.FOLDER):
+        with own_folder(order.folder, drill=drill.slug, tell=order.tell) as folder:
+            run, register = _prepare(drill, order, folder)
+            act = drill.on_production if order.production else drill.on_stand if order.stand else drill.run
+            ended, reason = _run(drill, run, act)
+            harm, changed = asyncio.run(find_harm(run.production))
+            files = f"{len(run.production.marks)} files of the agent compared; {changed} changed, by its own work"
+            run.check("production", not harm, "; ".join(harm) or files)
+        run.event("cleanup_done", "the drill's folder is removed; no process and no mount is left", actor="drill")
+        report = build_report(drill, order, run, register, harm=harm, reason=reason, verdict=ended)
+        return DrillDone(report=report, path=write_report(order, report, run.evidence), evidence=run.evidence)
 
 
 def _prepare(drill: Drill, order: DrillOrder, folder: Path) -> tuple[DrillRun, Register]:
@@ -99,6 +112,10 @@ def _run(drill: Drill, run: DrillRun, act: Callable[[DrillRun], None] | None) ->
         if isinstance(error, DrillFailed):
             return "fail", str(error)
         return "not proven", f"{error.code}: {error.message}" if isinstance(error, HoldfastError) else str(error)
+    except Exception as error:  # noqa: BLE001 - a bug in one drill hides neither its report nor the next drill
+        run.evidence["traceback.txt"] = ("traceback", traceback.format_exc().encode(errors="backslashreplace"))
+        text = f"{type(error).__name__}: {text_of(error)}"
+        return "not proven", f"the drill itself failed, which is a bug in Holdfast: {text}"
     return None, ""
 
 

@@ -269,6 +269,10 @@ def compare_state(
     if found.lost:
         run.lost_ms = min(found.lost_ms, run.began_ms)
         text += f"; {len(found.lost)} are newer than the snapshot, the newest of {iso(run.lost_ms)}"
+    if found.moved:
+        names = ", ".join(found.moved[:5])
+        why = "put there since then with an older time, or changed in their mode alone"
+        run.find("major", f"not as in the snapshot: {names}: {why}; back up, then run the drill again")
     run.check("state", equal, text if equal else f"{text}; not as they were: {', '.join(found.differing[:5])}")
     run.rpo = replace(out.NOT_MEASURED, lost_items={"files": len(found.lost)})
     return replace(

@@ -7,6 +7,9 @@ working one only what its own work changes may differ, and each such change is j
 the keys are equal, the granted incarnation is the same, new records belong to its own sessions, new heads are signed
 and chained by it.
 
+A timer's backup works for a stopped agent too, and Holdfast does not run an adopted agent, so it cannot tell that one
+is stopped. What these two change is their own work; every other file of a stopped agent is equal.
+
 Of a repository at a place the data files are marked by size, times and inode alone: they may have many gigabytes, and
 no one but the kernel sets the time of a file's last change of status.
 """
@@ -16,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -24,14 +27,15 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from holdfast.app.binder import open_journal
-from holdfast.backup.chain.heads import parse_copy
+from holdfast.backup.chain.heads import HeadFile
+from holdfast.backup.chain.sources import witness_file
 from holdfast.backup.places.address import PlaceKind
 from holdfast.backup.places.places import Place, read_places
 from holdfast.core.clock import SystemClock
 from holdfast.core.ids import TaskId
 from holdfast.core.journal_address import FILE
 from holdfast.errors import HoldfastError, NotProven
-from holdfast.host.private_files import disk_of, read_private
+from holdfast.host.private_files import disk_of
 from holdfast.identity.files.own_log import find_own_log
 from holdfast.identity.lease.arbiter import FolderArbiter
 from holdfast.identity.log.log_state import KeyLog
@@ -46,20 +50,21 @@ from holdfast.layout.covered import CoveredKind, covered_files
 from holdfast.layout.settings import read_fields, write_identity_settings, write_journal_url
 from holdfast.layout.witness_address import folders_of
 from holdfast.runtime.task.talk import ASK
+from holdfast.surfaces.alarms import FILE as ALARMS
 from holdfast.surfaces.report import FOLDER as REPORTS
 
 SHADOW_HOST = "shadow"  # the name of a shadow's machine, so of its workers
 ARBITER = "/srv/holdfast-drill-arbiter"  # in place of a shared journal: one in a file grants nothing
 ENDED = ("succeeded", "failed", "cancelled")
 HASHED_BYTES_MAX = 64 << 20
-HEADS_BYTES_MAX = 64 << 20
+PREFIX = "hf1"  # of the id of any agent
 TASKS_MAX = 100_000
 TASKS_READ = 50  # the newest ones, for what the agent uses
 # What a recovery writes again in the restored folder.
 REWRITTEN = frozenset(
     (
         *("escrow.age", "handoff.md", "heads.jsonl", "holdfast.toml"),
-        *("identity.json", "kel.jsonl", "places.json", "receipts.jsonl"),
+        *("identity.json", FILE, "kel.jsonl", "places.json", "receipts.jsonl"),
     )
 )
 # Prints the digest of each file below a folder.
@@ -255,12 +260,16 @@ def gone_with_journal(home: AgentHome) -> tuple[Path, ...]:
 
 
 def mark_all(home: AgentHome) -> Marks:
-    """Every file that belongs to the agent, wherever it is."""
+    """Every file that belongs to the agent, wherever it is. Witnesses and arbiters may serve other agents too."""
     marks: Marks = {}
+    log = find_own_log(home.folder, Sodium())
+    own = "" if log is None else log.id
     given = (home.state, home.vault, home.second, home.arbiter, *folders_of(home.witnesses))
     for root in dict.fromkeys(one for one in given if one is not None):
         for path in _files(root, skip=home.folder / REPORTS):
-            _add(marks, path, hashed=True)
+            name = os.path.basename(path)
+            if name.startswith(own) or not name.startswith(PREFIX):
+                _add(marks, path, hashed=True)
     for place in read_places(home.places_file):
         if place.kind is not PlaceKind.SSH and place.own.is_dir():
             for path in _files(place.own, skip=None):
@@ -276,13 +285,13 @@ def _files(root: Path, *, skip: Path | None) -> Iterator[str]:
             yield os.path.join(folder, name)
 
 
-def _add(marks: Marks, path: str, *, hashed: bool) -> None:
+def _add(marks: Marks, path: str, *, hashed: bool, bytes_max: int = HASHED_BYTES_MAX) -> None:
     try:
         found = os.lstat(path)
         digest = ""
         if stat.S_ISLNK(found.st_mode):
             digest = os.readlink(path)
-        elif hashed and stat.S_ISREG(found.st_mode) and found.st_size <= HASHED_BYTES_MAX:
+        elif hashed and stat.S_ISREG(found.st_mode) and found.st_size <= bytes_max:
             digest = hash_file(path)
     except OSError as error:
         marks[path] = Mark(-1, 0, 0, 0, error.strerror or "")
@@ -305,15 +314,53 @@ async def find_harm(before: Production) -> tuple[list[str], int]:
         return [], 0
     now = await look(home)
     live = now.journal is not None and (now.journal.live or before.journal is None or before.journal.live)
-    if not live:
-        return [f"{path} changed although the agent is stopped" for path in changed], len(changed)
-    keys = [one for one in (home.vault, home.second) if one is not None]
-    fixed = (home.log_file, home.receipts_file, home.identity_file, *keys, *folders_of(home.witnesses))
-    harm = [f"{path} changed" for path in changed if any(Path(path).is_relative_to(one) for one in fixed)]
+    heads = _head_files(home, before.log.id)
+    harm: list[str] = []
+    if live:
+        keys = [one for one in (home.vault, home.second) if one is not None]
+        fixed = (home.log_file, home.receipts_file, home.identity_file, *keys, *folders_of(home.witnesses))
+        harm += [f"{path} changed" for path in changed if _is_below(path, fixed) and Path(path) not in heads]
+    else:
+        own = _own_work(before, now, changed, heads)
+        for path in changed:
+            if not _is_below(path, own) and not _is_adopted(home, path):
+                harm.append(f"{path} changed although the agent is stopped")
     if now.granted != before.granted:
         harm.append(f"the arbiter granted incarnation {now.granted}; before the drill it was {before.granted}")
     harm += [f"a worker of a shadow wrote to the journal: {one}" for one in _shadow_workers(now)]
-    return [*harm, *_foreign_heads(before, now)], len(changed)
+    return [*harm, *_foreign_heads(before, now, [one for one in heads if str(one) in changed])], len(changed)
+
+
+def _head_files(home: AgentHome, id: str) -> tuple[Path, ...]:
+    """Where a backup appends its head: the agent's own file, then those of witnesses."""
+    return (home.heads_file, *(witness_file(one, id).path for one in folders_of(home.witnesses)))
+
+
+def _is_adopted(home: AgentHome, path: str) -> bool:
+    """Whether the file is an adopted agent's own."""
+    return home.state != home.folder and _is_below(path, (home.state,)) and not _is_below(path, (home.folder,))
+
+
+def _is_below(path: str, folders: Iterable[Path]) -> bool:
+    return any(Path(path).is_relative_to(one) for one in folders)
+
+
+def _own_work(before: Production, now: Production, changed: Sequence[str], heads: Sequence[Path]) -> tuple[Path, ...]:
+    """Files and folders that change although no worker runs: what a look at the level keeps; what a reader of the
+    journal makes again, where it has no new record; and, where a backup worked, its files and places."""
+    home = before.home
+    found = [home.levels_file, home.instance / ALARMS, home.instance / f"{ALARMS}.lock"]
+    if _records(before) == _records(now):
+        found += [home.folder / f"{FILE}{end}" for end in ("-wal", "-shm")]
+    works = (home.instance / "backup", home.instance / "borg")
+    if any(_is_below(path, works) for path in changed):
+        found += [*works, *heads, *(one.own for one in before.places if one.kind is not PlaceKind.SSH)]
+    return tuple(found)
+
+
+def _records(seen: Production) -> tuple[str, int, int] | None:
+    journal = seen.journal
+    return None if journal is None else (journal.id, journal.incarnation, journal.sequence)
 
 
 def _shadow_workers(now: Production) -> list[str]:
@@ -321,18 +368,25 @@ def _shadow_workers(now: Production) -> list[str]:
     return sorted(one for one in workers if one.partition(":")[0] == SHADOW_HOST)
 
 
-def _foreign_heads(before: Production, now: Production) -> list[str]:
-    try:
-        heads = parse_copy(read_private(now.home.heads_file, HEADS_BYTES_MAX)).heads
-    except FileNotFoundError:
-        return []
-    except HoldfastError as error:
-        return [error.message]
+def _foreign_heads(before: Production, now: Production, changed: Sequence[Path]) -> list[str]:
+    """Heads in the changed files that are not the agent's own. The agent's file has the whole chain; a witness that was
+    away has gaps, but no head that the agent does not have."""
     harm: list[str] = []
-    for one, other in zip((None, *heads), heads, strict=False):
-        fault = find_fault_in_head(other, before.log, port=Sodium())
-        if fault is not None or (one is not None and not follows(other, one)):
-            harm.append(f"head {other.record.seq} of the backups is not the agent's own")
+    if not changed:
+        return harm
+    try:
+        heads = HeadFile(now.home.heads_file).read().heads
+        for one, other in zip((None, *heads), heads, strict=False):
+            fault = find_fault_in_head(other, before.log, port=Sodium())
+            if fault is not None or (one is not None and not follows(other, one)):
+                harm.append(f"head {other.record.seq} of the backups is not the agent's own")
+        known = {one.digest for one in heads}
+        for path in changed:
+            found = HeadFile(path).read()
+            last = [one for one in found.heads[-1:] if one.digest not in known]
+            harm += [*(f"{path}: head {one.record.seq} is not the agent's own" for one in last), *found.findings]
+    except HoldfastError as error:
+        return [*harm, error.message]
     return harm
 
 
@@ -344,6 +398,7 @@ class FilesCompared:
     differing: tuple[str, ...]  # of files that have not changed since the snapshot
     lost: tuple[str, ...]  # changed or new since the snapshot
     lost_ms: int  # when the newest of these was changed; 0: none is lost
+    moved: tuple[str, ...]  # of these, by the times of the kernel alone: the file says that it is older
     root_before: str
     root_after: str
 
@@ -363,29 +418,54 @@ def hashes_in(folder: Path) -> dict[str, str]:
     }
 
 
+def _mark_whole(marks: Marks, path: str, kind: CoveredKind) -> Mark | None:
+    """The mark of a file, with the digest of a large one; of a database, with the time of what waits beside it."""
+    mark = marks.get(path)
+    if kind is CoveredKind.DATABASE and mark is not None:
+        beside = marks.get(f"{path}-wal", mark)
+        newest = beside if beside.size and beside.mtime_ns > mark.mtime_ns else mark
+        return mark._replace(mtime_ns=newest.mtime_ns, ctime_ns=newest.mtime_ns)
+    if kind is not CoveredKind.FILE or mark is None:
+        return None
+    if mark.size > HASHED_BYTES_MAX and not mark.sha256:
+        found: Marks = {}
+        _add(found, path, hashed=True, bytes_max=mark.size)
+        return found[path]
+    return mark
+
+
 def compare_files(
     production: Production, restored: Mapping[str, str], *, snapshot_s: int, covered: Covered | None
 ) -> FilesCompared:
     """`restored`: the digest of each file of the agent's folder on the restored machine. A file that production has not
-    touched since the snapshot must be there and be equal; one that it has touched counts as lost if it differs.
+    touched since the snapshot must be there and be equal; one that it has touched counts as lost if it differs. A copy
+    that keeps its time of change (`cp -p`) is seen by the time that the kernel alone sets. The copy of a database has
+    other bytes: it must be there, and counts as lost if it was written since. The journal is counted by its records.
     `covered`: what there was, if production is gone."""
     state = production.home.state
     own = "" if state == production.home.folder else f"{production.home.folder.relative_to(state).as_posix()}/"
     differing: list[str] = []
     lost: list[str] = []
+    moved: list[str] = []
     roots = (hashlib.sha256(), hashlib.sha256())
     count = lost_ns = 0
     for path, kind in list_covered(production.home) if covered is None else covered:
-        mark = production.marks.get(str(state / path))
-        if kind is not CoveredKind.FILE or mark is None or path.removeprefix(own) in REWRITTEN:
+        mark = _mark_whole(production.marks, str(state / path), kind)
+        if mark is None or path.removeprefix(own) in REWRITTEN:
             continue
         there = restored.get(path, "")
         count += 1
-        young = mark.mtime_ns >= snapshot_s * 1_000_000_000
-        if there != mark.sha256:
-            (lost if young else differing).append(path)
-            lost_ns = max(lost_ns, mark.mtime_ns if young else 0)
-        elif not young:
+        since_ns = snapshot_s * 1_000_000_000
+        old, changed_ns = mark.mtime_ns < since_ns, max(mark.mtime_ns, mark.ctime_ns)
+        if kind is CoveredKind.DATABASE and there and old:
+            continue
+        if there != mark.sha256 and changed_ns >= since_ns:
+            lost.append(path)
+            moved += [path] if old else []
+            lost_ns = max(lost_ns, changed_ns)
+        elif there != mark.sha256:
+            differing.append(path)
+        elif old:
             roots[0].update(f"{path}\0{mark.sha256}\n".encode())
             roots[1].update(f"{path}\0{there}\n".encode())
     return FilesCompared(
@@ -393,6 +473,7 @@ def compare_files(
         differing=tuple(differing),
         lost=tuple(lost),
         lost_ms=lost_ns // 1_000_000,
+        moved=tuple(moved),
         root_before=roots[0].hexdigest(),
         root_after=roots[1].hexdigest(),
     )

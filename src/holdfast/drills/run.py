@@ -224,7 +224,7 @@ class DrillRun:
             raise DrillFailed(evidence)
 
     def find(self, severity: Literal["critical", "major", "minor"], description: str) -> None:
-        retest = f"holdfast drill run {self.slug} --home {self.values['home']}"
+        retest = f"holdfast drill run {self.slug} --home {shlex.quote(self.values['home'])}"
         self.findings.append(
             out.Finding(severity=severity, description=description, owner="", due="", ticket="", retest=retest)
         )
@@ -326,7 +326,10 @@ class DrillRun:
             raise DrillFailed(f"{shlex.join(words)} took longer than {COMMAND_S_MAX:g} s") from None
         seconds = time.monotonic() - began
         said = tuple(shown or words)
-        done = Done(words=said, code=process.returncode, out=raw_out.decode(), err=raw_err.decode(), seconds=seconds)
+        out_text, err_text = (
+            raw.decode(errors="replace") for raw in (raw_out, raw_err)
+        )  # an agent's own check says it
+        done = Done(words=said, code=process.returncode, out=out_text, err=err_text, seconds=seconds)
         self._note(done)
         return done
 

@@ -9,6 +9,7 @@ folder: what it writes there is named `./NAME`, and is wherever the worker was s
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -49,6 +50,8 @@ def tool_files(run: DrillRun) -> None:
     run.step("each tool runs alone, with the arguments of its newest call")
     tools = _find_tools(run)
     recorded = [one for one in tools if one.recorded]
+    if not recorded:
+        raise NotProven("the journal has no call of a tool of the app", hint="run a task first")
     run.event("baseline_taken", f"{len(tools)} tools, {len(recorded)} with a recorded call")
     run.files = [_ran(run, one, number) for number, one in enumerate(tools)]
     run.event("steady_state", f"{len(recorded)} tools ran alone")
@@ -57,6 +60,9 @@ def tool_files(run: DrillRun) -> None:
             shown = ", ".join(one.files[:FILES_SHOWN])
             more = f" and {len(one.files) - FILES_SHOWN} more" if len(one.files) > FILES_SHOWN else ""
             run.find("major", f"the tool {one.tool} leaves files that no backup has: {shown}{more}")
+    broken = [f"{one.tool} {one.ended}" for one in run.files if one.ended not in ("", "returned")]
+    if broken:
+        run.deviations.append(f"did not end well, so later files of it are not known: {'; '.join(broken)}")
     skipped = [one.tool for one in tools if not one.recorded]
     if skipped:
         run.deviations.append(f"not run, because no call of them is recorded: {', '.join(skipped)}")
@@ -94,7 +100,7 @@ def _ran(run: DrillRun, tool: ToolSeen, number: int) -> out.ToolFiles:
             ended = _ended(said)
         except subprocess.TimeoutExpired:
             ended = f"was ended after {ALONE_S:g} s"
-        files = tuple(sorted(_outside(run, _new(before, machine))))[:FILES_MAX]
+        files = tuple(sorted(map(_shown, _outside(run, _new(before, machine)))))[:FILES_MAX]
     ran = "sandbox" if tool.sandbox else "function"
     run.event("tool_ran", f"{tool.tool}: {ended}; {len(files)} files", actor="drill")
     return out.ToolFiles(tool=tool.tool, ran=ran, ended=ended, files=files)
@@ -135,6 +141,11 @@ def _outside(run: DrillRun, paths: Iterable[str]) -> Iterable[str]:
         inner = path.removeprefix(state)
         if inner == path or _left_out(inner, own):
             yield path
+
+
+def _shown(path: str) -> str:
+    """A report is UTF-8; the name of a file is any bytes."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def _left_out(inner: str, own: str) -> bool:

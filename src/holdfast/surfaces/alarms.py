@@ -26,7 +26,7 @@ from holdfast.errors import HoldfastError
 from holdfast.host.private_files import ensure_private_folder, locked_now, read_private, write_atomically
 from holdfast.layout.agent_home import AgentHome, find_home
 from holdfast.surfaces.history import note_level
-from holdfast.surfaces.level import LevelReport
+from holdfast.surfaces.level import SKEW_MS, LevelReport
 from holdfast.surfaces.register import OpenedJournal, Register, look, look_now
 
 FILE = "alarms.json"
@@ -126,7 +126,8 @@ def _drills(facts: Sequence[Fact], now_ms: int) -> list[Alarm]:
     found = list[Alarm]()
     newest: dict[str, Fact] = {}
     for one in sorted(facts, key=lambda fact: fact.at_ms or 0):
-        newest[one.about] = one
+        if not one.value or (one.at_ms or 0) <= now_ms + SKEW_MS:  # a wrong clock proves nothing
+            newest[one.about] = one
     for slug, one in newest.items():
         days = every_days(slug)
         age_ms, hint = now_ms - (one.at_ms or 0), f"`holdfast drill run {slug}`"

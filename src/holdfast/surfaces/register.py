@@ -236,12 +236,14 @@ def _drills(home: AgentHome) -> Found:
         for one in find_missing(marks, (report.digest for report in reports))
         if one.digest in newest and one.verdict in (*PASSED, "fail")
     ]
-    return Found(facts=(*drill_facts(reports), *missing))
+    gone = {one.about for one in missing}
+    return Found(facts=(*drill_facts(one for one in reports if one.slug not in gone), *missing))
 
 
 def drill_facts(reports: Iterable[DrillSummary]) -> tuple[Fact, ...]:
-    """What drills proved or failed to; one that did not apply, or could not run, says nothing."""
-    found = list[Fact]()
+    """What drills proved or failed to; one that did not apply, or could not run, says nothing. `reports` are in the
+    order of their chain: a failure ends what was proven before it, also where a clock was set back between the two."""
+    found = dict[str, list[Fact]]()
     for one in reports:
         if one.verdict not in (*PASSED, "fail"):
             continue
@@ -252,10 +254,13 @@ def drill_facts(reports: Iterable[DrillSummary]) -> tuple[Fact, ...]:
             at_ms=one.ended_ms,
             source=f"{one.verdict}: {one.path}",
         )
-        found.append(passed)
+        facts = found.setdefault(one.slug, [])
+        if facts and not (passed.value and facts[0].value):
+            facts.clear()
+        facts.append(passed)
         if one.rpo_items is not None:
-            found.append(msgspec.structs.replace(passed, name="drill.lost", value=one.rpo_items))
-    return tuple(found)
+            facts.append(msgspec.structs.replace(passed, name="drill.lost", value=one.rpo_items))
+    return tuple(fact for facts in found.values() for fact in facts)
 
 
 def _with_targets(surface: Surface, targets: Targets) -> Surface:

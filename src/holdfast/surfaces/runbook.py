@@ -250,14 +250,13 @@ def _bare(place: Place) -> Bare:
             )
     commands = (
         *fetch,
-        "umask 077; opened=$(mktemp -p /dev/shm)",
-        'python3 paper_key.py | age -d -i - escrow.age > "$opened"',
-        "export BORG_PASSCOMMAND=\"sh -c 'python3 $PWD/passphrase.py $PWD/place.json < $opened'\"",
+        "umask 077",
+        "export BORG_PASSPHRASE=$(python3 paper_key.py | age -d -i - escrow.age | python3 passphrase.py place.json)",
         f'export BORG_BASE_DIR="$PWD/borg-base" REPO={repository}',
         'borg --bypass-lock list --short "$REPO"',
         "mkdir restored && cd restored",
         'borg --bypass-lock extract "$REPO::$(borg --bypass-lock list --short --last 1 "$REPO")"',
-        'rm "$opened"',
+        "unset BORG_PASSPHRASE",
     )
     return Bare(place=place.name, commands=commands)
 
@@ -357,7 +356,11 @@ def _drilled(one: Section, runbook: Runbook) -> str:
         return f"How long it takes is not known: it was never drilled (`holdfast drill run {one.slug}`)."
     lost = "" if last.rpo_s is None else f"; {last.rpo_s:g} s of work and {last.rpo_items} items were lost"
     took = "" if last.rto_s is None else f"; {last.rto_s:g} s until the first verified step"
-    failed = f" IT FAILED: see `holdfast drill findings --home {runbook.folder}`." if last.verdict == "fail" else ""
+    failed = (
+        f" IT FAILED: see `holdfast drill findings --home {shlex.quote(runbook.folder)}`."
+        if last.verdict == "fail"
+        else ""
+    )
     return f"Last drill: {last.ended[:10]}, {last.verdict}{took}{lost}.{failed}"
 
 
@@ -388,8 +391,9 @@ def _bare_blocks(runbook: Runbook, scripts: Mapping[str, str]) -> list[page.Bloc
         page.Text(
             "If Holdfast cannot be installed: Borg 1.4, age and Python read the backups. Save the two programs at the "
             "end of this page as `paper_key.py` and `passphrase.py`. The first one waits for the 24 words: type them, "
-            "then Enter and Ctrl-D. The agent's files are then in `restored/state`. Only read: never run an agent from "
-            "them without `holdfast recover --journal`."
+            "then Enter and Ctrl-D. If the sheet has a passphrase, write it after `mnemonic` in `paper_key.py`; shares "
+            "of 33 words need Holdfast. The agent's files are then in `restored/state`. Only read: never run an agent "
+            "from them without `holdfast recover --journal`."
         ),
     ]
     for one in runbook.without_holdfast:

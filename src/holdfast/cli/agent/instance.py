@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -194,7 +195,7 @@ def run_join(args: argparse.Namespace) -> int:
     _say(args, done)
     if not args.json:
         acts = "it takes tasks at once" if done.shared and done.role == "primary" else "it waits"
-        talk(f"next: `holdfast worker APP --home {done.home}`; {acts}")
+        talk(f"next: `holdfast worker APP --home {shlex.quote(str(done.home))}`; {acts}")
         for fault in standby_faults(load_home(Path(done.home))):
             talk(f"risk: {fault.text}: {fault.mend}")
     return 0

@@ -31,6 +31,7 @@ from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.speaker.open_speaker import open_speaker
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.rescued import check_not_rescued
+from holdfast.surfaces.level import SKEW_MS
 from holdfast.surfaces.report import read_reports
 
 DAY_MS = 86_400_000
@@ -91,7 +92,12 @@ def _run(args: argparse.Namespace, home: AgentHome) -> int:
                 stand=args.stand,
                 rescue_key=None if rescue is None else rescue.file,
             )
-            done.append(run_drill(drill, order))
+            try:
+                done.append(run_drill(drill, order))
+            except HoldfastError:
+                if done:
+                    _finish(args, done)  # what was measured before this one
+                raise
             if not args.json:
                 _tell(done[-1])
     return _finish(args, done)
@@ -127,9 +133,10 @@ def _chosen(args: argparse.Namespace, home: AgentHome) -> list[Drill]:
 
 
 def _due(home: AgentHome) -> Iterator[str]:
-    """Drills whose newest report is older than their interval, and that run without a person."""
-    newest = {one.slug: one.ended_ms for one in read_reports(home)}
+    """Drills whose newest report is older than their interval, and that run without a person. A report of the future
+    was written by a wrong clock: it puts nothing off."""
     now_ms = SystemClock().wall_ms()
+    newest = {one.slug: one.ended_ms for one in read_reports(home) if one.ended_ms <= now_ms + SKEW_MS}
     for one in DRILLS:
         if not one.words and now_ms - newest.get(one.slug, 0) >= one.interval_days * DAY_MS:
             yield one.slug

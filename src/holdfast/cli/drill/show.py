@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
 from holdfast.cli.command import home_of
@@ -115,7 +116,7 @@ def run_verify(args: argparse.Namespace) -> int:
             check_report(found, log, port=Sodium())
             for one in found.file.signoff:
                 check_signoff(found, one, allowed=path_of(args.allowed_signers) if args.allowed_signers else None)
-            faults += find_evidence_faults(found)
+            faults += find_evidence_faults(found, copied=bool(args.file))
             good.append(found)
         except HoldfastError as error:
             faults.append(error.message)
@@ -178,7 +179,7 @@ def run_findings(args: argparse.Namespace) -> int:
     found: list[dict[str, str]] = []
     for one in newest.values():
         report = one.report
-        retest = f"holdfast drill run {report.scenario.drill} --home {home.state}"
+        retest = f"holdfast drill run {report.scenario.drill} --home {shlex.quote(str(home.state))}"
         if report.verdict in ("fail", "not proven"):
             severity = "critical" if report.verdict == "fail" else "major"
             found.append(_finding(report.id, severity, f"{report.verdict}: {report.reason}", retest, report.ended_ms))

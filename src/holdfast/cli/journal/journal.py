@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,7 +123,7 @@ def run_copy(args: argparse.Namespace) -> int:
     talk(f"the old one is now {done.kept}; remove it when you have a backup of the new one")
     for table in done.tables_left:
         talk(f"WARNING: the table {table} of a Transactional tool was not moved: move it yourself before you start")
-    talk(f"next: holdfast worker APP --home {source.folder}")
+    talk(f"next: holdfast worker APP --home {shlex.quote(str(source.folder))}")
     return 0
 
 

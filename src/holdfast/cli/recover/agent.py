@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -355,7 +356,7 @@ def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, s
     if done.untold:
         talk("hint: the next `holdfast backup now` that reaches these places publishes it there")
     if isinstance(done.backup, HoldfastError) or not any(one.verified for one in done.backup.places):
-        talk(f"next: make the first backup: holdfast backup now --home {done.home.folder}")
+        talk(f"next: make the first backup: holdfast backup now --home {shlex.quote(str(done.home.folder))}")
     if restored is not None and restored.kept:
         talk(f"the old folder is now {restored.kept}")
     if restored is not None:

@@ -323,10 +323,10 @@ def write_report(order: DrillOrder, report: out.DrillReport, evidence: dict[str,
     return path
 
 
-def find_evidence_faults(found: out.SealedReport) -> list[str]:
-    """What is wrong with the files of evidence beside a report; a copy of the report alone has none."""
+def find_evidence_faults(found: out.SealedReport, *, copied: bool) -> list[str]:
+    """What is wrong with the files of evidence beside a report; a copy of the report alone may have none."""
     folder = found.path.with_suffix("")
-    if not folder.is_dir():
+    if copied and not folder.is_dir():
         return []
     faults: list[str] = []
     for one in found.report.evidence:

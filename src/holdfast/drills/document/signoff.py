@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.drills.document.export import html, markdown
 from holdfast.errors import BadInput, ReportInvalid
 from holdfast.host.private_files import write_atomically
-from holdfast.surfaces.report import SealedReport, SignOff, file_bytes, parse_report, signoff_message
+from holdfast.surfaces.report import SealedReport, SignOff, file_bytes, parse_report, read_report, signoff_message
 
 NAMESPACE = "holdfast"
 SIGN_S_MAX = 600.0  # a person may type a passphrase, or touch a key
@@ -31,7 +31,10 @@ def sign_report(found: SealedReport, *, key: Path, name: str, role: str, time: s
     signature = _ssh_keygen("sign", "-f", str(key), message=message)
     made = SignOff(role=role, name=name, key_id="", time=time, signature=signature)
     made = replace(made, key_id=check_signoff(found, made))
-    file = replace(found.file, signoff=(*found.file.signoff, made))
+    there = read_report(found.path)  # another person may have signed while this one typed a passphrase
+    if there.seal.digest != found.seal.digest:
+        raise ReportInvalid(f"{found.path} was replaced meanwhile")
+    file = replace(there.file, signoff=(*there.file.signoff, made))
     signed = parse_report(file_bytes(file), found.path)
     write_atomically(found.path, file_bytes(file))
     write_pages(signed)

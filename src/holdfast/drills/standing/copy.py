@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import subprocess
 from collections.abc import Generator
 from pathlib import Path
@@ -19,11 +20,11 @@ from pathlib import Path
 import msgspec
 
 from holdfast.backup.places.places import read_places
-from holdfast.core.clock import SystemClock, iso
-from holdfast.drills.host_loss import compare_state, describe, host_loss, measure_loss
+from holdfast.core.clock import SystemClock
+from holdfast.drills.host_loss import compare_state, describe, host_loss, measure_loss, restored_line
 from holdfast.drills.own_folder import clear
 from holdfast.drills.production import Production
-from holdfast.drills.run import COMMAND_S_MAX, HOLDFAST, DrillRun
+from holdfast.drills.run import COMMAND_S_MAX, HOLDFAST, DrillKey, DrillRun
 from holdfast.drills.standing.job import FILE, Stand, find_stand, stands_folder
 from holdfast.errors import NotNow, NotProven
 from holdfast.host.private_files import locked_now, write_atomically
@@ -44,6 +45,11 @@ def forward(home: AgentHome, *, rescue_key: Path, place: str) -> Stand:
     if any(one == rescue_key or one in rescue_key.parents for one in gone):
         raise NotProven(
             f"the rescue key {rescue_key} is lost together with the machine", hint="keep it in another folder"
+        )
+    if (old := find_stand(home.name)) is not None and old.id != log.id:
+        raise NotProven(
+            f"{stands_folder() / home.name} has the copy of another agent of this name, in {old.home}",
+            hint=f"`holdfast drill stand end --home {shlex.quote(old.home)}` removes it",
         )
     with _own(home.name) as folder, open_shadow(ShadowPlan(folder=folder / "world", gone=gone)) as shadow:
         _run(shadow, "rm", "-rf", f"{COPY}.new", f"{COPY}.old")
@@ -119,8 +125,7 @@ def restore(run: DrillRun) -> None:
     run.event("recovery_started", "the standing copy is brought forward")
     stand = _forward(run)
     run.fresh = True
-    at = iso(stand.at * 1000)
-    run.event("state_restored", f"snapshot {stand.seq} of {at} from {stand.place}: {stand.files} files")
+    run.event("state_restored", restored_line(msgspec.to_builtins(stand)))
     run.event("journal_reconciled", "the journal in the snapshot was checked")
     folder = stands_folder() / stand.agent / "world"
     with open_shadow(ShadowPlan(folder=folder, gone=run.production.lost_with_host())) as shadow:
@@ -136,6 +141,7 @@ def _forward(run: DrillRun) -> Stand:
     key = run.rescue_key or (Path(old.rescue_key) if old is not None else None)
     if key is None:
         raise NotProven("the rescue key was not given", hint="a standing copy needs --rescue-key FILE")
+    run.key = run.key or DrillKey(kind="rescue key", file=key)
     if run.place is None:
         raise NotProven("no place is a folder that this machine can reach now", hint="mount it, then run it again")
     return forward(run.production.home, rescue_key=key, place=run.place.address)

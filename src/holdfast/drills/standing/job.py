@@ -44,7 +44,7 @@ def find_stand(name: str) -> Stand | None:
         return decode_json(read_private(stands_folder() / name / FILE, FILE_BYTES_MAX), Stand)
     except FileNotFoundError:
         return None
-    except msgspec.ValidationError as error:
+    except msgspec.DecodeError as error:
         raise BadInput(
             f"{stands_folder() / name / FILE}: {error}", hint="`holdfast drill stand end` removes it"
         ) from None
