@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,10 @@ def test_an_adopted_agent_may_work(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert get_drill(slug).find_reason(seen) == "the agent has no journal", slug
     settings = example.home.settings_file
     assert harm_of(example, write=settings) == [f"{settings} changed although the agent is stopped"]
+
+
+def test_flipped_bits_of_a_file_prove_nothing_about_a_server(example: Example) -> None:
+    seen = asyncio.run(look(example.home))
+    assert get_drill("journal-damage").find_reason(seen) == ""
+    seen = replace(seen, home=replace(seen.home, journal_url="postgresql://localhost/agents"))
+    assert "PostgreSQL" in get_drill("journal-damage").find_reason(seen)

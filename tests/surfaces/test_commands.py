@@ -185,10 +185,12 @@ def test_targets_that_make_no_sense_are_refused(folder: Path, words: tuple[str, 
     assert not (folder / "targets.jsonl").exists()
 
 
-def test_a_damaged_file_of_targets_is_not_guessed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "targets.jsonl").write_text("{\n")
+@pytest.mark.parametrize("line", ["{", '{"by":"ada","at_ms":9999999999999999999}', '{"by":"ada","at_ms":-1}'])
+def test_a_damaged_file_of_targets_is_not_guessed(folder: Path, capsys: pytest.CaptureFixture[str], line: str) -> None:
+    (folder / "targets.jsonl").write_text(f"{line}\n")
     (folder / "targets.jsonl").chmod(0o600)
     run("level", "show", home=folder, code=2)
+    run("target", "show", home=folder, code=2)
     assert "targets.jsonl" in capsys.readouterr().err
 
 

@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
+AT_MS_MAX = 253_370_764_800_000  # the year 9999: later times cannot be shown
 THIS_AGENT = "this agent"  # an owner
 THIS_MACHINE = "this machine"  # a failure domain
 
@@ -97,7 +99,7 @@ class Targets(msgspec.Struct, frozen=True, kw_only=True):
     mtd_s: int | None = None  # longest outage that the owner accepts
     restart_s: int | None = None  # to start a killed worker again; None: 1 s
     by: str = ""  # empty: these are the defaults
-    at_ms: int = 0
+    at_ms: Annotated[int, msgspec.Meta(ge=0, le=AT_MS_MAX)] = 0
 
 
 def day_of(at_ms: int) -> str:

@@ -82,6 +82,12 @@ def no_journal_or_places(production: Production) -> str:
     return no_journal(production) or no_places(production)
 
 
+def no_file_or_places(production: Production) -> str:
+    if production.home.journal_url:
+        return "the journal is in PostgreSQL, not a file (`holdfast journal check` reads all of it)"
+    return no_journal_or_places(production)
+
+
 def no_model(production: Production) -> str:
     found = production.journal is not None and production.journal.model_steps
     return "" if found else "no newer task in the journal asks a model"
@@ -173,7 +179,7 @@ DRILLS: tuple[Drill, ...] = (
         likelihood="rare",
         run=journal_damage,
         promise=Promise(rto_s=RECOVERY_S),
-        find_reason=no_journal_or_places,
+        find_reason=no_file_or_places,
     ),
     Drill(
         slug="place-lost",

@@ -32,6 +32,7 @@ UNLOCK, UNLOCK_SECOND = "/run/holdfast-drill-unlock", "/run/holdfast-drill-unloc
 NEW_KEYS = ("--unlock-file", UNLOCK, "--second-unlock-file", UNLOCK_SECOND)
 REQUEST = "drill-request"
 CHECK_EVERY_S = 0.5
+OWN_CHECK_S_MAX = 600.0  # one try of `[drills] check`
 
 
 def host_loss(run: DrillRun) -> None:
@@ -99,7 +100,9 @@ def _own_check(run: DrillRun) -> None:
     if own.start:
         run.get_shadow().start(own.start, cwd=folder, more=more, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     end = time.monotonic() + WAIT_S
-    while (done := run.run(own.check, cwd=folder, more=more)).code != 0 and time.monotonic() < end:
+    while (
+        done := run.run(own.check, cwd=folder, more=more, seconds_max=OWN_CHECK_S_MAX)
+    ).code != 0 and time.monotonic() < end:
         time.sleep(CHECK_EVERY_S)
     said = f"{shlex.join(own.check)}: exit {done.code}"
     if run.check("own check", done.code == 0, said):

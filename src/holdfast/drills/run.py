@@ -315,20 +315,20 @@ class DrillRun:
         more: Mapping[str, str] | None = None,
         cwd: Path = Path("/"),
         shown: Sequence[str] = (),
+        seconds_max: float = COMMAND_S_MAX,
     ) -> Done:
         """Run a command in the machine and wait for it. `typed`: options whose value goes by a descriptor."""
         began = time.monotonic()
         process = self.get_shadow().start(words, more=more, cwd=cwd, typed=tuple(typed))
         try:
-            raw_out, raw_err = process.communicate(timeout=COMMAND_S_MAX)
+            raw_out, raw_err = process.communicate(timeout=seconds_max)
         except subprocess.TimeoutExpired:
             process.kill()
-            raise DrillFailed(f"{shlex.join(words)} took longer than {COMMAND_S_MAX:g} s") from None
+            raise DrillFailed(f"{shlex.join(words)} took longer than {seconds_max:g} s") from None
         seconds = time.monotonic() - began
         said = tuple(shown or words)
-        out_text, err_text = (
-            raw.decode(errors="replace") for raw in (raw_out, raw_err)
-        )  # an agent's own check says it
+        # An agent's own check may say it in other bytes.
+        out_text, err_text = (raw.decode(errors="replace") for raw in (raw_out, raw_err))
         done = Done(words=said, code=process.returncode, out=out_text, err=err_text, seconds=seconds)
         self._note(done)
         return done

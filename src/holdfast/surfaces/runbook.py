@@ -250,13 +250,14 @@ def _bare(place: Place) -> Bare:
             )
     commands = (
         *fetch,
-        "umask 077",
-        "export BORG_PASSPHRASE=$(python3 paper_key.py | age -d -i - escrow.age | python3 passphrase.py place.json)",
+        "umask 077; opened=$(mktemp -p /dev/shm)",
+        'python3 paper_key.py | age -d -i - escrow.age | python3 passphrase.py place.json > "$opened"',
+        'export BORG_PASSCOMMAND="cat $opened"',
         f'export BORG_BASE_DIR="$PWD/borg-base" REPO={repository}',
         'borg --bypass-lock list --short "$REPO"',
         "mkdir restored && cd restored",
         'borg --bypass-lock extract "$REPO::$(borg --bypass-lock list --short --last 1 "$REPO")"',
-        "unset BORG_PASSPHRASE",
+        'rm "$opened"',
     )
     return Bare(place=place.name, commands=commands)
 
