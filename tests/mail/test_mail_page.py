@@ -7,7 +7,6 @@ import hashlib
 import json
 from pathlib import Path
 
-import msgspec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from holdfast.core.ids import EffectKey, effect_key_from_bytes
@@ -17,6 +16,7 @@ from holdfast.identity.records.encodings import AgentId, digest_of
 from holdfast.identity.records.signed import Family, find_bad_signature, read_line
 from holdfast.relay.protocol.envelope import (
     body_digest,
+    encoded_inner,
     first_head,
     letter_of,
     mail_key,
@@ -43,7 +43,7 @@ def test_the_vectors_of_the_page() -> None:
     assert envelope.outer.mk == mail_key(sender, to, key) == bytes.fromhex(found["mk"])
     inner = open_envelope(envelope, X25519PrivateKey.from_private_bytes(private))
     assert envelope.outer.bd == body_digest(inner, MailKind.MESSAGE) == bytes.fromhex(found["bd"])
-    assert msgspec.msgpack.encode(inner).hex() == found["inner"]
+    assert encoded_inner(inner).hex() == found["inner"]
     assert effect_key_from_bytes(inner.key) == key
     assert letter_of(sender, inner).body == {"hello": "bob"}
     heads = [first_head(to)]

@@ -128,6 +128,11 @@ def body_digest(inner: Inner, kind: MailKind) -> bytes:
     return hmac.digest(key, inner.thread.encode() + b"\0" + inner.body, "sha256")
 
 
+def encoded_inner(inner: Inner) -> bytes:
+    """Without `echo` where it is empty: recipients of before refuse a message with a tenth part."""
+    return _ENCODER.encode(inner if inner.echo else msgspec.structs.astuple(inner)[:-1])
+
+
 def parse_envelope(raw: bytes) -> Envelope:
     """Raises BadRecord."""
     if len(raw) > ENVELOPE_BYTES_MAX:
@@ -162,7 +167,7 @@ def seal_envelope(
     """The whole envelope. Raises TooLarge, BadInput for a key that is none."""
     sender = crt.record.id
     mk = mail_key(sender, to, effect_key_from_bytes(inner.key))
-    plain = _ENCODER.encode(inner if inner.echo else msgspec.structs.astuple(inner)[:-1])
+    plain = encoded_inner(inner)
     size = next((one for one in CT_BYTES if len(plain) + _LENGTH + _OVERHEAD <= one), 0)
     if not size:
         raise TooLarge(f"the message has {len(plain):,} bytes; at most {CT_BYTES[-1] - _OVERHEAD - _LENGTH:,} fit")
