@@ -335,6 +335,27 @@ def test_a_line_that_a_killed_pass_brought_and_another_host_removed_is_not_back_
     assert one.lines() == other.lines() == [*MEMORY_HEADING, entry("first"), entry("second")]
 
 
+@pytest.mark.parametrize("written", [False, True])
+def test_a_line_that_comes_back_is_listed_where_a_killed_pass_brought_it_and_the_sidecar_is_lost(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
+    one, other = hosts
+    one.save(*one.lines(), "- by hand")
+    hear(one, other)
+    kill_at(monkeypatch, other, SharedFile, "finish")
+    other.place.sidecar(other.place.memory_file).unlink()
+    if written:
+        other.remember("second")  # there is a sidecar again, of another life
+    other.merge()
+    one.save(*(line for line in one.lines() if line != "- by hand"))
+    talk(one, other)
+    assert one.lines() == other.lines()
+    assert "- by hand" in one.lines()  # a person may have written it there: that is not known any more
+    for host in hosts:
+        told = [line for report in sidecar.read_reports(host.place.report) for line in report["unsure"]]  # pyright: ignore
+        assert "- by hand" in told
+
+
 @pytest.mark.parametrize(("where", "name"), AT)
 def test_what_a_person_wrote_after_a_killed_pass_is_the_persons(
     hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch, where: object, name: str

@@ -31,8 +31,7 @@ import hashlib
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
@@ -67,7 +66,7 @@ class Author:
 @dataclass(slots=True, kw_only=True)
 class SharedLine:
     """A line, and who brought it in. An empty `instance`: it was there before the instances shared the file; no time:
-    an instance had it in its file when its document was lost."""
+    an instance had it in its file when its document or the file's sidecar was lost."""
 
     text: str
     number: int = 0
@@ -89,7 +88,7 @@ class LineDocument:
         self._doc = LoroDoc()
         self._read: tuple[list[SharedLine], list[SharedLine]] | None = None  # what was read of this version
         if data is not None:
-            with _refusing():
+            with _refusing:
                 self._doc.import_(data)
 
     @classmethod
@@ -137,7 +136,7 @@ class LineDocument:
         new = _numbered(stay, (*sorted(removed, key=lambda one: one.number), *before), gaps, author)
         inserts = {shown[at].places[0] if at < len(shown) else len(elements): gap for at, gap in new.items()}
         self._read = None
-        with _refusing():
+        with _refusing:
             found = self._doc.get_list(LINES)
             for place in sorted(deletes | inserts.keys(), reverse=True):
                 if place in deletes:
@@ -170,7 +169,7 @@ class LineDocument:
             return frozenset()
         elements, _ = self._look()
         wanted = [at for at, one in enumerate(elements) if one.text in added or one.text in removed]
-        with _refusing():
+        with _refusing:
             found, known = self._doc.get_list(LINES), VersionVector.decode(since)
             new = {at for at in wanted if (id_ := found.get_id_at(at)) is not None and not known.includes_id(id_)}
         new |= {at for at in wanted if elements[at].brought in foreign}
@@ -185,7 +184,7 @@ class LineDocument:
             at for at in wanted if (one := elements[at]).text in fresh and (at not in new or one.brought in before)
         }
         self._read = None
-        with _refusing():
+        with _refusing:
             for place in sorted(deletes | set(beside.values()), reverse=True):
                 if place in deletes:
                     found.delete(place, 1)
@@ -199,7 +198,7 @@ class LineDocument:
         """The elements of these lines that a document of that version does not know."""
         elements, _ = self._look()
         wanted = [at for at, one in enumerate(elements) if one.text in lines]
-        with _refusing():
+        with _refusing:
             found, known = self._doc.get_list(LINES), VersionVector.decode(since)
             new = [at for at in wanted if (id_ := found.get_id_at(at)) is not None and not known.includes_id(id_)]
         return {elements[at].brought for at in new}
@@ -213,7 +212,7 @@ class LineDocument:
         mine |= {one.text for one in elements if not one.instance and one.text in first}
         wanted = [one for one in shown if one.text in lines and one.text not in mine]
         self._read = None
-        with _refusing():
+        with _refusing:
             found = self._doc.get_list(LINES)
             for one in sorted(wanted, key=lambda one: one.places[0], reverse=True):
                 found.insert(one.places[0] + 1, [_stored(one.text), one.number, author.instance, 0])
@@ -229,7 +228,7 @@ class LineDocument:
     def forget(self, entries: Collection[str]) -> None:
         """These entries (hashes) were removed from the file before the document knew them."""
         self._read = None
-        with _refusing():
+        with _refusing:
             for entry in set(entries) - self.gone():
                 self._doc.get_map(GONE).insert(entry, True)
             self._doc.commit()
@@ -245,12 +244,12 @@ class LineDocument:
         return self._doc.oplog_vv.encode()
 
     def knows(self, version: Version) -> bool:
-        with _refusing():
+        with _refusing:
             return self._doc.oplog_vv.includes_vv(VersionVector.decode(version))
 
     def begins_after(self, version: Version) -> bool:
         """Whether the history that is kept here begins after that version."""
-        with _refusing():
+        with _refusing:
             if not self._doc.is_shallow():
                 return False
             # `shallow_since_vv` is one change less: at that version the library shows the lines of the beginning.
@@ -265,7 +264,7 @@ class LineDocument:
         """The hashes of the entries that were removed then. Raises HistoryMissing."""
         if self.begins_after(version) or not self.knows(version):
             raise HistoryMissing("the document no longer has this version, or does not have it yet")
-        with _refusing():
+        with _refusing:
             self._doc.checkout(self._doc.vv_to_frontiers(VersionVector.decode(version)))
             try:
                 return self.gone()
@@ -277,7 +276,7 @@ class LineDocument:
             return self._look()
         if self.begins_after(version) or not self.knows(version):
             raise HistoryMissing("the document no longer has this version, or does not have it yet")
-        with _refusing():
+        with _refusing:
             self._doc.checkout(self._doc.vv_to_frontiers(VersionVector.decode(version)))
             self._read = None
             try:
@@ -290,7 +289,7 @@ class LineDocument:
         """What a document of that version lacks. Raises HistoryMissing, BadUpdate."""
         if self.begins_after(version):
             raise HistoryMissing("the history since this version is no longer kept")
-        with _refusing():
+        with _refusing:
             return self._doc.export(ExportMode.Updates(VersionVector.decode(version)))
 
     def take(self, changes: bytes) -> bool:
@@ -298,12 +297,12 @@ class LineDocument:
         and have to be sent again with them.
         Raises BadUpdate, HistoryMissing: they build on history that is no longer kept here; nothing has changed."""
         self._read = None
-        with _refusing():
+        with _refusing:
             return self._doc.import_(changes).pending is None
 
     def copy(self, *, keep_from: Version | None = None) -> bytes:
         """The whole document as bytes; with `keep_from`, without the history before that version."""
-        with _refusing():
+        with _refusing:
             if keep_from is None or self.begins_after(keep_from) or keep_from == NOTHING:
                 return self._doc.export(ExportMode.Snapshot())
             version = VersionVector.decode(keep_from).intersection(self._doc.oplog_vv)
@@ -311,7 +310,7 @@ class LineDocument:
 
     def whole(self) -> bytes:
         """The document for another instance; not packed, unless early history was dropped."""
-        with _refusing():
+        with _refusing:
             return self.copy() if self._doc.is_shallow() else self._doc.export(ExportMode.Updates(VersionVector()))
 
     def _look(self) -> tuple[list[SharedLine], list[SharedLine]]:
@@ -329,7 +328,7 @@ class LineDocument:
 
 def check_foreign(data: bytes) -> None:
     """Refuse what another instance sent where it would take too much memory. Raises BadUpdate."""
-    with _refusing():
+    with _refusing:
         found = LoroDoc.decode_import_blob_meta(data, True)
         begin, end = (one.to_spans().inner() for one in (found.partial_start_vv, found.partial_end_vv))
     count = sum(last for _, last in end.values()) - sum(last for _, last in begin.values())
@@ -348,20 +347,20 @@ def check_foreign(data: bytes) -> None:
 
 def covers(one: Version, other: Version) -> bool:
     """Whether `one` knows all that `other` does. Raises BadUpdate."""
-    with _refusing():
+    with _refusing:
         return VersionVector.decode(one).includes_vv(VersionVector.decode(other))
 
 
 def common(one: Version, other: Version) -> Version:
     """What both know. Raises BadUpdate."""
-    with _refusing():
+    with _refusing:
         return VersionVector.decode(one).intersection(VersionVector.decode(other)).encode()
 
 
 def rank_of(version: Version) -> tuple[object, ...]:
     """Of two versions, the one that knows more changes is the greater one; two that differ are never equal.
     Raises BadUpdate."""
-    with _refusing():
+    with _refusing:
         spans = VersionVector.decode(version).to_spans().inner()
     return sum(end for _, end in spans.values()), sorted(spans.items())
 
@@ -453,14 +452,17 @@ def _element(value: object) -> SharedLine:
     return found
 
 
-@contextmanager
-def _refusing() -> Generator[None]:
+class _Refusing:
     """The library's own errors are BaseException itself, or a panic of it; others pass."""
-    try:
-        yield
-    except BaseException as error:
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if type(error) is BaseException and "shallow" in str(error):
             raise HistoryMissing(f"the changes build on history that is no longer kept here: {error}") from error
         if type(error) is BaseException or type(error).__name__ == "PanicException":
             raise BadUpdate(f"the changes to the document cannot be read: {error}") from error
-        raise
+
+
+_refusing = _Refusing()

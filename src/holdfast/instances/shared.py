@@ -30,7 +30,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -222,7 +222,7 @@ class SharedDocument:
 
     def _doubted(self, removed: Collection[str] = ()) -> tuple[str, ...]:
         """What is to be reported: also lines that others or this file (`removed`) have removed since the last pass, and
-        that are there because an instance had them in its file when its document was lost."""
+        that are there because an instance had them in its file when its document or the sidecar was lost."""
         if now := self._document.only_beside():
             with contextlib.suppress(HistoryMissing):
                 if self._shown.version is not None:
@@ -232,12 +232,13 @@ class SharedDocument:
     def _blind(
         self, last: Sequence[str] | None, base: Sequence[str] | None, file: Sequence[str], author: Author
     ) -> Start:
-        """What was added since `last` or `base` is known, but not what was removed. Where the document is another
-        instance's, each line of a person is kept beside one with the same words."""
+        """What the file has since `last` or `base` is known, but not what was removed, nor whether a person added it or
+        a pass that was killed brought it: it is kept beside lines with the same words, as one of no time. Where the
+        document is another instance's, so is each line of a person."""
         document = self._document
         before = last if last is not None else base
         if before is not None:
-            self._tell_apart((), before, file, author, self._shown.version)
+            self._tell_apart((), before, file, replace(author, at_ms=0), self._shown.version)
         if last is None and not self._is_founder:
             document.keep_beside({line for line in file if _is_own(line)}, author, first=base or ())
         unsure, version = self._doubted(), self._stored.hex()
@@ -480,4 +481,4 @@ def _digest(shown: Sequence[str]) -> str:
 
 
 def _same(one: Version, other: Version) -> bool:
-    return rank_of(one) == rank_of(other)
+    return one == other or rank_of(one) == rank_of(other)

@@ -104,8 +104,7 @@ def mark_time(line: str) -> str:
 
 def entry_hash(line: str) -> str:
     """By what an entry is known after it was removed, as it was; empty for a line that is not ours."""
-    mark = removal_mark(line)
-    return mark if is_entry_key(mark) else ""
+    return removal_mark(line) if is_entry_key(key_of(line)) else ""
 
 
 def removal_mark(line: str) -> str:
