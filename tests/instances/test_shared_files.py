@@ -172,8 +172,13 @@ def test_what_is_kept_beside_the_file_may_be_lost(hosts: tuple[Host, Host], lost
     assert sorted(one.lines()) == sorted(
         [*MEMORY_HEADING, entry("first"), entry("second"), "- by hand", "- on the other host"]
     )
-    told = [line for report in sidecar.read_reports(other.place.report) for line in report["unsure"]]  # pyright: ignore
-    assert "- by hand" in told
+    assert "- by hand" in told(other)
+
+
+def told(host: Host) -> list[str]:
+    """The lines that the merge report says may have been removed."""
+    reports = sidecar.read_reports(host.place.report)
+    return [line for report in reports for line in report["unsure"]]  # pyright: ignore
 
 
 class Killed(BaseException):
@@ -351,9 +356,34 @@ def test_a_line_that_comes_back_is_listed_where_a_killed_pass_brought_it_and_the
     talk(one, other)
     assert one.lines() == other.lines()
     assert "- by hand" in one.lines()  # a person may have written it there: that is not known any more
-    for host in hosts:
-        told = [line for report in sidecar.read_reports(host.place.report) for line in report["unsure"]]  # pyright: ignore
-        assert "- by hand" in told
+    assert all("- by hand" in told(host) for host in hosts)
+
+
+def test_a_copy_that_comes_back_because_the_sidecar_is_lost_is_listed(hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    one.save(*one.lines(), "- by hand", "- between", "- by hand")
+    talk(one, other)
+    one.save(*one.lines()[:-1])
+    hear(one, other)
+    other.place.sidecar(other.place.memory_file).unlink()
+    before = told(other)
+    talk(one, other)
+    assert one.lines() == other.lines()
+    assert one.lines().count("- by hand") == 2
+    assert told(other) == [*before, "- by hand"]
+
+
+def test_an_entry_that_the_journal_brings_back_because_the_sidecar_is_lost_is_listed(hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    one.remember("second")
+    talk(one, other)
+    other.save(*(line for line in other.lines() if line != entry("second")))
+    other.place.sidecar(other.place.memory_file).unlink()
+    other.remember("second")  # this host reads that row of the journal only now
+    before = told(other)
+    other.merge()
+    assert entry("second") in other.lines()
+    assert told(other) == [*before, entry("second")]
 
 
 @pytest.mark.parametrize(("where", "name"), AT)

@@ -15,7 +15,8 @@ figures. Without the excuse exactly these schedules are red:
 - `listed`: the sidecar or the document of a host was lost, or two hosts that were restored have no common
   version, and the merge report lists the line: that of the pass after it, or that of hosts that hear of the removal.
 - `forgotten`: a removal that only the lost document of one host knew, of a line that came to this host again later; or
-  of an entry that no document had yet, where the sidecar is lost: another host writes it from the same journal.
+  of an entry that no document had yet, where the sidecar is lost: another host writes it from the same journal; or of
+  an entry that the journal brought to this host once more, where both are lost.
 - `untold`: a backup has an edit that no pass had told the document of: after a restore it is an edit of now.
 - `copied`: a person had the line twice and removed one of the two; which one is not known, but one stays, unless
   another person removes a line of these: to copy a line and to remove one of the two, between two passes, is nothing

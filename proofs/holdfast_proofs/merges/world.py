@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -35,6 +36,7 @@ class Disk:
     # What follows is not on a disk: the ledger's adds.
     pending: Changes = NONE  # what was done to the file, and no document knows
     showed: frozenset[int] = frozenset()  # that the file shows
+    forgot: bool = False  # the document was lost since the last pass
 
 
 class Died(Exception):
@@ -240,22 +242,29 @@ class World:
         one.document.finish(merged, one.disk.write, author, life=life)
         if dies == 3:
             raise Died
-        one.disk = replace(one.disk, pending=Changes())
+        one.disk = replace(one.disk, pending=Changes(), forgot=False)
         one.store()
         self.ledger.tell(one.document.version, pending)
 
     def unsure(self, disk: Disk, known: Changes, document: Sequence[str]) -> Changes:
         """What a pass does that does not know what the file showed: all lines stay, and are in its report."""
         file, pending = disk.file, disk.pending
-        back = {line for line in set(file).difference(document) if is_telling(line)}
-        adds = pending.adds.union(self.ledger.add(line, Why.LISTED) for line in back)
+        back = Counter(filter(is_telling, file)) - Counter(document)
+        adds = pending.adds.union(
+            self.ledger.add(line, Why.LISTED, is_copy=bool(at) or line in document)
+            for line, count in back.items()
+            for at in range(count)
+        )
         stay = set(document).difference(file)
         removals = set[Removal]()
         for one in pending.removals:
-            if self.ledger.adds[one.add].line in stay:
+            line = self.ledger.adds[one.add].line
+            if line in stay:
                 removals.add(replace(one, why=Why.LISTED))
-            else:
-                removals.add(one if one.add in known.adds else replace(one, why=one.why or Why.FORGOTTEN))
+            else:  # where the journal has brought an entry again, only the lost document knew that the file had it
+                again = disk.forgot and entry_hash(line) and line in file
+                known_of = one.add in known.adds and not again
+                removals.add(one if known_of else replace(one, why=one.why or Why.FORGOTTEN))
         return Changes(adds, frozenset(removals))
 
     def die(self, one: Instance) -> None:
@@ -374,7 +383,7 @@ class World:
             # The lines that the file shows are there; who removed others is not known any more.
             adds = frozenset(add for add in before.adds if self.ledger.adds[add].line in one.disk.file)
             removals = frozenset(replace(gone, why=gone.why or Why.FORGOTTEN) for gone in before.removals)
-            one.disk = replace(one.disk, document=None)
+            one.disk = replace(one.disk, document=None, forgot=True)
             self.pend(one, Changes(adds, removals))
             one.open()
             self.give_up(before)

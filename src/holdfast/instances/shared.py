@@ -47,7 +47,7 @@ from holdfast.instances.line_document import (
     rank_of,
 )
 from holdfast.memory import lines
-from holdfast.memory.shared_lines import Start, merged_at, whole_line
+from holdfast.memory.shared_lines import Start, merged_at, unequal, whole_line
 
 FORMAT = 1
 
@@ -192,7 +192,9 @@ class SharedDocument:
             known = None if is_other else seen
             self._forget(marks.difference(map(lines.removal_mark, base or ())), known, author)
         if base is None or last is None or seen is None or is_other or write < self._shown.write:
-            return self._blind(last, base, file, author)
+            # What the document knows the file showed, and the new sidecar's writes brought: it was removed before.
+            again = {line for line in last or () if lines.entry_hash(line) and lines.key_of(line) in author.ours}
+            return self._blind(last, base, file, author, doubted=again if is_other else ())
         if list(base) != seen and write == self._shown.write:  # an older sidecar was put back
             return self._blind(last, base, file, author)
         # What was written and removed again before the document knew it: the same words in there are another line.
@@ -230,19 +232,25 @@ class SharedDocument:
         return tuple(sorted({*self.unsure, *now}))
 
     def _blind(
-        self, last: Sequence[str] | None, base: Sequence[str] | None, file: Sequence[str], author: Author
+        self,
+        last: Sequence[str] | None,
+        base: Sequence[str] | None,
+        file: Sequence[str],
+        author: Author,
+        *,
+        doubted: Collection[str] = (),
     ) -> Start:
         """What the file has since `last` or `base` is known, but not what was removed, nor whether a person added it or
         a pass that was killed brought it: it is kept beside lines with the same words, as one of no time. Where the
-        document is another instance's, so is each line of a person."""
+        document is another instance's, so is each line of a person. `doubted`: entries to be reported if they stay."""
         document = self._document
         before = last if last is not None else base
         if before is not None:
             self._tell_apart((), before, file, replace(author, at_ms=0), self._shown.version)
         if last is None and not self._is_founder:
             document.keep_beside({line for line in file if _is_own(line)}, author, first=base or ())
-        unsure, version = self._doubted(), self._stored.hex()
-        return Start(lines=document.lines(), base=None, gone=document.gone(), unsure=unsure, version=version)
+        unsure = tuple(sorted({*self._doubted(), *set(doubted).intersection(file)}))
+        return Start(lines=document.lines(), base=None, gone=document.gone(), unsure=unsure, version=self._stored.hex())
 
     def _tell_apart(
         self, last: Sequence[str], before: Sequence[str], after: Collection[str], author: Author, since: Version | None
@@ -414,7 +422,7 @@ class SharedDocument:
             one.text for one in mine.elements() if one.brought not in there
         }  # not the same lines, with equal words
         if (knows := _which_has(since, mine, other)) is None:
-            self.unsure = sorted({*self.unsure, *(set(own) ^ set(theirs))})
+            self.unsure = sorted({*self.unsure, *unequal(own, theirs)})
             other.keep_beside(both, author, first=own)
             merged = lines.union(own, theirs, key=whole_line)
         else:

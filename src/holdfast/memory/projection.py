@@ -59,7 +59,7 @@ from holdfast.memory.exchange import (
 from holdfast.memory.heartbeat import FreePart
 from holdfast.memory.journal_position import close_position, find_position
 from holdfast.memory.lines import Added, Gone, Merged, day_of, entry_id, heading, key_of, rendered
-from holdfast.memory.shared_lines import SharedLines, Start, merged_with
+from holdfast.memory.shared_lines import SharedLines, Start, merged_with, unequal
 
 ROUNDS_MAX = 1_000  # an editor that saves each time we do; each round waits a little longer
 ROUND_WAIT_S = 0.002
@@ -252,7 +252,7 @@ class _Pass:
         if self._start is not None:
             merged = merged_with(ours, theirs, base=base, gone=self._start.gone, ours=self._recent.keys())
             if base is None:
-                self._tell_unsure(set(ours) ^ set(theirs))
+                self._tell_unsure(unequal(ours, theirs))
         else:
             merged = lines.merge(base or (), ours, theirs)
         self._count(merged)

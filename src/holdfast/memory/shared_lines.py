@@ -119,6 +119,13 @@ def _without_removed(merged: list[str], base: Counter[str], file: Counter[str], 
     return left
 
 
+def unequal(one: Collection[str], other: Collection[str]) -> set[str]:
+    """The lines that one side has more often than the other; of short ones those that one side does not have."""
+    counts, others = Counter(one), Counter(other)
+    differ = {line for line in counts.keys() | others.keys() if counts[line] != others[line]}
+    return {line for line in differ if lines.is_telling(line) or not counts[line] or not others[line]}
+
+
 def whole_line(line: str) -> str:
     """Between instances two versions of one entry are two lines: one may be an edit."""
     return line
