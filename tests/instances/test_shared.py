@@ -115,6 +115,24 @@ def test_an_instance_that_was_restored_from_before_a_compaction_comes_back() -> 
     assert who["- after the restore"] == "c"
 
 
+def test_a_removal_stays_where_an_instance_that_was_restored_has_more_changes_than_the_others() -> None:
+    one, other, third = sides()
+    old = third.document.stored()
+    one.add("- one")
+    tell_all(one, other, third)
+    for side in (one, other):
+        side.document.compact(NAMES)
+    third = Side("c", old)
+    for number in range(10):
+        third.add(f"- after the restore {number}")
+    other.file.remove("- one")
+    other.settle()
+    for side in (one, other):
+        side.document.receive(third.document.update_since(NOTHING, whole=True), side.author)
+    tell_all(one, other, third, rounds=5)
+    assert one.file == other.file == third.file == [*FIRST, *(f"- after the restore {number}" for number in range(10))]
+
+
 def test_lines_that_come_back_where_two_documents_have_no_common_version_are_told() -> None:
     one, other, _ = sides()
     one.file.remove(FIRST[2])

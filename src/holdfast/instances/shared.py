@@ -9,9 +9,9 @@ knows what each other instance still lacks, and sends that again until it is kno
 every enrolled instance knows.
 
 An instance may still lack dropped history: it was restored from an old backup. Then neither side can take the other's
-changes. The one that knows less takes the whole document of the other instead, and merges its own lines into it, at
-the last version that both knew (`_rejoin`). Where there is none, every line of both sides stays; what was removed on
-the other side meanwhile comes back then, and the next pass reports it.
+changes. The one that lacks the history (if both do, the one that knows less) takes the whole document of the other
+instead, and merges its own lines into it, at the last version that both knew (`_rejoin`). Where there is none, every
+line of both sides stays; what was removed on the other side meanwhile comes back then, and the next pass reports it.
 
 An instance whose document is lost makes none from its file, because other instances may have removed lines of it: it
 asks for a whole document, and keeps its own lines beside those with the same words (`LineDocument.keep_beside`). Only
@@ -405,7 +405,9 @@ class SharedDocument:
             if mine.knows(other.version()):
                 self.wants_whole = False
                 return True
-        if rank_of(other.version()) < rank_of(mine.version()):
+        lacks, other_lacks = other.begins_after(mine.version()), mine.begins_after(other.version())
+        is_less = rank_of(other.version()) < rank_of(mine.version())
+        if other_lacks if lacks is not other_lacks else is_less:
             return False  # the other instance takes ours
         self._rejoin(mine, other, author)
         return True
