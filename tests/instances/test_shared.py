@@ -356,6 +356,20 @@ def test_a_line_that_only_a_lost_document_knew_stays_where_others_remove_theirs(
     assert one.file == other.file == third.file == [*FIRST, "- the same words"]
 
 
+def test_an_instance_that_lost_its_document_keeps_no_copy_that_its_file_did_not_have() -> None:
+    one, other, third = sides()
+    one.add("- by hand")
+    tell_all(one, other, third)
+    one.add("- by hand")
+    other.document = SharedDocument(instance="b", file="MEMORY.md")
+    other.document.receive(one.document.update_since(NOTHING, whole=True), other.author)
+    assert other.settle().count("- by hand") == 2
+    one.file = list(FIRST)  # before it hears what the other one has kept
+    one.settle()
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file == [*FIRST, "- by hand"]
+
+
 def test_a_line_that_comes_back_because_a_document_was_lost_is_listed_where_it_was_removed() -> None:
     one, other, third = sides()
     other.add("- a line")

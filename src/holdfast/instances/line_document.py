@@ -204,18 +204,22 @@ class LineDocument:
         return {elements[at].brought for at in new}
 
     def keep_beside(self, lines: Collection[str], author: Author, *, first: Collection[str]) -> None:
-        """A file has these lines, and it is not known whether they are those that the document has. Each gets an
-        element of this instance, of no time, so that it stays where others remove theirs. `first`: of these lines not
-        those that were there before the instances shared the file."""
+        """A file has these lines, each as often as it is here, and it is not known whether they are those that the
+        document has. Each gets an element of this instance, of no time, so that it stays where others remove theirs.
+        `first`: of these lines not those that were there before the instances shared the file."""
         elements, shown = self._look()
         mine = {one.text for one in elements if one.instance == author.instance and not one.at_ms}
         mine |= {one.text for one in elements if not one.instance and one.text in first}
-        wanted = [one for one in shown if one.text in lines and one.text not in mine]
+        left, wanted = Counter(line for line in lines if line not in mine), dict[int, SharedLine]()
+        for one in sorted(shown, key=lambda one: one.number):
+            if left[one.text] > 0:
+                left[one.text] -= 1
+                wanted[one.places[0]] = one
         self._read = None
         with _refusing:
             found = self._doc.get_list(LINES)
-            for one in sorted(wanted, key=lambda one: one.places[0], reverse=True):
-                found.insert(one.places[0] + 1, [_stored(one.text), one.number, author.instance, 0])
+            for place, one in sorted(wanted.items(), reverse=True):
+                found.insert(place + 1, [_stored(one.text), one.number, author.instance, 0])
             self._doc.commit()
 
     def only_beside(self, version: Version | None = None) -> frozenset[str]:

@@ -248,7 +248,7 @@ class SharedDocument:
         if before is not None:
             self._tell_apart((), before, file, replace(author, at_ms=0), self._shown.version)
         if last is None and not self._is_founder:
-            document.keep_beside({line for line in file if _is_own(line)}, author, first=base or ())
+            document.keep_beside([line for line in file if _is_own(line)], author, first=base or ())
         unsure = tuple(sorted({*self._doubted(), *set(doubted).intersection(file)}))
         return Start(lines=document.lines(), base=None, gone=document.gone(), unsure=unsure, version=self._stored.hex())
 
@@ -425,7 +425,7 @@ class SharedDocument:
         }  # not the same lines, with equal words
         if (knows := _which_has(since, mine, other)) is None:
             self.unsure = sorted({*self.unsure, *unequal(own, theirs)})
-            other.keep_beside(both, author, first=own)
+            other.keep_beside([line for line in own if line in both], author, first=own)
             merged = lines.union(own, theirs, key=whole_line)
         else:
             # The same words that both have brought in since are two lines, and an entry that was removed stays away,
