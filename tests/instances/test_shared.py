@@ -402,7 +402,7 @@ def test_the_instance_that_makes_the_document_has_each_line_once() -> None:
     for base in (None, FIRST):
         one.begin(base, 1, {}, author, file=FIRST)
     assert one.document is not None
-    assert [found.places for found in one.document.shown()] == [[at] for at in range(len(FIRST))]
+    assert [found.places for found in one.document.shown()] == [(at,) for at in range(len(FIRST))]
 
 
 def test_a_line_stays_where_its_instance_takes_another_document_and_others_remove_theirs() -> None:

@@ -73,7 +73,7 @@ class SharedLine:
     instance: str = ""
     at_ms: int = 0
     task: str = ""
-    places: list[int] = field(default_factory=list[int])  # its elements
+    places: tuple[int, ...] = ()  # its elements
 
     @property
     def brought(self) -> Brought:
@@ -321,7 +321,8 @@ class LineDocument:
         """The elements, and the lines that they show. Read once for each version; not to be changed."""
         if self._read is None:
             values = cast("list[object]", self._doc.get_list(LINES).get_value())
-            elements = [_element(value) for value in values]
+            values.reverse()
+            elements = [_element(values.pop()) for _ in range(len(values))]  # a large document is not there twice
             self._read = elements, _shown(elements, self.gone())
         return self._read
 
@@ -378,7 +379,7 @@ def _shown(elements: Sequence[SharedLine], gone: Collection[str]) -> list[Shared
         known = groups.setdefault((line.text, line.number), line) if is_telling(line.text) else line
         if known is line:
             found.append(line)
-        known.places.append(place)
+        known.places += (place,)
     return found
 
 

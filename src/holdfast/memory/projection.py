@@ -153,6 +153,7 @@ class _Pass:
         self._stored = sidecar.load_state(place.sidecar(path))
         self._before = self._stored.base  # what the version had that was displaced last
         self._state = self._take_up(self._stored)
+        self._base = None if self._state.base is None else lines.split(self._state.base)[0]
         self._next: Path | None = None  # the sidecar of the last exchange, where that went as expected
         self._recent = {one.key: one for one in self._state.recent}
         self._write = self._state.write
@@ -165,11 +166,7 @@ class _Pass:
 
     def run(self, new: Sequence[str]) -> Written:
         theirs = self._read()
-        # What we wrote before and a save from before it lacks is put back by the merge, not added once more: another
-        # process may have read the same remarks and come first.
-        known = {key_of(line) for line in (*theirs, *lines.split(self._state.base or "")[0])}
-        # Nor an entry that a person removed: it may have come from another instance before the journal's row was read.
-        fresh = [line for line in new if key_of(line) not in known and lines.entry_hash(line) not in self._gone]
+        fresh = self._fresh(new, theirs) if new else []
         left = self._read_asides()
         if self._shared is not None:
             self._begin(self._shared, theirs)
@@ -186,6 +183,13 @@ class _Pass:
             merged = self._put(theirs, merged)
         self._finish(merged)
         return self._told
+
+    def _fresh(self, new: Sequence[str], theirs: Sequence[str]) -> list[str]:
+        # What we wrote before and a save from before it lacks is put back by the merge, not added once more: another
+        # process may have read the same remarks and come first.
+        known = {key_of(line) for line in (*theirs, *(self._base or ()))}
+        # Nor an entry that a person removed: it may have come from another instance before the journal's row was read.
+        return [line for line in new if key_of(line) not in known and lines.entry_hash(line) not in self._gone]
 
     def _take_up(self, state: sidecar.State) -> sidecar.State:
         """The sidecar of a pass that was killed after it had put its version in place; others are removed."""
@@ -204,6 +208,8 @@ class _Pass:
             self._tell(was_gone=True)  # lost, not edited: an editor leaves an empty file
         self._raw = raw
         text = (self._state.base or "") if raw is None else self._text(raw)
+        if self._base is not None and text == self._state.base:  # as our last write left it: no second list of it
+            return self._base
         found, torn = lines.split(text)
         self._tell(torn=torn)
         return found
@@ -219,7 +225,7 @@ class _Pass:
 
     def _begin(self, shared: SharedLines, theirs: Sequence[str]) -> None:
         gone = {one.entry: one.write for one in self._gone.values()}
-        back, _ = lines.unseen(self._recent.values(), {key_of(line) for line in theirs}, now_ms=self._now_ms)
+        back, _ = self._unseen(theirs)
         file = [*theirs, *(line for line in self._base or () if key_of(line) in back)]
         state = self._state
         self._start = shared.begin(
@@ -227,6 +233,10 @@ class _Pass:
         )
         self._tell(near=self._start.near)
         self._tell_unsure(self._start.unsure)
+
+    def _unseen(self, theirs: Sequence[str]) -> tuple[set[str], set[str]]:
+        there = {key for line in theirs if (key := key_of(line)) in self._recent}
+        return lines.unseen(self._recent.values(), there, now_ms=self._now_ms)
 
     def _merged(self, theirs: list[str], fresh: Sequence[str]) -> list[str]:
         """Theirs and ours, at the version of our last write."""
@@ -239,7 +249,7 @@ class _Pass:
 
     def _merge(self, base: list[str] | None, ours: list[str], theirs: list[str]) -> list[str]:
         """`base` is None where it is not known what both had: then nothing counts as removed."""
-        back, removed = lines.unseen(self._recent.values(), {key_of(line) for line in theirs}, now_ms=self._now_ms)
+        back, removed = self._unseen(theirs)
         for key in removed:
             del self._recent[key]
         for line in base or ():
@@ -268,10 +278,6 @@ class _Pass:
                 left.append(lines.split(self._text(content, newest=False))[0])
             self._asides.append((aside, content))
         return left
-
-    @property
-    def _base(self) -> list[str] | None:
-        return None if self._state.base is None else lines.split(self._state.base)[0]
 
     def _join(self, left: Sequence[Sequence[str]], merged: list[str]) -> list[str]:
         before = None if self._before is None else lines.split(self._before)[0]
@@ -377,10 +383,10 @@ class _Pass:
         """The document may still have a line that a write brought from it: the pass may have died before it could note
         what the file shows. A line that was written into the file is not noted: one with these words that the document
         has by then is another instance's."""
-        if self._state.base is None or not self._place.document(self._path).exists():
+        if self._base is None or not self._place.document(self._path).exists():
             return {}
         brought = {one.key for one in self._state.recent}
-        left = set(lines.split(self._state.base)[0]).difference(merged)
+        left = set(self._base).difference(merged)
         marks = [lines.removal_mark(line) for line in left if lines.entry_hash(line) or key_of(line) in brought]
         return {mark: Gone(write=self._write, at_ms=self._now_ms, entry=mark) for mark in sorted(marks)}
 

@@ -71,6 +71,8 @@ def merged_with(
 def merged_at(base: Sequence[str], file: Sequence[str], document: Sequence[str]) -> Merged:
     """Both sides' changes to the base. A line that both sides show stays, however often either had it; so of two equal
     lines one stays where each side has removed one, and a line that one side copied and the other moved stays twice."""
+    if list(file) == list(document):
+        return Merged(lines=list(file))
     merged = lines.merge(base, file, document, key=whole_line)
     counts = Counter(base), Counter(file), Counter(document)
     left = _with_shown(_without_removed(merged.lines, *counts), file, document, *counts)
