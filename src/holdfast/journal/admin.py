@@ -35,6 +35,7 @@ from holdfast.journal.durability import Life
 SEQUENCE_LIMIT = 1 << 40  # a fence keeps 40 bits for it
 INCARNATION_LIMIT = 1 << 23
 SUSPECT_MS = 400 * 86_400_000  # as long as tombstones: the longest key window a tool may state
+SINCE_EVER_MS = 1  # a copy without a record: not 0, which says that nothing is lost
 ALONE_WAIT_S = 20.0  # longer than the longest lease: sessions that stopped are dead by then
 
 

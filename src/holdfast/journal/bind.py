@@ -13,7 +13,7 @@ from typing import Any, cast
 from holdfast.core.journal_address import JournalAddress
 from holdfast.errors import BadInput
 from holdfast.journal.admin import JournalAdmin
-from holdfast.journal.sqlite.admin import SqliteAdmin, use_all_alone
+from holdfast.journal.sqlite.host.journal_names import use_all_alone
 
 __all__ = ["Connections", "journal_at", "use_all_alone"]
 
@@ -38,6 +38,8 @@ def journal_at(
     `connections` it is opened over those. Raises BadInput for a url whose driver is not installed."""
     instance = instance or address.instance
     if not address.url:
+        from holdfast.journal.sqlite.admin import SqliteAdmin
+
         return SqliteAdmin(address.path, instance)
     try:
         # By name: the driver is loaded only by those who use it.

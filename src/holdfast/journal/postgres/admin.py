@@ -21,10 +21,10 @@ from holdfast.core.clock import Clock, Entropy
 from holdfast.core.ports import KeyRing
 from holdfast.errors import CommitUnknown, HoldfastError, JournalBusy, JournalDamaged, JournalGone, NotAJournal, NotNow
 from holdfast.host.private_files import check_private_folder, ensure_private_folder
-from holdfast.journal.admin import ALONE_WAIT_S, HighWater, JournalPosition, Restored
+from holdfast.journal.admin import ALONE_WAIT_S, SINCE_EVER_MS, HighWater, JournalPosition, Restored
 from holdfast.journal.contract import Journal
 from holdfast.journal.durability import Life
-from holdfast.journal.postgres import check, copying, loading, restoring, schema, totals
+from holdfast.journal.postgres import restoring, schema, totals
 from holdfast.journal.postgres.links import BEGIN_READING, InDoubt, Link, at_once
 from holdfast.journal.postgres.opening import ALONE, ALONE_MS, open_journal
 from holdfast.journal.postgres.place import PostgresPlace, Row
@@ -33,9 +33,8 @@ from holdfast.journal.postgres.verbs.guards import POSITION, Marks, check_keys, 
 from holdfast.journal.postgres.verbs.shared import PostgresShared
 from holdfast.journal.postgres.verbs.upkeep import TURN_OVER
 from holdfast.journal.seal import KeyWraps
-from holdfast.journal.sqlite.admin import SINCE_EVER_MS
 from holdfast.journal.sqlite.host.high_water import high_water, raise_stored
-from holdfast.journal.sqlite.opening.open import forget_name, journal_names, remember_name
+from holdfast.journal.sqlite.host.journal_names import forget_name, journal_names, remember_name
 
 if TYPE_CHECKING:
     from holdfast.journal.postgres.pool import Pools
@@ -164,10 +163,16 @@ class PostgresAdmin:
         with in_our_words(), closing(self._place.connect_at_once()) as db, suppress(*_NO_ANSWER):
             db.execute(_NEEDS_ROOM)
 
+    # A worker needs none of what checks, copies or loads a whole journal: loaded where it is used.
+
     def find_damage(self, keys: KeyRing) -> list[str]:
+        from holdfast.journal.postgres import check
+
         return check.find_damage(self._place, KeyWraps(keys))
 
     def copy(self, to: Path) -> JournalPosition:
+        from holdfast.journal.postgres import copying
+
         position, self._copied = copying.copy_journal(self._place, to)
         return position
 
@@ -231,6 +236,8 @@ class PostgresAdmin:
     async def restore(
         self, *, keys: KeyRing, clock: Clock, dry_run: bool = False, above: int = 0, copied_ms: int = 0
     ) -> Restored:
+        from holdfast.journal.postgres import check
+
         async with self._alone(keys, ALONE_WAIT_S) as (link, folder):
             wraps = KeyWraps(keys)
             findings = await asyncio.to_thread(check.find_damage, self._place, wraps, put_back=False)
@@ -261,6 +268,8 @@ class PostgresAdmin:
                 f"there is a journal at {self._place.shown}",
                 hint="give another schema (`?schema=NAME`) or database; Holdfast overwrites no journal",
             )
+        from holdfast.journal.postgres import loading
+
         done = await loading.load_journal(self._place, copy, keys=keys, ready=ready)
         folder = self._instance / done.journal_id
         ensure_private_folder(self._instance)

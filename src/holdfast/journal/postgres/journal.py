@@ -19,7 +19,7 @@ from holdfast.errors import HoldfastError, JournalDamaged, JournalFull, SessionL
 from holdfast.journal import contract, rules
 from holdfast.journal.builds import NO_BUILD, Build, name_and_build
 from holdfast.journal.durability import Durability
-from holdfast.journal.postgres import check, standby, totals
+from holdfast.journal.postgres import standby, totals
 from holdfast.journal.postgres.links import BEGIN_LOCAL, Link, Links
 from holdfast.journal.postgres.place import Row
 from holdfast.journal.postgres.rows import COLUMNS, TASK_COLUMNS, TASK_FROM, folded
@@ -404,6 +404,8 @@ class PostgresJournal:
 
     async def check(self) -> AsyncIterator[str]:
         """Runs on a thread of its own with a connection of its own."""
+        from holdfast.journal.postgres import check  # loads the code of journal files: only where it is asked for
+
         for finding in await asyncio.to_thread(check.find_damage, self.place, self._wraps):
             yield finding
 

@@ -25,8 +25,8 @@ from holdfast.journal.postgres.verbs.guards import check_keys, check_not_older, 
 from holdfast.journal.postgres.verbs.upkeep import TURN_OVER
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.host.instance import Instance
+from holdfast.journal.sqlite.host.journal_names import remember_name
 from holdfast.journal.sqlite.host.use_lock import JournalUse
-from holdfast.journal.sqlite.opening.open import remember_name
 
 SHARED_WAIT_S = 15.0
 LOOK_AGAIN_S = 0.1

@@ -19,7 +19,7 @@ from pathlib import Path
 from holdfast.core.clock import Clock
 from holdfast.errors import JournalBusy, JournalDamaged
 from holdfast.journal import rules
-from holdfast.journal.admin import HighWater, Restored, lost_by_all, lost_since
+from holdfast.journal.admin import SINCE_EVER_MS, HighWater, Restored, lost_by_all, lost_since
 from holdfast.journal.bodies import RestoredFrom
 from holdfast.journal.postgres import standby, totals
 from holdfast.journal.postgres.lane import Tally
@@ -32,7 +32,6 @@ from holdfast.journal.postgres.verbs.sessions import longest_lease_ms
 from holdfast.journal.postgres.writer import KEEP, records_by_column
 from holdfast.journal.records import NewRecord, RecordKind
 from holdfast.journal.seal import KeyWraps
-from holdfast.journal.sqlite.admin import SINCE_EVER_MS
 from holdfast.journal.sqlite.host.high_water import high_water, raise_stored
 from holdfast.journal.total import MODULUS, NONCE_BYTES, RunningTotal
 

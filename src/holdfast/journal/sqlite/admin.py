@@ -45,7 +45,15 @@ from holdfast.host.private_files import (
     sync_folder,
 )
 from holdfast.host.sqlite import Db, copy_whole, open_alone, open_existing, open_quietly
-from holdfast.journal.admin import ALONE_WAIT_S, HighWater, JournalPosition, Restored, lost_by_all, lost_since
+from holdfast.journal.admin import (
+    ALONE_WAIT_S,
+    SINCE_EVER_MS,
+    HighWater,
+    JournalPosition,
+    Restored,
+    lost_by_all,
+    lost_since,
+)
 from holdfast.journal.bodies import RestoredFrom
 from holdfast.journal.contract import Journal
 from holdfast.journal.durability import Life
@@ -54,29 +62,25 @@ from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite import totals
 from holdfast.journal.sqlite.host.disk_trouble import Reserve, find_stopped, stop_on_error
 from holdfast.journal.sqlite.host.high_water import high_water, raise_stored
+from holdfast.journal.sqlite.host.journal_names import forget_name, journal_names, remember_name
 from holdfast.journal.sqlite.host.use_lock import JournalUse
 from holdfast.journal.sqlite.opening import check
 from holdfast.journal.sqlite.opening.open import (
-    NAME,
     check_keys,
     check_never_here,
     check_not_older,
     connect,
-    forget_name,
     get_meta,
-    journal_names,
     lost_journals,
     open_journal,
     peek,
     raise_schema,
-    remember_name,
 )
 from holdfast.journal.sqlite.rows import Tail, add_records
 from holdfast.journal.sqlite.sql_errors import in_our_words
 from holdfast.journal.sqlite.txn import Txn
 from holdfast.journal.sqlite.verbs.tasks import find_life, find_restore
 
-SINCE_EVER_MS = 1  # a copy without a record: not 0, which says that nothing is lost
 TASK_SALT = "task_salt"
 ASIDE_MAX = 1_000
 LEFT = ("-wal", "-journal")  # of SQLite: they may hold what the file did not yet
@@ -467,16 +471,3 @@ def _position(path: Path) -> JournalPosition:
         )
     except (apsw.Error, KeyError, ValueError) as error:
         raise JournalDamaged(f"{path.name} is not a journal: {error}") from error
-
-
-async def use_all_alone(instance: Path, *, wait_s: float) -> list[JournalUse]:
-    """Hold alone every journal that was opened with this instance folder. Raises JournalBusy."""
-    held: list[JournalUse] = []
-    try:
-        for name in sorted(instance.glob(f"*/{NAME}")):
-            held.append(await JournalUse.exclusive(name.parent, timeout_s=wait_s))
-    except BaseException:  # also a cancel: no lock is kept
-        for one in held:
-            one.close()
-        raise
-    return held

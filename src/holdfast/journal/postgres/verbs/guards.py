@@ -15,7 +15,7 @@ from holdfast.journal.postgres.verbs.seen import LANE, read_seen
 from holdfast.journal.rules import SeenCommit, is_older_copy
 from holdfast.journal.seal import key_check
 from holdfast.journal.sqlite.host.high_water import high_water
-from holdfast.journal.sqlite.opening.open import JOURNAL_ID_CHARS
+from holdfast.journal.sqlite.host.journal_names import JOURNAL_ID_CHARS
 
 OLDER_HINT = (
     "if the newer database still exists, use that one. If it is lost, stop the workers on every host and run `holdfast "

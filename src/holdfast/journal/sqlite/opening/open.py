@@ -46,9 +46,7 @@ from holdfast.host.private_files import (
     ensure_private_folder,
     explained,
     open_private,
-    remove_durably,
     sync_folder,
-    write_atomically,
 )
 from holdfast.host.sqlite import BUSY_MS, WRITE, Db, log_ahead, open_db, open_existing
 from holdfast.journal.seal import KeyWraps, blob_key, key_check
@@ -56,6 +54,7 @@ from holdfast.journal.sqlite import totals
 from holdfast.journal.sqlite.host.disk_trouble import clear_stopped, find_stopped, stop_on_error
 from holdfast.journal.sqlite.host.high_water import HighWater, check_file, high_water
 from holdfast.journal.sqlite.host.instance import Instance
+from holdfast.journal.sqlite.host.journal_names import JOURNAL_ID_CHARS, journal_names, remember_name
 from holdfast.journal.sqlite.host.use_lock import JournalUse
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.sqlite.schema import SCHEMA, check_schema, schema_step, whole_schema
@@ -63,8 +62,6 @@ from holdfast.journal.sqlite.sql_errors import translated, unreadable
 from holdfast.journal.sqlite.writer import BUSY_WAIT_MS, WAL_PAGES
 
 APPLICATION_ID = 0x486F6C64  # "Hold"
-JOURNAL_ID_CHARS = 16
-NAME = "journal-name"
 LOOK_AGAIN_S = 0.002
 REPAIR_WAIT_S = 20.0  # longer than the longest lease: stopped sessions are dead by then
 
@@ -172,13 +169,6 @@ def _sync_names(folder: Path) -> None:
         ) from error
 
 
-def remember_name(folder: Path, known_as: str) -> None:
-    """Keep which file or url this instance folder belongs to, so that its loss is noticed."""
-    name, wanted = folder / NAME, known_as.encode() + b"\n"
-    if not name.exists() or name.read_bytes() != wanted:
-        write_atomically(name, wanted)
-
-
 def check_never_here(path: Path, instance_folder: Path) -> None:
     """A file that is missing is not the same as one that never was: its effects have happened."""
     for folder in lost_journals(path, instance_folder):
@@ -189,16 +179,6 @@ def check_never_here(path: Path, instance_folder: Path) -> None:
 def lost_journals(path: Path, instance_folder: Path) -> list[Path]:
     """The folders of journals that had this name here."""
     return [folder for folder, name in journal_names(instance_folder).items() if name == os.fsencode(path.name)]
-
-
-def journal_names(instance_folder: Path) -> dict[Path, bytes]:
-    """The folder and the file's name of every journal that this machine has used here."""
-    return {one.parent: one.read_bytes().strip() for one in sorted(instance_folder.glob(f"*/{NAME}"))}
-
-
-def forget_name(folder: Path) -> None:
-    """A person says that this journal is gone for good; its mark stays."""
-    remove_durably(folder / NAME)
 
 
 def connect(path: Path, *, sync: str = "FULL") -> Db:
