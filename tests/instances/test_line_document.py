@@ -134,6 +134,17 @@ def test_a_line_that_both_bring_in_is_shown_once_and_a_copy_on_purpose_stays() -
     assert "- the same" not in one.lines()
 
 
+def test_the_copy_of_a_line_is_not_moved_with_it() -> None:
+    one, other = pair()
+    others = ["- a line", "- another line", *FIRST[3:]]
+    one.change_to([*others, FIRST[2], "- between", FIRST[2]], author("a"))
+    exchange(one, other)
+    one.change_to([FIRST[2], *others, "- between", FIRST[2]], author("a"))  # the first of the two goes to the top
+    other.change_to([*others, FIRST[2], "- between"], author("b"))  # the second one is removed
+    exchange(one, other)
+    assert one.lines() == other.lines() == [FIRST[2], *others, "- between"]
+
+
 def test_a_line_that_was_removed_unseen_elsewhere_stays() -> None:
     one, other = pair()
     one.change_to([*FIRST, "- the same"], author("a"))

@@ -386,16 +386,20 @@ def _shown(elements: Sequence[SharedLine], gone: Collection[str]) -> list[Shared
 def _lowest_kept(
     shown: Sequence[SharedLine], kept: list[bool], gaps: list[list[str]]
 ) -> tuple[list[bool], list[list[str]]]:
-    """Of equal lines those with the lowest numbers stay, whichever place they have then: two instances that each remove
-    one of two remove the same one."""
+    """Where there are fewer equal lines than before, those with the lowest numbers stay, whichever place they have: two
+    instances that each remove one of two remove the same one. Where one is only moved, the others stay as they are:
+    what is brought in again does not hear that another instance removes it."""
     numbers: dict[str, list[int]] = {}
     for one in shown:
         numbers.setdefault(one.text, []).append(one.number)
     copied = {text: sorted(found) for text, found in numbers.items() if len(found) > 1 and is_telling(text)}
     if copied:
         stay = Counter(one.text for one, stays in zip(shown, kept, strict=True) if stays)
+        new = Counter(line for gap in gaps for line in gap)
         for at, one in enumerate(shown):
-            if kept[at] and one.text in copied and one.number not in copied[one.text][: stay[one.text]]:
+            lowest = copied.get(one.text, ())
+            fewer = stay[one.text] + new[one.text] < len(lowest)
+            if kept[at] and fewer and one.number not in lowest[: stay[one.text]]:
                 kept[at] = False
                 gaps[at + 1].insert(0, one.text)
     return kept, gaps
