@@ -133,6 +133,24 @@ def test_a_removal_stays_where_an_instance_that_was_restored_has_more_changes_th
     assert one.file == other.file == third.file == [*FIRST, *(f"- after the restore {number}" for number in range(10))]
 
 
+def test_a_line_that_was_written_anew_stays_where_its_instance_takes_a_document_without_it() -> None:
+    one, other, third = sides()
+    old = third.document.stored()
+    one.file.remove(FIRST[2])
+    one.add("- one")
+    tell_all(one, other, third)
+    for side in (one, other):
+        side.document.compact(NAMES)
+    third = Side("c", old)
+    third.file.remove(FIRST[2])
+    third.settle()
+    third.file.insert(2, FIRST[2])  # another line, with the same words
+    third.settle()
+    tell_all(one, other, third, rounds=5)
+    assert one.file == other.file == third.file
+    assert one.file.count(FIRST[2]) == 1
+
+
 def test_lines_that_come_back_where_two_documents_have_no_common_version_are_told() -> None:
     one, other, _ = sides()
     one.file.remove(FIRST[2])

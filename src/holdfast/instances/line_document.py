@@ -264,6 +264,10 @@ class LineDocument:
         """The lines as they were then. Raises HistoryMissing."""
         return [one.text for one in self._look_at(version)[1]]
 
+    def brought_at(self, version: Version) -> set[Brought]:
+        """The elements as they were then. Raises HistoryMissing."""
+        return {one.brought for one in self._look_at(version)[0]}
+
     def gone_at(self, version: Version) -> frozenset[str]:
         """The hashes of the entries that were removed then. Raises HistoryMissing."""
         if self.begins_after(version) or not self.knows(version):

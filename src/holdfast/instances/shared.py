@@ -439,7 +439,10 @@ class SharedDocument:
             other.tell_apart({line: had[line] for line in more}, (), NOTHING, author)
             left = [line for line in other.lines() if lines.entry_hash(line) not in gone or line in own]
             own = [line for line in own if lines.entry_hash(line) not in also_gone]
-            merged = merged_at(_without(before, kept), own, left)
+            # A line whose words were there then, but of which this side has only what was brought in since, is new.
+            then = knows.brought_at(since)
+            same = {one.text for one in mine.elements() if one.brought in then}
+            merged = merged_at(_without(before, kept | set(own).difference(same)), own, left)
         other.change_to(merged.lines, author, known=mine)
         self.document, self.wants_whole = other, False
         shown = self._shown
