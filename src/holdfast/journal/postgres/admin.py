@@ -204,7 +204,7 @@ class PostgresAdmin:
             "WHERE NOT EXISTS (SELECT 1 FROM $s.session WHERE ended = 0 AND until_ms > $now) "
             "ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until_ms = excluded.until_ms "
             f"WHERE {TURN_OVER} RETURNING 1",
-            (ALONE, holder, ALONE_MS, ALONE_MS),
+            (ALONE, holder, ALONE_MS),
         )
         return bool(taken)
 

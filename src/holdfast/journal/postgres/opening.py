@@ -111,7 +111,7 @@ async def _wait_shared(link: Link) -> None:
     loop = asyncio.get_running_loop()
     until = loop.time() + SHARED_WAIT_S
     query = f"SELECT 1 FROM $s.turn u WHERE name = %s AND NOT ({TURN_OVER})"
-    while await link.one(query, (ALONE, ALONE_MS)):
+    while await link.one(query, (ALONE,)):
         if loop.time() >= until:
             raise JournalBusy(f"{link.place.shown} is being restored or raised by another process")
         await asyncio.sleep(LOOK_AGAIN_S)

@@ -34,7 +34,7 @@ class PostgresShared:
                     "ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until_ms = excluded.until_ms "
                     f"WHERE starts_with(u.holder, %s) OR {TURN_OVER}"
                 ),
-                (name, f"{holder}{_APART}{who}", for_ms := round(for_s * 1000), f"{holder}{_APART}", for_ms),
+                (name, f"{holder}{_APART}{who}", round(for_s * 1000), f"{holder}{_APART}"),
             )
             ((found,),) = db.execute(self._place.sql("SELECT holder FROM $s.turn WHERE name = %s"), (name,)).fetchall()
         mine, _, other = str(found).partition(_APART)

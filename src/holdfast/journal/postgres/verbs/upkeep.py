@@ -74,8 +74,9 @@ async def close_notice(link: Link, notice_id: str, *, at_ms: int) -> None:
     await link.run("UPDATE $s.notice SET told_ms = %s WHERE notice_id = %s", (at_ms, notice_id))
 
 
-# No turn is given for longer than that: one that runs on was given before the database's clock was set back.
-TURN_OVER = "u.until_ms <= $now OR u.until_ms > $now + %s"
+TURN_MS_MAX = 600_000
+# No turn is given for longer than that: one that lasts longer was given before the database's clock was set back.
+TURN_OVER = f"u.until_ms <= $now OR u.until_ms > $now + {TURN_MS_MAX}"
 
 
 async def take_turn(link: Link, name: str, holder: str, *, for_ms: int) -> bool:
@@ -85,7 +86,7 @@ async def take_turn(link: Link, name: str, holder: str, *, for_ms: int) -> bool:
         "INSERT INTO $s.turn AS u (name, holder, until_ms) VALUES (%s, %s, $now + %s) "
         "ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until_ms = excluded.until_ms "
         f"WHERE u.holder = excluded.holder OR {TURN_OVER} RETURNING 1",
-        (name, holder, for_ms, for_ms),
+        (name, holder, for_ms),
     )
     return row is not None
 
