@@ -95,8 +95,8 @@ class SharedState(Protocol):
     blocks, and waits for no standby: it must work while that is gone, and losing it costs a turn at most."""
 
     def take_turn(self, name: str, *, holder: str, who: str, for_s: float) -> str:
-        """Take or extend a turn, until so long from now by the journal's clock: 10 minutes at most. Empty where
-        `holder` has it now, else the name for people (`who`) of the one who does."""
+        """Take or extend a turn, until so long from now by the journal's clock. Empty where `holder` has it now, else
+        the name for people (`who`) of the one who does. All who take one turn take it for about as long."""
         ...
 
     def give_turn(self, name: str, *, holder: str) -> None: ...

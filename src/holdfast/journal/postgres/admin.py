@@ -31,7 +31,7 @@ from holdfast.journal.postgres.place import PostgresPlace, Row
 from holdfast.journal.postgres.sql_errors import GONE_HINT, NONE_HINT, in_our_words, translated
 from holdfast.journal.postgres.verbs.guards import POSITION, Marks, check_keys, new_meta
 from holdfast.journal.postgres.verbs.shared import PostgresShared
-from holdfast.journal.postgres.verbs.upkeep import TURN_OVER
+from holdfast.journal.postgres.verbs.upkeep import TURN_OVER, turn_ms_max
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.host.high_water import high_water, raise_stored
 from holdfast.journal.sqlite.host.journal_names import forget_name, journal_names, remember_name
@@ -204,7 +204,7 @@ class PostgresAdmin:
             "WHERE NOT EXISTS (SELECT 1 FROM $s.session WHERE ended = 0 AND until_ms > $now) "
             "ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until_ms = excluded.until_ms "
             f"WHERE {TURN_OVER} RETURNING 1",
-            (ALONE, holder, ALONE_MS),
+            (ALONE, holder, ALONE_MS, turn_ms_max(ALONE_MS)),
         )
         return bool(taken)
 

@@ -22,7 +22,7 @@ from holdfast.journal.postgres.place import PostgresPlace
 from holdfast.journal.postgres.sql_errors import NONE_HINT, translated
 from holdfast.journal.postgres.verbs import statements
 from holdfast.journal.postgres.verbs.guards import check_keys, check_not_older, new_meta, note_tables
-from holdfast.journal.postgres.verbs.upkeep import TURN_OVER
+from holdfast.journal.postgres.verbs.upkeep import TURN_OVER, turn_ms_max
 from holdfast.journal.seal import KeyWraps
 from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.host.journal_names import remember_name
@@ -111,7 +111,7 @@ async def _wait_shared(link: Link) -> None:
     loop = asyncio.get_running_loop()
     until = loop.time() + SHARED_WAIT_S
     query = f"SELECT 1 FROM $s.turn u WHERE name = %s AND NOT ({TURN_OVER})"
-    while await link.one(query, (ALONE,)):
+    while await link.one(query, (ALONE, turn_ms_max(ALONE_MS))):
         if loop.time() >= until:
             raise JournalBusy(f"{link.place.shown} is being restored or raised by another process")
         await asyncio.sleep(LOOK_AGAIN_S)

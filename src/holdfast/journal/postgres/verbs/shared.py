@@ -11,7 +11,7 @@ from psycopg import Connection
 from holdfast.journal.postgres.links import BEGIN, BEGIN_LOCAL, at_once
 from holdfast.journal.postgres.place import PostgresPlace, Row
 from holdfast.journal.postgres.sql_errors import in_our_words
-from holdfast.journal.postgres.verbs.upkeep import TURN_OVER
+from holdfast.journal.postgres.verbs.upkeep import TURN_OVER, turn_ms_max
 
 _TEXT = "text of hosts: "  # before its name in `meta`
 _APART = "\x1f"  # between the holder and its name for people
@@ -27,6 +27,7 @@ class PostgresShared:
             yield db
 
     def take_turn(self, name: str, *, holder: str, who: str, for_s: float) -> str:
+        for_ms = round(for_s * 1000)
         with self._transaction() as db:
             db.execute(
                 self._place.sql(
@@ -34,7 +35,7 @@ class PostgresShared:
                     "ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until_ms = excluded.until_ms "
                     f"WHERE starts_with(u.holder, %s) OR {TURN_OVER}"
                 ),
-                (name, f"{holder}{_APART}{who}", round(for_s * 1000), f"{holder}{_APART}"),
+                (name, f"{holder}{_APART}{who}", for_ms, f"{holder}{_APART}", turn_ms_max(for_ms)),
             )
             ((found,),) = db.execute(self._place.sql("SELECT holder FROM $s.turn WHERE name = %s"), (name,)).fetchall()
         mine, _, other = str(found).partition(_APART)

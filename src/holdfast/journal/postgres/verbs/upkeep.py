@@ -74,9 +74,13 @@ async def close_notice(link: Link, notice_id: str, *, at_ms: int) -> None:
     await link.run("UPDATE $s.notice SET told_ms = %s WHERE notice_id = %s", (at_ms, notice_id))
 
 
-TURN_MS_MAX = 600_000
-# No turn is given for longer than that: one that lasts longer was given before the database's clock was set back.
-TURN_OVER = f"u.until_ms <= $now OR u.until_ms > $now + {TURN_MS_MAX}"
+TURN_OVER = "u.until_ms <= $now OR u.until_ms > $now + %s"  # takes turn_ms_max(...)
+
+
+def turn_ms_max(for_ms: int) -> int:
+    """A turn that lasts longer than this was given before the database's clock was set back. Hosts may differ a little
+    in how long they take it for."""
+    return max(2 * for_ms, 600_000)
 
 
 async def take_turn(link: Link, name: str, holder: str, *, for_ms: int) -> bool:
@@ -86,7 +90,7 @@ async def take_turn(link: Link, name: str, holder: str, *, for_ms: int) -> bool:
         "INSERT INTO $s.turn AS u (name, holder, until_ms) VALUES (%s, %s, $now + %s) "
         "ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until_ms = excluded.until_ms "
         f"WHERE u.holder = excluded.holder OR {TURN_OVER} RETURNING 1",
-        (name, holder, for_ms),
+        (name, holder, for_ms, turn_ms_max(for_ms)),
     )
     return row is not None
 
