@@ -500,11 +500,14 @@ def test_a_stranger_cannot_use_up_the_writes_of_an_agent(relay: RelayProcess) ->
 
 
 def test_health_and_metrics(relay: RelayProcess) -> None:
+    from urllib.error import HTTPError
     from urllib.request import urlopen
 
     with urlopen(f"{relay.at.url}/healthz") as answer:
         assert json.load(answer) == {"ok": True, "why": ""}
+    with pytest.raises(HTTPError, match="404"):
+        urlopen(f"{relay.at.url}/v1/handles/nobody-has-it")
     with urlopen(f"{relay.at.url}/metrics") as answer:
         text = answer.read().decode()
     assert "holdfast_relay_agents " in text
-    assert 'holdfast_relay_requests_total{method="GET",status="200"}' in text
+    assert 'holdfast_relay_requests_total{method="GET",status="404"}' in text
