@@ -13,7 +13,7 @@ from holdfast.backup.chain.sources import look_around, survey
 from holdfast.backup.engine import Repository
 from holdfast.backup.open_engine import open_engine
 from holdfast.backup.places.places import read_places, repository_of
-from holdfast.errors import EXIT_PLACE, PassphraseRefused, VaultLocked
+from holdfast.errors import EXIT_PLACE, EXIT_UNRESOLVED, PassphraseRefused, VaultLocked
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.vault.rescue import RESCUE, Rescue, open_rescue, read_key_file
@@ -70,6 +70,9 @@ async def test_a_revoked_key_opens_no_newer_snapshot(tmp_path: Path) -> None:
     }
     newer = {"place-1": False, "place-2": True}
     assert {one["place"]: one["newer"] for one in done["opens"]} == newer
+    _, said = run(world, "drill", "run", "--daily", "--rescue-key", str(key), code=EXIT_UNRESOLVED)
+    assert "not-proven" in said
+    assert f"the rescue key 'drills' in {key} was revoked" in said
     listed, _ = run(world, "rescue", "list")
     assert {one["place"]: one["newer"] for one in listed["keys"][0]["opens"]} == newer
     rows = {one["id"]: one for one in run(world, "surface", "list")[0]["surfaces"]}

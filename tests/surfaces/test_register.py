@@ -427,12 +427,12 @@ def test_a_snapshot_is_dated_by_its_name() -> None:
 
 
 def test_an_arbiter_that_is_gone_is_noticed_once_it_was_asked(world: World) -> None:
-    identity = msgspec.structs.replace(world.home.settings.identity, arbiter=str(world.root / "arbiter"))
+    identity = msgspec.structs.replace(world.home.settings.identity, arbiter=str(world.root / "disk" / "arbiter"))
     settings = msgspec.structs.replace(world.home.settings, identity=identity)
     home = AgentHome(folder=world.home.folder, name="ada", settings=settings)
-    assert rows_of(looked(home))["arbiter"].verdict is Verdict.AT_RISK, "its folder does not exist"
-    ensure_private_folder(world.root / "arbiter")
-    assert rows_of(looked(home))["arbiter"].verdict is Verdict.COVERED
+    assert rows_of(looked(home))["arbiter"].verdict is Verdict.AT_RISK, "its disk is not there"
+    ensure_private_folder(world.root / "disk")
+    assert rows_of(looked(home))["arbiter"].verdict is Verdict.COVERED, "the first lease makes it"
     lease = home.instance / "lease.json"
     lease.touch(0o600)
     try:

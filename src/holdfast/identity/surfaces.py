@@ -186,7 +186,8 @@ def _log_rows(home: AgentHome, watched: Watched) -> list[Surface]:
     rows += _roster_rows(home, watched.log)
     if home.arbiter is not None:
         asked = (home.instance / LEASE).exists()
-        there = (home.arbiter / f"{watched.log.id}.json").is_file() if asked else home.arbiter.is_dir()
+        kept = home.arbiter / f"{watched.log.id}.json" if asked else home.arbiter.parent  # a first lease makes it
+        there = kept.exists()
         arbiter = Surface(
             id="arbiter",
             kind="arbiter",
@@ -194,7 +195,7 @@ def _log_rows(home: AgentHome, watched: Watched) -> list[Surface]:
             where=str(home.arbiter),
             protection="a recovery makes a new one",
             verdict=Verdict.COVERED if there else Verdict.AT_RISK,
-            why=("there" if asked else "there; no instance has asked it yet")
+            why=("there" if asked else "no instance has asked it yet: the first lease makes it")
             if there
             else "not there now: no instance gets a lease",
             fix="" if there else DOCTOR,

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from holdfast.app.notify import with_pings
+from holdfast.backup.places.rescue_file import read_register
 from holdfast.cli.command import home_of
 from holdfast.cli.input.agent_places import path_of
 from holdfast.cli.input.input_sheet import read_given
@@ -29,6 +30,7 @@ from holdfast.identity.acts.paper_acts import find_phrase
 from holdfast.identity.files.own_log import find_own_log
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.speaker.open_speaker import open_speaker
+from holdfast.identity.vault.rescue import read_key_file
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.rescued import check_not_rescued
 from holdfast.surfaces.level import SKEW_MS
@@ -61,9 +63,7 @@ def _run(args: argparse.Namespace, home: AgentHome) -> int:
     if args.production:
         _confirm_production(drills, home)
     key = _key(args, home) if any(one.words for one in drills) else None
-    rescue = DrillKey(kind="rescue key", file=path_of(args.rescue_key)) if args.rescue_key else None
-    if rescue is not None and not path_of(args.rescue_key).is_file():
-        raise NotProven(f"there is no rescue key in {args.rescue_key}", hint="`holdfast rescue add FILE` makes one")
+    rescue = DrillKey(kind="rescue key", file=_rescue_key(path_of(args.rescue_key), home)) if args.rescue_key else None
     try:
         speaker = open_speaker(home, SystemClock())
         speaker.log()
@@ -101,6 +101,21 @@ def _run(args: argparse.Namespace, home: AgentHome) -> int:
             if not args.json:
                 _tell(done[-1])
     return _finish(args, done)
+
+
+def _rescue_key(file: Path, home: AgentHome) -> Path:
+    """The file, if it holds a key of this agent that counts. Raises NotProven: another key says nothing of backups."""
+    another = "`holdfast rescue add FILE` makes one"
+    try:
+        with read_key_file(file) as key:
+            entry = next((one for one in read_register(home) if one.recipient == key.identity.recipient), None)
+    except HoldfastError as error:
+        raise NotProven(f"{error.code}: {error.message}", hint=error.hint or another) from error
+    if entry is None:
+        raise NotProven(f"{file} holds no rescue key of this agent", hint=another)
+    if entry.revoked_ms:
+        raise NotProven(f"the rescue key {entry.name!r} in {file} was revoked", hint=another)
+    return file
 
 
 def _confirm_production(drills: list[Drill], home: AgentHome) -> None:
