@@ -43,7 +43,7 @@ svg { max-width: 100%; height: auto; }
 _LONG = re.compile(r"\S{24}")  # in a cell: it may be broken anywhere, so that the table fits
 _LINK = re.compile(r"\[([^\]]+)\]\(#([a-z0-9-]+)\)")
 _CODE = re.compile(r"`([^`]+)`")
-SHORT_LINES = 8  # a listing of so many lines is never split by a page break
+SHORT_LINES = 12  # a listing of so many lines is never split by a page break
 
 
 @dataclass(frozen=True, slots=True)
