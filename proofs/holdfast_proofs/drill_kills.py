@@ -30,7 +30,7 @@ SAID = b"the last drill was killed"
 MARK = "HOLDFAST_PROOF_MARK"
 GONE_S = 30.0
 READ = ("-wal", "-shm", "/stamp.json", "/drills.json")
-MEMORY = "/dev/shm"  # noqa: S108 - looked at, never written to
+OUTSIDE = ("/dev/shm", "/run", "/srv")  # noqa: S108 - looked at, never written to
 SHARED = ("region-loss", "store-failover")  # the example's journal is a file: they do not apply
 
 
@@ -122,17 +122,19 @@ def _marks(example: Example) -> Marks:
 
 def _entries(root: Path) -> set[str]:
     """Names in the folders that programs use for what is temporary, and in the agent's user's home."""
-    folders = [MEMORY, "/run", "/srv", os.environ["TMPDIR"], str(root), str(root.parent)]
+    folders = [*OUTSIDE, os.environ["TMPDIR"], str(root), str(root.parent)]
     found = {f"{one}/{name}" for one in folders if os.path.isdir(one) for name in os.listdir(one)}
     return found - {f"{root}/drill"}
 
 
 def _be_alone() -> None:
-    """Other programs of this machine write to its shared memory: get one for this proof."""
+    """Other programs of this machine write to these folders: get some for this proof."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(0x20000) or libc.mount(b"none", b"/", None, ctypes.c_ulong((1 << 18) | 16384), None):
         raise ProofFailed("no mounts of its own", hint="run it as root")
-    libc.mount(b"tmpfs", MEMORY.encode(), b"tmpfs", ctypes.c_ulong(0), None)
+    for folder in OUTSIDE:
+        if libc.mount(b"tmpfs", folder.encode(), b"tmpfs", ctypes.c_ulong(0), None):
+            raise ProofFailed(f"no {folder} of its own", hint="run it as root")
 
 
 def _be_patient(example: Example) -> None:
