@@ -151,6 +151,18 @@ def test_what_could_find_nothing_is_refused(banks: dict[Kind, BlockingFarEnd]) -
         crash("keyed", bank, "commit-99-after")
 
 
+def test_a_script_that_calls_it_when_it_is_loaded_does_not_start_itself_without_end(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import holdfast\nfrom holdfast.testing import crash_everywhere\n"
+        "@holdfast.task\nasync def pay(run): ...\n"
+        "crash_everywhere(pay, lambda: {}, patience_s=2)\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "the file of the task is loaded: put the call below `if __name__" in done.stderr
+
+
 async def test_in_an_event_loop_the_async_one_is_named(banks: dict[Kind, BlockingFarEnd]) -> None:
     with pytest.raises(Misuse, match="event loop"):
         crash("keyed", banks["keyed"])

@@ -33,6 +33,7 @@ from holdfast.runtime.tool.child import place_in
 from holdfast.testing.crash_counts import Counts, FarEndCounts, compare, read_counts
 from holdfast.testing.crash_life import LifeOrder, Line
 
+LIVES = "holdfast.testing.crash_life"
 PACE = 0.02  # of waits between attempts and of quiet times
 PATIENCE_S = 60.0
 END_S = 30.0  # for the start and the end of a process, beyond its task
@@ -182,6 +183,12 @@ async def crash_everywhere_async(
     patience_s: float = PATIENCE_S,
 ) -> CrashReport:
     """`crash_everywhere` for async code, and for far ends that run in this event loop."""
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    if main is not None and main.name == LIVES:  # each process would start the next, without end
+        raise Misuse(
+            "crash_everywhere is called when the file of the task is loaded: put the call below "
+            '`if __name__ == "__main__":`, or the task into a file of its own'
+        )
     app, name = _find_app(task)
     ends = cast("list[FarEndCounts]", far_end) if isinstance(far_end, list) else [far_end]
     began = time.monotonic()
@@ -336,7 +343,7 @@ class _Stage:
     async def _process(self) -> asyncio.subprocess.Process:
         if self._lives is None or self._lives.returncode is not None:
             self._lives = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "holdfast.testing.crash_life"),
+                *(sys.executable, "-P", "-m", LIVES),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 env=self._env,
