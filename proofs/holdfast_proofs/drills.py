@@ -46,6 +46,7 @@ from holdfast.identity.statements.statements import Relay
 from holdfast.identity.vault.slots import UnlockKey, file_key, new_unlock_text
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.witness_address import WitnessFolder
+from holdfast.memory.heartbeat import BEGIN, END
 from holdfast.recovery.adopt import prepare, survey_folder
 from holdfast.recovery.copy_journal import copy_journal
 from holdfast.relay.client.profile import publish_profile
@@ -179,6 +180,8 @@ def make_example(
         home = load_home(made.home.folder)
         write_atomically(home.memory_file, b"- pays on Fridays\n")
         write_atomically(home.folder / "notes.txt", b"kept\n")
+        open_then = b"- [ ] chat: a task that was open at the snapshot\n"
+        write_atomically(home.heartbeat_file, BEGIN + b"\n" + open_then + END + b"\n")
         if not adopted:
             write_atomically(home.folder / "own_app.py", own_app.encode())
             own = load_app(f"{home.folder / 'own_app.py'}:tasks")

@@ -59,13 +59,15 @@ def host_loss(run: DrillRun) -> None:
 def after(run: DrillRun, restored: Json, *, task: str, before: int) -> None:
     """From restored files to a verified step; then everything is compared."""
     works = run.production.journal is not None
+    heartbeat = _hash_heartbeat(run)  # the worker writes into it which tasks are open
     if works:
         _work_again(run, task=task, before=before)
     if run.production.home.settings.drills.check:
         _own_check(run)
     run.identity = check_identity(run, incarnation=restored["incarnation"])
     snapshot = restored["restored"]
-    run.state = compare_state(run, run.hashes(run.values["home"]), snapshot_s=int(snapshot["at"]))
+    restored_files = run.hashes(run.values["home"]) | heartbeat
+    run.state = compare_state(run, restored_files, snapshot_s=int(snapshot["at"]))
     tasks = None
     if works:
         listed = run.good("task", "list", "--limit", "100000", "--json", "--home", run.values["home"]).json()["tasks"]
@@ -76,6 +78,12 @@ def after(run: DrillRun, restored: Json, *, task: str, before: int) -> None:
         run.event("first_verified_step", "it answered a challenge, and its files were compared")
     measure_loss(run, snapshot, tasks=tasks)
     run.act("see which secrets to rotate", must=False)
+
+
+def _hash_heartbeat(run: DrillRun) -> dict[str, str]:
+    name = str(run.production.home.heartbeat_file.relative_to(run.production.home.state))
+    done = run.run(("sha256sum", str(Path(run.values["home"]) / name)))
+    return {} if done.code else {name: done.out.split()[0]}
 
 
 def _work_again(run: DrillRun, *, task: str, before: int) -> None:
