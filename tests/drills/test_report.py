@@ -279,18 +279,26 @@ def schema() -> dict[str, Any]:
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
-def test_a_persons_signature_is_part_of_the_file(copied: list[Path], tmp_path: Path) -> None:
+def test_a_persons_signature_is_part_of_the_file(
+    copied: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     key, log = tmp_path / "key", ["--log", str(tmp_path / "kel.jsonl")]
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     path = copied[0]
     words = ["drill", "sign", str(path), "--key", str(key), "--name", "Ada Byron", "--role", "approver"]
     assert main(words) == 0
-    assert main(["drill", "verify", str(path), *log]) == 0
     allowed = tmp_path / "allowed"
     allowed.write_text(f'"Ada Byron" {key.with_suffix(".pub").read_text()}')
     (tmp_path / "nobody").write_text("")
     found = read_report(path)
-    assert found.file.signoff[0].key_id in markdown(found)
+    key_id = found.file.signoff[0].key_id
+    assert key_id in markdown(found)
+    capsys.readouterr()
+    assert main(["drill", "verify", str(path), *log]) == 0
+    assert f"Ada Byron ({key_id})" in capsys.readouterr().err
+    assert main(["drill", "verify", str(path), *log, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)["reports"][0]["people"]
+    assert shown == [{"role": "approver", "name": "Ada Byron", "key_id": key_id}]
     for name, code in (("allowed", 0), ("nobody", 2)):
         assert main(["drill", "verify", str(path), *log, "--allowed-signers", str(tmp_path / name)]) == code
     path.write_bytes(path.read_bytes().replace(b"Ada Byron", b"Eve Byron"))

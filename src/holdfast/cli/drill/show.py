@@ -110,12 +110,16 @@ def run_verify(args: argparse.Namespace) -> int:
         raise BadInput("there is no report to verify", hint="give files, or run `holdfast drill run --quarterly` first")
     faults: list[str] = []
     good: list[SealedReport] = []
+    people: dict[str, list[dict[str, str]]] = {}
     for path in paths:
         try:
             found = read_report(path)
             check_report(found, log, port=Sodium())
-            for one in found.file.signoff:
-                check_signoff(found, one, allowed=path_of(args.allowed_signers) if args.allowed_signers else None)
+            allowed = path_of(args.allowed_signers) if args.allowed_signers else None
+            people[found.report.id] = [
+                {"role": one.role, "name": one.name, "key_id": check_signoff(found, one, allowed=allowed)}
+                for one in found.file.signoff
+            ]
             faults += find_evidence_faults(found, copied=bool(args.file))
             good.append(found)
         except HoldfastError as error:
@@ -124,15 +128,21 @@ def run_verify(args: argparse.Namespace) -> int:
     if not args.file:
         faults += find_missing_faults(home_of(args), good)
     shown = [
-        {"id": one.report.id, "number": one.seal.record.n, "verdict": one.report.verdict} for one in in_order(good)
+        {
+            "id": one.report.id,
+            "number": one.seal.record.n,
+            "verdict": one.report.verdict,
+            "people": people[one.report.id],
+        }
+        for one in in_order(good)
     ]
     if args.json:
         seen = {"newest_known": not args.file}
         print_json({"id": log.id, "good": not faults, "reports": shown, "faults": faults, **seen})
     else:
         for one in in_order(good):
-            people = ", ".join(sign.name for sign in one.file.signoff) or "no person"
-            talk(f"{one.report.id}: {one.report.verdict}; signed by {one.seal.record.id} and {people}")
+            signers = ", ".join(f"{sign['name']} ({sign['key_id']})" for sign in people[one.report.id]) or "no person"
+            talk(f"{one.report.id}: {one.report.verdict}; signed by {one.seal.record.id} and {signers}")
         _warn(faults)
         if args.file:
             talk("note: whether a newer report exists cannot be seen from these files; ask the agent's owner, or run")
