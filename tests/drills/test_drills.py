@@ -94,8 +94,10 @@ def run(example: Example, *words: str, typed: str = "", capture: pytest.CaptureF
 def test_what_cannot_run_says_so_in_one_line(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No place, no PostgreSQL, no words, wrong words, an unknown drill: nothing runs, nothing is green."""
     example = make_example(root, places=0)
-    code, said = run(example, "host-loss", capture=capsys)
+    first, second, *rest = example.words.split()
+    code, said = run(example, "host-loss", typed=" ".join((second, first, *rest)), capture=capsys)
     assert (code, "not applicable: the agent has no backup place" in said) == (5, True), said
+    assert "corrected a wrong word: words 1 and 2 were swapped; check the sheet" in said
     code, said = run(example, "D03", capture=capsys)
     assert (code, "the journal is a file, not in PostgreSQL" in said) == (5, True), said
     code, said = run(example, "keys-stolen", capture=capsys)

@@ -167,7 +167,10 @@ def _key(args: argparse.Namespace, home: AgentHome) -> DrillKey | None:
     log = find_own_log(home.folder, Sodium())
     try:
         if log is not None:
-            find_phrase([log], words=given.words, shares=given.shares, passphrase=given.passphrase)[0].wipe()
+            phrase, change = find_phrase([log], words=given.words, shares=given.shares, passphrase=given.passphrase)
+            phrase.wipe()
+            if change:
+                talk(f"corrected a wrong word: {change}; check the sheet")
     except (BadPhrase, BadShare) as error:
         raise NotProven(f"the words are not those of this agent: {error.message}", hint=error.hint) from error
     typed = [("--words-fd", given.words or "\n".join(given.shares))]
