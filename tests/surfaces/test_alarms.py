@@ -160,6 +160,21 @@ def test_one_process_at_a_time_tells(home: AgentHome) -> None:
     assert person.look(secrets) == ["secrets-not-rotated"]
 
 
+def test_without_notices_nothing_counts_as_told(home: AgentHome) -> None:
+    """Who sets [notices] later hears of what was wrong before."""
+    home.instance.mkdir(mode=0o700)
+    write_atomically(home.instance / "alarms.json", b'{"level": 4, "proven_level": 4}')
+    heard = list[str]()
+
+    class Ear:
+        async def tell(self, notice: Notice) -> None:
+            heard.append(notice.kind)
+
+    assert asyncio.run(alarms.tell_once(home, None)) == 0
+    assert [asyncio.run(alarms.tell_once(home, Ear())) for _ in range(2)] == [1, 0]
+    assert heard == ["level"]
+
+
 def test_a_worker_runs_the_jobs_that_its_order_names(home: AgentHome, monkeypatch: pytest.MonkeyPatch) -> None:
     """The alarms of the level reach the journal's notices; a job that fails ends alone and is logged."""
     monkeypatch.setattr(worker, "JOBS_AFTER_S", 0.0)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.app.notify import NotTold
 from holdfast.app.worker import JobContext
 from holdfast.core.decoding import decode_json
 from holdfast.core.notices import Notice, NoticeKind, Notices, alarm_notice, counted
@@ -190,11 +191,13 @@ async def _sent(notice: Notice, send: Send) -> bool:
 
 
 async def tell_once(home: AgentHome, notices: Notices | None) -> int:
-    """One look and its notices, for a scheduled run beside no worker."""
+    """One look and its notices, for a scheduled run beside no worker. Without a way to a person nothing counts as told:
+    a worker, or the first run with [notices], tells it."""
 
     async def send(notice: Notice) -> None:
-        if notices is not None:
-            await notices.tell(notice)
+        if notices is None:
+            raise NotTold("[notices] is not set")
+        await notices.tell(notice)
 
     return await tell(home, await look_now(home, deep=False), send)
 
