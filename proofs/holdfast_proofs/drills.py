@@ -180,8 +180,6 @@ def make_example(
         home = load_home(made.home.folder)
         write_atomically(home.memory_file, b"- pays on Fridays\n")
         write_atomically(home.folder / "notes.txt", b"kept\n")
-        open_then = b"- [ ] chat: a task that was open at the snapshot\n"
-        write_atomically(home.heartbeat_file, BEGIN + b"\n" + open_then + END + b"\n")
         if not adopted:
             write_atomically(home.folder / "own_app.py", own_app.encode())
             own = load_app(f"{home.folder / 'own_app.py'}:tasks")
@@ -192,6 +190,8 @@ def make_example(
         if url:
             await copy_journal(home.journal, JournalAddress(folder=home.folder, url=url), arbiter=str(root / "arbiter"))
             home = load_home(home.folder)
+        open_then = b"- [ ] chat: a task that was open at the snapshot\n"
+        write_atomically(home.heartbeat_file, BEGIN + b"\n" + open_then + END + b"\n")
         listed = await open_places(home)
         for number in range(1, places + 1):
             place = root / f"place-{number}"
