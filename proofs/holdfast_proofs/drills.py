@@ -190,8 +190,9 @@ def make_example(
         if url:
             await copy_journal(home.journal, JournalAddress(folder=home.folder, url=url), arbiter=str(root / "arbiter"))
             home = load_home(home.folder)
-        open_then = b"- [ ] chat: a task that was open at the snapshot\n"
-        write_atomically(home.heartbeat_file, BEGIN + b"\n" + open_then + END + b"\n")
+        if not adopted:
+            open_then = b"- [ ] chat: a task that was open at the snapshot\n"
+            write_atomically(home.heartbeat_file, BEGIN + b"\n" + open_then + END + b"\n")
         listed = await open_places(home)
         for number in range(1, places + 1):
             place = root / f"place-{number}"

@@ -42,14 +42,26 @@ def _alone(folder: Path) -> Generator[None]:
         yield
 
 
+@contextmanager
+def _writing(folder: Path) -> Generator[None]:
+    """Raises NotProven: what nobody can read is no proof."""
+    try:
+        yield
+    except (HoldfastError, OSError) as error:
+        hint = (error.hint if isinstance(error, HoldfastError) else "") or f"see to {folder}, then run the drill again"
+        raise NotProven(f"no report could be written: {text_of(error)}", hint=hint) from error
+
+
 def run_drill(drill: Drill, order: DrillOrder) -> DrillDone:
     """Run it and write its report; on production only what a person confirmed. Raises NotProven where it could not
-    begin; NotNow while another drill of this agent runs; BadInput for a folder that is not a drill's; ReadOnly and its
-    like where no report could be written."""
-    ensure_private_folder(order.home.folder / out.FOLDER)
-    with locked(order.home.folder / out.FOLDER / LOCK):
-        pass  # a report can be written
-    with _alone(order.home.folder / out.FOLDER):
+    begin, or no report could be written; NotNow while another drill of this agent runs; BadInput for a folder that is
+    not a drill's."""
+    reports = order.home.folder / out.FOLDER
+    with _writing(reports):
+        ensure_private_folder(reports)
+        with locked(reports / LOCK):
+            pass
+    with _alone(reports):
         with own_folder(order.folder, drill=drill.slug, tell=order.tell) as folder:
             run, register = _prepare(drill, order, folder)
             act = drill.on_production if order.production else drill.on_stand if order.stand else drill.run
@@ -59,7 +71,8 @@ def run_drill(drill: Drill, order: DrillOrder) -> DrillDone:
             run.check("production", not harm, "; ".join(harm) or files)
         run.event("cleanup_done", "the drill's folder is removed; no process and no mount is left", actor="drill")
         report = build_report(drill, order, run, register, harm=harm, reason=reason, verdict=ended)
-        return DrillDone(report=report, path=write_report(order, report, run.evidence), evidence=run.evidence)
+        with _writing(reports):
+            return DrillDone(report=report, path=write_report(order, report, run.evidence), evidence=run.evidence)
 
 
 def _prepare(drill: Drill, order: DrillOrder, folder: Path) -> tuple[DrillRun, Register]:
