@@ -80,9 +80,17 @@ async def _restart(pooler: Pgbouncer, figures: Figures, chance: random.Random, c
     await _wait_serving(pooler.server, figures)
     while figures.breaks < count:
         await asyncio.sleep(chance.uniform(0.5, 1.5) * POOLER_EVERY_S)
-        await asyncio.to_thread(pooler.end, signal.SIGKILL)
-        await asyncio.to_thread(pooler.start)
+        again = asyncio.ensure_future(asyncio.to_thread(_start_again, pooler))
+        try:
+            await asyncio.shield(again)
+        finally:
+            await again  # a load that ends now is judged through the pooler
         figures.breaks += 1
+
+
+def _start_again(pooler: Pgbouncer) -> None:
+    pooler.end(signal.SIGKILL)
+    pooler.start()
 
 
 async def _load(plan: Plan, url: str, folder: Path, figures: Figures, breaking: Awaitable[None]) -> None:
