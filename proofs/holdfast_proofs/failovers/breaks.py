@@ -80,17 +80,10 @@ async def _restart(pooler: Pgbouncer, figures: Figures, chance: random.Random, c
     await _wait_serving(pooler.server, figures)
     while figures.breaks < count:
         await asyncio.sleep(chance.uniform(0.5, 1.5) * POOLER_EVERY_S)
-        again = asyncio.ensure_future(asyncio.to_thread(_start_again, pooler))
-        try:
-            await asyncio.shield(again)
-        finally:
-            await again  # a load that ends now is judged through the pooler
+        # Not in a thread: a pooler ends together with the thread that started it.
+        pooler.end(signal.SIGKILL)
+        pooler.start()
         figures.breaks += 1
-
-
-def _start_again(pooler: Pgbouncer) -> None:
-    pooler.end(signal.SIGKILL)
-    pooler.start()
 
 
 async def _load(plan: Plan, url: str, folder: Path, figures: Figures, breaking: Awaitable[None]) -> None:
