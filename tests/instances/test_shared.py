@@ -538,3 +538,21 @@ def test_a_line_that_two_documents_have_from_one_instance_is_one_line() -> None:
     tell_all(one, other, third)
     assert one.file == other.file == third.file
     assert "- by hand" not in one.file
+
+
+def test_an_instance_asks_again_until_it_has_what_it_could_not_take() -> None:
+    one, other, third = sides()
+    old = one.document.stored()
+    other.add("- by b")
+    late = other.document.update_for("a")
+    tell_all(one, other, third)
+    for side in (one, other, third):
+        side.document.compact(NAMES)
+    one = Side("a", old)
+    one.add("- after the restore")  # builds on history that the others have dropped
+    one.document.receive(late, one.author)  # now it lacks nothing that they have
+    for _ in range(3):
+        tell(one, other)
+        other.document.receive(third.document.update_since(NOTHING, whole=True), other.author)  # nothing new
+        tell(other, one)
+    assert sorted(one.settle()) == sorted(other.settle()) == sorted([*FIRST, "- by b", "- after the restore"])

@@ -99,7 +99,7 @@ def lines_forgotten() -> Generator[None]:
     """An instance that takes a whole document drops its own lines."""
 
     def take_over(self: SharedDocument, mine: LineDocument, other: LineDocument, author: Author) -> None:
-        self.document, self.wants_whole = other, False
+        self.document = other
 
     with patched(SharedDocument, "_rejoin", take_over):
         yield

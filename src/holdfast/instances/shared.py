@@ -98,7 +98,7 @@ class SharedDocument:
         self.file = file
         self.document = document
         self.known: dict[str, Version] = {}
-        self.wants_whole = document is None
+        self._untaken: set[str] = set()  # whose changes build on history that is no longer kept here
         self._asked: set[str] = set()  # who wants the whole document
         self._shown = _Shown()
         self._stored = NOTHING  # the version that was loaded or stored last
@@ -135,7 +135,7 @@ class SharedDocument:
 
     def go_on_from(self, closed: SharedDocument) -> None:
         """This is the stored document of one that was open: what others told it since is known here too."""
-        self.known, self.wants_whole, self._asked = closed.known, closed.wants_whole, closed._asked
+        self.known, self._untaken, self._asked = closed.known, closed._untaken, closed._asked
 
     def stored(self) -> bytes:
         rest, self._stored = self._document.copy(), self.version
@@ -164,7 +164,7 @@ class SharedDocument:
 
     def found(self, lines_: Sequence[str], *, shown: bool = False) -> None:
         """`shown`: the file began with these lines, and what else it has was written without the document."""
-        self.document, self.wants_whole, self._is_founder = LineDocument.from_lines(lines_), False, True
+        self.document, self._is_founder = LineDocument.from_lines(lines_), True
         if shown:
             self._shown = _Shown(version=self.document.version(), digest=_digest(lines_))
 
@@ -320,8 +320,10 @@ class SharedDocument:
         Raises BadUpdate: nothing has changed."""
         rank_of(update.version)  # refuses what is no version
         changed = bool(update.data) and (
-            self._take_whole(update.data, author) if update.whole else self._take(update.data)
+            self._take_whole(update.data, author) if update.whole else self._take(update)
         )
+        if self.document is not None and self.document.knows(update.version):
+            self._untaken.discard(update.instance)
         self.known[update.instance] = update.version
         (self._asked.add if update.wants_whole else self._asked.discard)(update.instance)
         return changed
@@ -347,6 +349,12 @@ class SharedDocument:
 
     def is_asked(self, others: Collection[str]) -> bool:
         return self.document is not None and bool(self._asked & set(others))
+
+    @property
+    def wants_whole(self) -> bool:
+        """Whether this instance cannot take the changes of another one, until it knows what that one does: the whole
+        document of a third one, which lacks them too, is no answer."""
+        return self.document is None or bool(self._untaken)
 
     @property
     def version(self) -> Version:
@@ -380,30 +388,28 @@ class SharedDocument:
             floor = common(floor, self.known.get(one, NOTHING))
         self.document = LineDocument(self._document.copy(keep_from=floor))
 
-    def _take(self, data: bytes) -> bool:
+    def _take(self, update: Update) -> bool:
         if self.document is None:
             return False
         before = self.document.version()
         try:
-            self.document.take(data)
+            self.document.take(update.data)
         except HistoryMissing:
-            self.wants_whole = True
+            self._untaken.add(update.instance)
         return not _same(before, self.document.version())
 
     def _take_whole(self, data: bytes, author: Author) -> bool:
         other = LineDocument(data)
         mine = self.document
         if mine is None:
-            self.document, self.wants_whole = other, False
+            self.document = other
             return True
         if mine.knows(other.version()):
-            self.wants_whole = False
             return False
         if not other.begins_after(mine.version()):
             with contextlib.suppress(HistoryMissing):
                 mine.take(data)
             if mine.knows(other.version()):
-                self.wants_whole = False
                 return True
         lacks, other_lacks = other.begins_after(mine.version()), mine.begins_after(other.version())
         is_less = rank_of(other.version()) < rank_of(mine.version())
@@ -444,7 +450,7 @@ class SharedDocument:
             same = {one.text for one in mine.elements() if one.brought in then}
             merged = merged_at(_without(before, kept | set(own).difference(same)), own, left)
         other.change_to(merged.lines, author, known=mine)
-        self.document, self.wants_whole = other, False
+        self.document = other
         shown = self._shown
         self._shown = _Shown(
             write=shown.write,
