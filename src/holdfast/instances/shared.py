@@ -205,6 +205,10 @@ class SharedDocument:
             own = _added(last, base, author).intersection(seen, file)  # stays where others remove theirs
             self._tell_apart((), last, own.union(last), author, self._shown.version)
             kept = self._tell_apart(seen, seen, base, author, since)
+            # What the file showed was removed, and the killed pass brought lines with the same words: those stay.
+            had, came, left = Counter(last), Counter(seen) - Counter(last), Counter(base)
+            others = {line for line in had if 0 < left[line] == came[line]}
+            kept |= self._tell_apart(last, last, set(last) - others, author, self._shown.version)
             document.change_to(merged_at(_without(seen, kept | own), base, document.lines()).lines, author)
         apart = self._tell_apart(seen, base, file, author, since)
         unsure = self._doubted(apart | kept)
