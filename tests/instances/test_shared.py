@@ -578,3 +578,20 @@ def test_a_copy_that_a_killed_pass_brought_stays_where_it_removed_the_line() -> 
     tell_all(one, other, third)
     assert one.file == other.file == third.file
     assert one.file.count(line) == 1
+
+
+def test_a_line_stays_away_that_its_instance_removed_before_it_took_another_document() -> None:
+    one, other, third = sides()
+    old = other.document.stored()
+    one.add("- more")
+    tell_all(one, other, third)
+    one.document.compact(NAMES)
+    other = Side("b", old)
+    other.add("- by hand")
+    tell(other, third)
+    other.file.remove("- by hand")
+    other.settle()
+    other.document.receive(one.document.update_since(NOTHING, whole=True), other.author)  # without this history
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file
+    assert "- by hand" not in one.file

@@ -8,6 +8,8 @@ brought it in: a merge keeps or removes lines, and never cuts inside one. What i
   with the same words, stays.
 - An entry (a line with an id of ours) that was removed or edited stays away as it was, also where another instance
   writes it from the same journal later: its hash is kept in `gone`. Only a person who puts the line back ends that.
+- A person's line that was brought in and removed by changes which this document never got stays away too: its mark is
+  in `gone` (`withdrawn_since`). The same words that somebody writes later are another line.
 - Two instances that bring in the same line at once show it once. Each element has a number: how many such lines its
   file had already. Elements with equal words and number are one line, shown at the first place. So a file in which a
   person wrote a line twice on purpose keeps both. Lines of under four characters are never taken for one.
@@ -28,6 +30,7 @@ Traps of the library, each closed here and by a test:
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 Version = bytes  # which changes a document knows; opaque outside of this module
 Brought = tuple[str, str, int]  # what an element keeps where it moves: its line, who brought it in, and when
 LINES, GONE = "lines", "gone"
+WITHDRAWN = "~"  # begins the mark of a line that is no entry, in `gone`
 NOTHING: Version = VersionVector().encode()
 CHANGES_MAX = 1_000_000  # in what another instance sends: about a kilobyte of memory each
 TRY_S = 300.0
@@ -132,7 +136,7 @@ class LineDocument:
         stay = [one for one, stays in zip(shown, kept, strict=True) if stays]
         removed = [one for one, stays in zip(shown, kept, strict=True) if not stays]
         deletes = {place for one in removed for place in one.places}
-        deletes |= {at for at, one in enumerate(elements) if gone and entry_hash(one.text) in gone}
+        deletes |= _gone_places(elements, gone)
         new = _numbered(stay, (*sorted(removed, key=lambda one: one.number), *before), gaps, author)
         inserts = {shown[at].places[0] if at < len(shown) else len(elements): gap for at, gap in new.items()}
         self._read = None
@@ -229,8 +233,23 @@ class LineDocument:
             one.text for one in shown if all(elements[at].instance and not elements[at].at_ms for at in one.places)
         )
 
+    def withdrawn_since(self, since: Version) -> set[str]:
+        """The marks of a person's lines that were brought in and removed since that version, as far as the history is
+        kept. Another document may have got such a line without its removal, and keeps it away with the mark."""
+        with _refusing:
+            begin = VersionVector.decode(since)
+            if self.begins_after(since):
+                begin = self._doc.frontiers_to_vv(self._doc.shallow_since_frontiers)
+            history = json.loads(self._doc.export_json_updates(begin, self._doc.oplog_vv))
+        ops = (op for change in history["changes"] for op in change["ops"] if op["container"] == f"cid:root-{LINES}:List")
+        values = (value for op in ops if op["content"]["type"] == "insert" for value in op["content"]["value"])
+        brought = {_element(value).brought for value in values}
+        left = brought.difference(one.brought for one in self.elements())
+        return {_withdrawal(one) for one in left if one[2] and not entry_hash(one[0])}
+
     def forget(self, entries: Collection[str]) -> None:
-        """These entries (hashes) were removed from the file before the document knew them."""
+        """These entries (hashes) were removed from the file before the document knew them; or lines of a person (marks)
+        from another document."""
         self._read = None
         with _refusing:
             for entry in set(entries) - self.gone():
@@ -377,14 +396,30 @@ def rank_of(version: Version) -> tuple[object, ...]:
 def _shown(elements: Sequence[SharedLine], gone: Collection[str]) -> list[SharedLine]:
     groups: dict[tuple[str, int], SharedLine] = {}
     found: list[SharedLine] = []
+    hidden = _gone_places(elements, gone)
     for place, line in enumerate(elements):
-        if gone and entry_hash(line.text) in gone:
+        if place in hidden:
             continue
         known = groups.setdefault((line.text, line.number), line) if is_telling(line.text) else line
         if known is line:
             found.append(line)
         known.places += (place,)
     return found
+
+
+def _gone_places(elements: Sequence[SharedLine], gone: Collection[str]) -> set[int]:
+    if not gone:
+        return set()
+    withdrawn = any(one.startswith(WITHDRAWN) for one in gone)
+    return {
+        at
+        for at, one in enumerate(elements)
+        if entry_hash(one.text) in gone or (withdrawn and _withdrawal(one.brought) in gone)
+    }
+
+
+def _withdrawal(brought: Brought) -> str:
+    return WITHDRAWN + hashlib.sha256("\0".join(map(str, brought)).encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def _lowest_kept(

@@ -424,9 +424,10 @@ class SharedDocument:
 
     def _rejoin(self, mine: LineDocument, other: LineDocument, author: Author) -> None:
         last = self._last()
+        since = common(mine.version(), other.version())
+        other.forget(mine.withdrawn_since(since))  # a third document may have what was added and removed here
         own, theirs = mine.lines(), other.lines()
         both = {line for line in set(own).intersection(theirs) if _is_own(line)}
-        since = common(mine.version(), other.version())
         words = {line for line in {*own, *(last or ())}.intersection(theirs) if _is_own(line)}
         foreign = other.brought_since(since, words).difference(one.brought for one in mine.elements())
         there = {one.brought for one in other.elements()}
