@@ -20,7 +20,7 @@ class Side:
 
     def __init__(self, name: str, stored: bytes | None = None) -> None:
         self.name, self.file, self.base, self.write = name, list(FIRST), list[str](FIRST), 1
-        self.merged = (0, "")
+        self.merged: tuple[int, str] = (0, "")
         self.document = SharedDocument(instance=name, file="MEMORY.md")
         if stored is None:
             self.document.found(FIRST)

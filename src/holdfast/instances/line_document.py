@@ -239,9 +239,11 @@ class LineDocument:
         with _refusing:
             begin = VersionVector.decode(since)
             if self.begins_after(since):
-                begin = self._doc.frontiers_to_vv(self._doc.shallow_since_frontiers)
+                begin = self._doc.frontiers_to_vv(self._doc.shallow_since_frontiers) or self._doc.oplog_vv
             history = json.loads(self._doc.export_json_updates(begin, self._doc.oplog_vv))
-        ops = (op for change in history["changes"] for op in change["ops"] if op["container"] == f"cid:root-{LINES}:List")
+        ops = (
+            op for change in history["changes"] for op in change["ops"] if op["container"] == f"cid:root-{LINES}:List"
+        )
         values = (value for op in ops if op["content"]["type"] == "insert" for value in op["content"]["value"])
         brought = {_element(value).brought for value in values}
         left = brought.difference(one.brought for one in self.elements())

@@ -323,9 +323,7 @@ class SharedDocument:
         """Take in what another instance told; whether the document has changed. Store it before telling others.
         Raises BadUpdate: nothing has changed."""
         rank_of(update.version)  # refuses what is no version
-        changed = bool(update.data) and (
-            self._take_whole(update.data, author) if update.whole else self._take(update)
-        )
+        changed = bool(update.data) and (self._take_whole(update.data, author) if update.whole else self._take(update))
         if self.document is not None and self.document.knows(update.version):
             self._untaken.discard(update.instance)
         self.known[update.instance] = update.version
