@@ -85,12 +85,12 @@ def early_compaction() -> Generator[None]:
 @contextmanager
 def no_normaliser() -> Generator[None]:
     """Lines that two instances brought in at once are both shown."""
-    from holdfast.instances import line_document
+    from holdfast.instances import elements
 
     def never(_line: str) -> bool:
         return False
 
-    with patched(line_document, "is_telling", never):
+    with patched(elements, "is_telling", never):
         yield
 
 

@@ -36,16 +36,8 @@ import msgspec
 
 from holdfast.core.decoding import convert
 from holdfast.errors import BadUpdate, HistoryMissing
-from holdfast.instances.line_document import (
-    NOTHING,
-    Author,
-    Brought,
-    LineDocument,
-    SharedLine,
-    Version,
-    common,
-    rank_of,
-)
+from holdfast.instances.elements import Author, Brought, SharedLine
+from holdfast.instances.line_document import NOTHING, LineDocument, Version, common, rank_of, same, which_has
 from holdfast.memory import lines
 from holdfast.memory.shared_lines import Start, merged_at, unequal, whole_line
 
@@ -294,8 +286,8 @@ class SharedDocument:
         base = list(shown) if differs else None
         self._shown = _Shown(write=write, life=life, version=version, digest=_digest(shown), base=base, since=since)
         told, self.unsure = bool(self.unsure), []
-        same = version is not None and before.version is not None and _same(version, before.version)
-        return changed or differs or not same or (write, life) != (before.write, before.life) or told
+        stays = version is not None and before.version is not None and same(version, before.version)
+        return changed or differs or not stays or (write, life) != (before.write, before.life) or told
 
     def _last(self) -> list[str] | None:
         if self._shown.base is not None:
@@ -347,7 +339,7 @@ class SharedDocument:
 
     def lacks(self, other: str) -> bool:
         """Whether that instance has not told yet that it knows what this one does, or asks for the whole document."""
-        return other in self._asked or not _same(self.known.get(other, NOTHING), self.version)
+        return other in self._asked or not same(self.known.get(other, NOTHING), self.version)
 
     def is_asked(self, others: Collection[str]) -> bool:
         return self.document is not None and bool(self._asked & set(others))
@@ -369,7 +361,7 @@ class SharedDocument:
         whole = whole or document.begins_after(since)
         if whole:
             data = document.whole()
-        elif not _same(common(since, document.version()), document.version()):
+        elif not same(common(since, document.version()), document.version()):
             data = document.changes_since(since)
         version = document.version()
         return Update(
@@ -398,7 +390,7 @@ class SharedDocument:
             self.document.take(update.data)
         except HistoryMissing:
             self._untaken.add(update.instance)
-        return not _same(before, self.document.version())
+        return not same(before, self.document.version())
 
     def _take_whole(self, data: bytes, author: Author) -> bool:
         other = LineDocument(data)
@@ -432,7 +424,7 @@ class SharedDocument:
         apart = {
             one.text for one in mine.elements() if one.brought not in there
         }  # not the same lines, with equal words
-        if (knows := _which_has(since, mine, other)) is None:
+        if (knows := which_has(since, mine, other)) is None:
             self.unsure = sorted({*self.unsure, *unequal(own, theirs)})
             other.keep_beside([line for line in own if line in both], author, first=own)
             merged = lines.union(own, theirs, key=whole_line)
@@ -478,11 +470,6 @@ class SharedDocument:
         return [] if self.document is None else self.document.shown()
 
 
-def _which_has(version: Version, *documents: LineDocument) -> LineDocument | None:
-    """The first one that still has this version."""
-    return next((one for one in documents if one.knows(version) and not one.begins_after(version)), None)
-
-
 def _is_own(line: str) -> bool:
     """Whether it is a person's, and can be known again by what it says."""
     return lines.is_telling(line) and not lines.entry_hash(line)
@@ -500,7 +487,3 @@ def _without(some: Sequence[str], left_out: Collection[str]) -> list[str]:
 
 def _digest(shown: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(shown).encode(errors="surrogateescape")).hexdigest()
-
-
-def _same(one: Version, other: Version) -> bool:
-    return one == other or rank_of(one) == rank_of(other)
