@@ -8,7 +8,7 @@ import pytest
 
 from holdfast_proofs.merges.campaign import find_first, judge_all
 from holdfast_proofs.merges.ledger import LOSSES, Changes, Ledger, Why
-from holdfast_proofs.merges.world import FIRST, World
+from holdfast_proofs.merges.world import FIRST, Died, World
 
 SCHEDULES, PARTS = 1_000, 4  # `make merges` runs 100,000
 
@@ -38,6 +38,10 @@ def test_schedules_hold(part: int) -> None:
         411510,
         416732,
         434935,
+        851240,
+        854477,
+        876615,
+        877830,
     ],
 )
 def test_schedules_that_broke_once_hold(seed: int) -> None:
@@ -176,6 +180,24 @@ def test_an_edit_of_a_backup_is_repeated_with_what_it_removed() -> None:
     world.merge_pass(one)
     world.restore(one)
     assert world.settle() == ""
+    assert world.judge() == ""
+
+
+def test_who_removes_what_a_backup_shows_of_a_killed_pass_removes_no_line_that_others_have_since() -> None:
+    world = World(0)
+    one = world.instances["a"]
+    world.bring(one, LINE)
+    one.disk = replace(one.disk, file=(*one.disk.file, LINE))
+    with pytest.raises(Died):
+        world.merge_pass(one, dies=2)
+    world.back_up(one)
+    world.merge_pass(one)
+    world.exchange(one)
+    world.restore(one)
+    world.remove(one, LINE)
+    one.disk = replace(one.disk, file=tuple(FIRST))
+    assert world.settle() == ""
+    assert LINE in one.disk.file
     assert world.judge() == ""
 
 

@@ -20,6 +20,7 @@ class Side:
 
     def __init__(self, name: str, stored: bytes | None = None) -> None:
         self.name, self.file, self.base, self.write = name, list(FIRST), list[str](FIRST), 1
+        self.merged: tuple[int, str] = (0, "")
         self.document = SharedDocument(instance=name, file="MEMORY.md")
         if stored is None:
             self.document.found(FIRST)
@@ -31,11 +32,17 @@ class Side:
     def author(self) -> Author:
         return Author(instance=self.name, at_ms=1_800_000_000_000 + self.write)
 
-    def settle(self) -> list[str]:
-        start = self.document.begin(self.base, self.write, {}, self.author, file=self.file)
+    def settle(self, *, dies: bool = False) -> list[str]:
+        """`dies`: the pass is killed before it has told the document."""
+        stored = self.document.stored() if dies else b""
+        start = self.document.begin(self.base, self.write, {}, self.author, file=self.file, merged=self.merged)
         self.file = merged_with(start.lines, self.file, base=start.base, gone=start.gone, ours=()).lines
         self.base, self.write = list(self.file), self.write + 1
-        self.document.finish(self.file, self.write, self.author)
+        self.merged = self.write, start.version
+        if dies:
+            self.document = SharedDocument.load(stored, instance=self.name, file="MEMORY.md")
+        else:
+            self.document.finish(self.file, self.write, self.author)
         return self.file
 
     def add(self, *lines: str) -> None:
@@ -535,6 +542,56 @@ def test_a_line_that_two_documents_have_from_one_instance_is_one_line() -> None:
     one.document.receive(third.document.update_since(NOTHING, whole=True), one.author)
     other.document.receive(one.document.update_since(NOTHING, whole=True), other.author)
     one.file.remove("- by hand")
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file
+    assert "- by hand" not in one.file
+
+
+def test_an_instance_asks_again_until_it_has_what_it_could_not_take() -> None:
+    one, other, third = sides()
+    old = one.document.stored()
+    other.add("- by b")
+    late = other.document.update_for("a")
+    tell_all(one, other, third)
+    for side in (one, other, third):
+        side.document.compact(NAMES)
+    one = Side("a", old)
+    one.add("- after the restore")  # builds on history that the others have dropped
+    one.document.receive(late, one.author)  # now it lacks nothing that they have
+    for _ in range(3):
+        tell(one, other)
+        other.document.receive(third.document.update_since(NOTHING, whole=True), other.author)  # nothing new
+        tell(other, one)
+    assert sorted(one.settle()) == sorted(other.settle()) == sorted([*FIRST, "- by b", "- after the restore"])
+
+
+def test_a_copy_that_a_killed_pass_brought_stays_where_it_removed_the_line() -> None:
+    one, other, third = sides()
+    line = FIRST[2]
+    other.file.insert(3, line)
+    other.settle()
+    tell(other, one)
+    for side in (one, third):  # neither file has shown the copy
+        side.file.remove(line)
+    assert one.settle(dies=True).count(line) == 1
+    third.settle()
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file
+    assert one.file.count(line) == 1
+
+
+def test_a_line_stays_away_that_its_instance_removed_before_it_took_another_document() -> None:
+    one, other, third = sides()
+    old = other.document.stored()
+    one.add("- more")
+    tell_all(one, other, third)
+    one.document.compact(NAMES)
+    other = Side("b", old)
+    other.add("- by hand")
+    tell(other, third)
+    other.file.remove("- by hand")
+    other.settle()
+    other.document.receive(one.document.update_since(NOTHING, whole=True), other.author)  # without this history
     tell_all(one, other, third)
     assert one.file == other.file == third.file
     assert "- by hand" not in one.file

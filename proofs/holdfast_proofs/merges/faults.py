@@ -85,12 +85,12 @@ def early_compaction() -> Generator[None]:
 @contextmanager
 def no_normaliser() -> Generator[None]:
     """Lines that two instances brought in at once are both shown."""
-    from holdfast.instances import line_document
+    from holdfast.instances import elements
 
     def never(_line: str) -> bool:
         return False
 
-    with patched(line_document, "is_telling", never):
+    with patched(elements, "is_telling", never):
         yield
 
 
@@ -99,7 +99,7 @@ def lines_forgotten() -> Generator[None]:
     """An instance that takes a whole document drops its own lines."""
 
     def take_over(self: SharedDocument, mine: LineDocument, other: LineDocument, author: Author) -> None:
-        self.document, self.wants_whole = other, False
+        self.document = other
 
     with patched(SharedDocument, "_rejoin", take_over):
         yield

@@ -347,7 +347,10 @@ class World:
             why = old.why or (Why.UNTOLD if elsewhere else None)
             again[add] = self.ledger.add(old.line, why, is_copy=old.is_copy)
         adds = frozenset(again.get(add, add) for add in pending.adds)
-        one.disk = replace(one.disk, pending=Changes(adds, self.ledger.removed_again(pending.removals, again)))
+        # A killed pass has shown them too: who removes one of them now removes what is done now.
+        showed = frozenset(again.get(add, add) for add in one.disk.showed)
+        removals = self.ledger.removed_again(pending.removals, again)
+        one.disk = replace(one.disk, pending=Changes(adds, removals), showed=showed)
 
     def give_up(self, before: Changes) -> None:
         """What a folder had and no folder has now."""

@@ -8,6 +8,8 @@ brought it in: a merge keeps or removes lines, and never cuts inside one. What i
   with the same words, stays.
 - An entry (a line with an id of ours) that was removed or edited stays away as it was, also where another instance
   writes it from the same journal later: its hash is kept in `gone`. Only a person who puts the line back ends that.
+- A person's line that was brought in and removed by changes which this document never got stays away too: its mark is
+  in `gone` (`withdrawn_since`). The same words that somebody writes later are another line.
 - Two instances that bring in the same line at once show it once. Each element has a number: how many such lines its
   file had already. Elements with equal words and number are one line, shown at the first place. So a file in which a
   person wrote a line twice on purpose keeps both. Lines of under four characters are never taken for one.
@@ -28,56 +30,34 @@ Traps of the library, each closed here and by a test:
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from loro import EncodedBlobMode, ExportMode, LoroDoc, VersionVector
 
 from holdfast.errors import BadUpdate, HistoryMissing
-from holdfast.memory.lines import changes, entry_hash, is_telling, key_of
-
-if TYPE_CHECKING:
-    from loro import LoroValue
+from holdfast.instances.elements import (
+    Author,
+    Brought,
+    SharedLine,
+    as_shown,
+    gone_places,
+    lowest_kept,
+    numbered,
+    withdrawal,
+)
+from holdfast.memory.lines import changes, entry_hash, key_of
 
 Version = bytes  # which changes a document knows; opaque outside of this module
-Brought = tuple[str, str, int]  # what an element keeps where it moves: its line, who brought it in, and when
 LINES, GONE = "lines", "gone"
 NOTHING: Version = VersionVector().encode()
 CHANGES_MAX = 1_000_000  # in what another instance sends: about a kilobyte of memory each
 TRY_S = 300.0
 TRY_BYTES = 1024 * 1024 * 1024  # of the process that tries a copy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Author:
-    """Who changes a document. `ours`: keys of lines that Holdfast brought into the file by itself; `tasks`: which task
-    said an entry, by its id."""
-
-    instance: str
-    at_ms: int
-    ours: Collection[str] = ()
-    tasks: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-@dataclass(slots=True, kw_only=True)
-class SharedLine:
-    """A line, and who brought it in. An empty `instance`: it was there before the instances shared the file; no time:
-    an instance had it in its file when its document or the file's sidecar was lost."""
-
-    text: str
-    number: int = 0
-    instance: str = ""
-    at_ms: int = 0
-    task: str = ""
-    places: tuple[int, ...] = ()  # its elements
-
-    @property
-    def brought(self) -> Brought:
-        return self.text, self.instance, self.at_ms
 
 
 class LineDocument:
@@ -128,12 +108,12 @@ class LineDocument:
         also_gone = frozenset[str]() if known is None else known.gone() - gone
         if [one.text for one in shown] == list(lines) and not also_gone:
             return False
-        kept, gaps = _lowest_kept(shown, *changes([one.text for one in shown], lines))
+        kept, gaps = lowest_kept(shown, *changes([one.text for one in shown], lines))
         stay = [one for one, stays in zip(shown, kept, strict=True) if stays]
         removed = [one for one, stays in zip(shown, kept, strict=True) if not stays]
         deletes = {place for one in removed for place in one.places}
-        deletes |= {at for at, one in enumerate(elements) if gone and entry_hash(one.text) in gone}
-        new = _numbered(stay, (*sorted(removed, key=lambda one: one.number), *before), gaps, author)
+        deletes |= gone_places(elements, gone)
+        new = numbered(stay, (*sorted(removed, key=lambda one: one.number), *before), gaps, author)
         inserts = {shown[at].places[0] if at < len(shown) else len(elements): gap for at, gap in new.items()}
         self._read = None
         with _refusing:
@@ -141,8 +121,8 @@ class LineDocument:
             for place in sorted(deletes | inserts.keys(), reverse=True):
                 if place in deletes:
                     found.delete(place, 1)
-                for at, value in enumerate(inserts.get(place, ())):
-                    found.insert(place + at, value)
+                for at, (text, *rest) in enumerate(inserts.get(place, ())):
+                    found.insert(place + at, [_stored(str(text)), *rest])
             self._note_gone(
                 {entry_hash(one.text) for one in removed} | also_gone, {entry_hash(line) for line in lines}, gone
             )
@@ -229,8 +209,25 @@ class LineDocument:
             one.text for one in shown if all(elements[at].instance and not elements[at].at_ms for at in one.places)
         )
 
+    def withdrawn_since(self, since: Version) -> set[str]:
+        """The marks of a person's lines that were brought in and removed since that version, as far as the history is
+        kept. Another document may have got such a line without its removal, and keeps it away with the mark."""
+        with _refusing:
+            begin = VersionVector.decode(since)
+            if self.begins_after(since):
+                begin = self._doc.frontiers_to_vv(self._doc.shallow_since_frontiers) or self._doc.oplog_vv
+            history = json.loads(self._doc.export_json_updates(begin, self._doc.oplog_vv))
+        ops = (
+            op for change in history["changes"] for op in change["ops"] if op["container"] == f"cid:root-{LINES}:List"
+        )
+        values = (value for op in ops if op["content"]["type"] == "insert" for value in op["content"]["value"])
+        brought = {_element(value).brought for value in values}
+        left = brought.difference(one.brought for one in self.elements())
+        return {withdrawal(one) for one in left if one[2] and not entry_hash(one[0])}
+
     def forget(self, entries: Collection[str]) -> None:
-        """These entries (hashes) were removed from the file before the document knew them."""
+        """These entries (hashes) were removed from the file before the document knew them; or lines of a person (marks)
+        from another document."""
         self._read = None
         with _refusing:
             for entry in set(entries) - self.gone():
@@ -327,7 +324,7 @@ class LineDocument:
             values = cast("list[object]", self._doc.get_list(LINES).get_value())
             values.reverse()
             elements = [_element(values.pop()) for _ in range(len(values))]  # a large document is not there twice
-            self._read = elements, _shown(elements, self.gone())
+            self._read = elements, as_shown(elements, self.gone())
         return self._read
 
     def gone(self) -> frozenset[str]:
@@ -366,75 +363,16 @@ def common(one: Version, other: Version) -> Version:
         return VersionVector.decode(one).intersection(VersionVector.decode(other)).encode()
 
 
+def same(one: Version, other: Version) -> bool:
+    return one == other or rank_of(one) == rank_of(other)
+
+
 def rank_of(version: Version) -> tuple[object, ...]:
     """Of two versions, the one that knows more changes is the greater one; two that differ are never equal.
     Raises BadUpdate."""
     with _refusing:
         spans = VersionVector.decode(version).to_spans().inner()
     return sum(end for _, end in spans.values()), sorted(spans.items())
-
-
-def _shown(elements: Sequence[SharedLine], gone: Collection[str]) -> list[SharedLine]:
-    groups: dict[tuple[str, int], SharedLine] = {}
-    found: list[SharedLine] = []
-    for place, line in enumerate(elements):
-        if gone and entry_hash(line.text) in gone:
-            continue
-        known = groups.setdefault((line.text, line.number), line) if is_telling(line.text) else line
-        if known is line:
-            found.append(line)
-        known.places += (place,)
-    return found
-
-
-def _lowest_kept(
-    shown: Sequence[SharedLine], kept: list[bool], gaps: list[list[str]]
-) -> tuple[list[bool], list[list[str]]]:
-    """Where there are fewer equal lines than before, those with the lowest numbers stay, whichever place they have: two
-    instances that each remove one of two remove the same one. Where one is only moved, the others stay as they are:
-    what is brought in again does not hear that another instance removes it."""
-    numbers: dict[str, list[int]] = {}
-    for one in shown:
-        numbers.setdefault(one.text, []).append(one.number)
-    copied = {text: sorted(found) for text, found in numbers.items() if len(found) > 1 and is_telling(text)}
-    if copied:
-        stay = Counter(one.text for one, stays in zip(shown, kept, strict=True) if stays)
-        new = Counter(line for gap in gaps for line in gap)
-        for at, one in enumerate(shown):
-            lowest = copied.get(one.text, ())
-            fewer = stay[one.text] + new[one.text] < len(lowest)
-            if kept[at] and fewer and one.number not in lowest[: stay[one.text]]:
-                kept[at] = False
-                gaps[at + 1].insert(0, one.text)
-    return kept, gaps
-
-
-def _numbered(
-    stay: Sequence[SharedLine], before: Sequence[SharedLine], gaps: Sequence[Sequence[str]], author: Author
-) -> dict[int, list[list[LoroValue]]]:
-    """The new elements by the gap that they fill. A line that was there `before`, in another place or another document,
-    keeps its number and who brought it in."""
-    used = {(one.text, one.number) for one in stay}
-    moved: dict[str, list[SharedLine]] = {}
-    for one in before:
-        moved.setdefault(one.text, []).append(one)
-    found: dict[int, list[list[LoroValue]]] = {}
-    for at, gap in enumerate(gaps):
-        for text in gap:
-            free = [one for one in moved.get(text, ()) if (text, one.number) not in used]
-            line = free[0] if free else _brought(text, author)
-            number = line.number
-            while (text, number) in used:
-                number += 1
-            used.add((text, number))
-            value: list[LoroValue] = [_stored(text), number, line.instance, line.at_ms]
-            found.setdefault(at, []).append([*value, line.task] if line.task else value)
-    return found
-
-
-def _brought(text: str, author: Author) -> SharedLine:
-    task = author.tasks.get(key_of(text), "")
-    return SharedLine(text=text, instance=author.instance, at_ms=author.at_ms, task=task)
 
 
 def _stored(line: str) -> str | bytes:
@@ -463,6 +401,11 @@ def _element(value: object) -> SharedLine:
     if "\n" in found.text:
         found.text = found.text.replace("\n", " ")
     return found
+
+
+def which_has(version: Version, *documents: LineDocument) -> LineDocument | None:
+    """The first one that still has this version."""
+    return next((one for one in documents if one.knows(version) and not one.begins_after(version)), None)
 
 
 class _Refusing:

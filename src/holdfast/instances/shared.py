@@ -36,16 +36,8 @@ import msgspec
 
 from holdfast.core.decoding import convert
 from holdfast.errors import BadUpdate, HistoryMissing
-from holdfast.instances.line_document import (
-    NOTHING,
-    Author,
-    Brought,
-    LineDocument,
-    SharedLine,
-    Version,
-    common,
-    rank_of,
-)
+from holdfast.instances.elements import Author, Brought, SharedLine
+from holdfast.instances.line_document import NOTHING, LineDocument, Version, common, rank_of, same, which_has
 from holdfast.memory import lines
 from holdfast.memory.shared_lines import Start, merged_at, unequal, whole_line
 
@@ -98,7 +90,7 @@ class SharedDocument:
         self.file = file
         self.document = document
         self.known: dict[str, Version] = {}
-        self.wants_whole = document is None
+        self._untaken: set[str] = set()  # whose changes build on history that is no longer kept here
         self._asked: set[str] = set()  # who wants the whole document
         self._shown = _Shown()
         self._stored = NOTHING  # the version that was loaded or stored last
@@ -135,7 +127,7 @@ class SharedDocument:
 
     def go_on_from(self, closed: SharedDocument) -> None:
         """This is the stored document of one that was open: what others told it since is known here too."""
-        self.known, self.wants_whole, self._asked = closed.known, closed.wants_whole, closed._asked
+        self.known, self._untaken, self._asked = closed.known, closed._untaken, closed._asked
 
     def stored(self) -> bytes:
         rest, self._stored = self._document.copy(), self.version
@@ -164,7 +156,7 @@ class SharedDocument:
 
     def found(self, lines_: Sequence[str], *, shown: bool = False) -> None:
         """`shown`: the file began with these lines, and what else it has was written without the document."""
-        self.document, self.wants_whole, self._is_founder = LineDocument.from_lines(lines_), False, True
+        self.document, self._is_founder = LineDocument.from_lines(lines_), True
         if shown:
             self._shown = _Shown(version=self.document.version(), digest=_digest(lines_))
 
@@ -205,6 +197,10 @@ class SharedDocument:
             own = _added(last, base, author).intersection(seen, file)  # stays where others remove theirs
             self._tell_apart((), last, own.union(last), author, self._shown.version)
             kept = self._tell_apart(seen, seen, base, author, since)
+            # What the file showed was removed, and the killed pass brought lines with the same words: those stay.
+            had, came, left = Counter(last), Counter(seen) - Counter(last), Counter(base)
+            others = {line for line in had if 0 < left[line] == came[line]}
+            kept |= self._tell_apart(last, last, set(last) - others, author, self._shown.version)
             document.change_to(merged_at(_without(seen, kept | own), base, document.lines()).lines, author)
         apart = self._tell_apart(seen, base, file, author, since)
         unsure = self._doubted(apart | kept)
@@ -290,8 +286,8 @@ class SharedDocument:
         base = list(shown) if differs else None
         self._shown = _Shown(write=write, life=life, version=version, digest=_digest(shown), base=base, since=since)
         told, self.unsure = bool(self.unsure), []
-        same = version is not None and before.version is not None and _same(version, before.version)
-        return changed or differs or not same or (write, life) != (before.write, before.life) or told
+        stays = version is not None and before.version is not None and same(version, before.version)
+        return changed or differs or not stays or (write, life) != (before.write, before.life) or told
 
     def _last(self) -> list[str] | None:
         if self._shown.base is not None:
@@ -319,9 +315,9 @@ class SharedDocument:
         """Take in what another instance told; whether the document has changed. Store it before telling others.
         Raises BadUpdate: nothing has changed."""
         rank_of(update.version)  # refuses what is no version
-        changed = bool(update.data) and (
-            self._take_whole(update.data, author) if update.whole else self._take(update.data)
-        )
+        changed = bool(update.data) and (self._take_whole(update.data, author) if update.whole else self._take(update))
+        if self.document is not None and self.document.knows(update.version):
+            self._untaken.discard(update.instance)
         self.known[update.instance] = update.version
         (self._asked.add if update.wants_whole else self._asked.discard)(update.instance)
         return changed
@@ -343,10 +339,16 @@ class SharedDocument:
 
     def lacks(self, other: str) -> bool:
         """Whether that instance has not told yet that it knows what this one does, or asks for the whole document."""
-        return other in self._asked or not _same(self.known.get(other, NOTHING), self.version)
+        return other in self._asked or not same(self.known.get(other, NOTHING), self.version)
 
     def is_asked(self, others: Collection[str]) -> bool:
         return self.document is not None and bool(self._asked & set(others))
+
+    @property
+    def wants_whole(self) -> bool:
+        """Whether this instance cannot take the changes of another one, until it knows what that one does: the whole
+        document of a third one, which lacks them too, is no answer."""
+        return self.document is None or bool(self._untaken)
 
     @property
     def version(self) -> Version:
@@ -359,7 +361,7 @@ class SharedDocument:
         whole = whole or document.begins_after(since)
         if whole:
             data = document.whole()
-        elif not _same(common(since, document.version()), document.version()):
+        elif not same(common(since, document.version()), document.version()):
             data = document.changes_since(since)
         version = document.version()
         return Update(
@@ -380,30 +382,28 @@ class SharedDocument:
             floor = common(floor, self.known.get(one, NOTHING))
         self.document = LineDocument(self._document.copy(keep_from=floor))
 
-    def _take(self, data: bytes) -> bool:
+    def _take(self, update: Update) -> bool:
         if self.document is None:
             return False
         before = self.document.version()
         try:
-            self.document.take(data)
+            self.document.take(update.data)
         except HistoryMissing:
-            self.wants_whole = True
-        return not _same(before, self.document.version())
+            self._untaken.add(update.instance)
+        return not same(before, self.document.version())
 
     def _take_whole(self, data: bytes, author: Author) -> bool:
         other = LineDocument(data)
         mine = self.document
         if mine is None:
-            self.document, self.wants_whole = other, False
+            self.document = other
             return True
         if mine.knows(other.version()):
-            self.wants_whole = False
             return False
         if not other.begins_after(mine.version()):
             with contextlib.suppress(HistoryMissing):
                 mine.take(data)
             if mine.knows(other.version()):
-                self.wants_whole = False
                 return True
         lacks, other_lacks = other.begins_after(mine.version()), mine.begins_after(other.version())
         is_less = rank_of(other.version()) < rank_of(mine.version())
@@ -414,16 +414,17 @@ class SharedDocument:
 
     def _rejoin(self, mine: LineDocument, other: LineDocument, author: Author) -> None:
         last = self._last()
+        since = common(mine.version(), other.version())
+        other.forget(mine.withdrawn_since(since))  # a third document may have what was added and removed here
         own, theirs = mine.lines(), other.lines()
         both = {line for line in set(own).intersection(theirs) if _is_own(line)}
-        since = common(mine.version(), other.version())
         words = {line for line in {*own, *(last or ())}.intersection(theirs) if _is_own(line)}
         foreign = other.brought_since(since, words).difference(one.brought for one in mine.elements())
         there = {one.brought for one in other.elements()}
         apart = {
             one.text for one in mine.elements() if one.brought not in there
         }  # not the same lines, with equal words
-        if (knows := _which_has(since, mine, other)) is None:
+        if (knows := which_has(since, mine, other)) is None:
             self.unsure = sorted({*self.unsure, *unequal(own, theirs)})
             other.keep_beside([line for line in own if line in both], author, first=own)
             merged = lines.union(own, theirs, key=whole_line)
@@ -444,7 +445,7 @@ class SharedDocument:
             same = {one.text for one in mine.elements() if one.brought in then}
             merged = merged_at(_without(before, kept | set(own).difference(same)), own, left)
         other.change_to(merged.lines, author, known=mine)
-        self.document, self.wants_whole = other, False
+        self.document = other
         shown = self._shown
         self._shown = _Shown(
             write=shown.write,
@@ -469,11 +470,6 @@ class SharedDocument:
         return [] if self.document is None else self.document.shown()
 
 
-def _which_has(version: Version, *documents: LineDocument) -> LineDocument | None:
-    """The first one that still has this version."""
-    return next((one for one in documents if one.knows(version) and not one.begins_after(version)), None)
-
-
 def _is_own(line: str) -> bool:
     """Whether it is a person's, and can be known again by what it says."""
     return lines.is_telling(line) and not lines.entry_hash(line)
@@ -491,7 +487,3 @@ def _without(some: Sequence[str], left_out: Collection[str]) -> list[str]:
 
 def _digest(shown: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(shown).encode(errors="surrogateescape")).hexdigest()
-
-
-def _same(one: Version, other: Version) -> bool:
-    return one == other or rank_of(one) == rank_of(other)
