@@ -198,8 +198,8 @@ class SharedDocument:
             self._tell_apart((), last, own.union(last), author, self._shown.version)
             kept = self._tell_apart(seen, seen, base, author, since)
             # What the file showed was removed, and the killed pass brought lines with the same words: those stay.
-            had, came, left = Counter(last), Counter(seen) - Counter(last), Counter(base)
-            others = {line for line in had if 0 < left[line] == came[line]}
+            came, stay = Counter(seen) - Counter(last), Counter(base)
+            others = {line for line in last if 0 < stay[line] == came[line]}
             kept |= self._tell_apart(last, last, set(last) - others, author, self._shown.version)
             document.change_to(merged_at(_without(seen, kept | own), base, document.lines()).lines, author)
         apart = self._tell_apart(seen, base, file, author, since)
@@ -442,8 +442,8 @@ class SharedDocument:
             own = [line for line in own if lines.entry_hash(line) not in also_gone]
             # A line whose words were there then, but of which this side has only what was brought in since, is new.
             then = knows.brought_at(since)
-            same = {one.text for one in mine.elements() if one.brought in then}
-            merged = merged_at(_without(before, kept | set(own).difference(same)), own, left)
+            old = {one.text for one in mine.elements() if one.brought in then}
+            merged = merged_at(_without(before, kept | set(own).difference(old)), own, left)
         other.change_to(merged.lines, author, known=mine)
         self.document = other
         shown = self._shown
