@@ -28,7 +28,7 @@ from holdfast.journal.postgres import adding, lane
 from holdfast.journal.postgres.adding import Adding, Addition, Answer
 from holdfast.journal.postgres.admin import PostgresAdmin
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.journal.postgres.links import BEGIN, IDLE_MS, LINKS_MAX, InDoubt, Link
+from holdfast.journal.postgres.links import LINKS_MAX, InDoubt, Link
 from holdfast.journal.postgres.place import PostgresPlace, Row
 from holdfast.journal.postgres.verbs.shared import PostgresShared
 from holdfast.testing.journal_contract.world import copied, noted
@@ -217,18 +217,20 @@ async def test_a_process_that_stops_inside_a_transaction_keeps_nobody_waiting(
     """The server ends its transaction; when the process goes on, it does the same again."""
     journal: PostgresJournal = await open_it()
     tries: list[int] = []
-    soon = BEGIN.replace(f"session_timeout = {IDLE_MS}".encode(), b"session_timeout = 200")
+    freed: list[int] = []
 
     async def stops(link: Link) -> None:
         await link.run("SELECT 1 FROM $s.incarnation FOR UPDATE")
         tries.append(1)
         if len(tries) == 1:
-            # A commit of another process gets the lock.
-            await asyncio.to_thread(server.execute, f"UPDATE {place.schema}.incarnation SET number = number")
+            # A commit of another process gets the lock, within the shortest lease that instances are tried with.
+            update = f"UPDATE {place.schema}.incarnation SET number = number"
+            await asyncio.to_thread(server.execute, f"SET lock_timeout = '3s'; {update}")
+            freed.append(1)
         await link.run("SELECT 1")
 
-    await journal._links.write(stops, begin=soon)
-    assert len(tries) == 2
+    await journal._links.write(stops)
+    assert (len(tries), len(freed)) == (2, 1)
 
 
 @pytest.mark.parametrize("tasks", [1, 2])

@@ -32,8 +32,9 @@ T = TypeVar("T")
 
 LINKS_MAX = 4
 LOCK_WAIT_MS = 10_000
-# A process that is stopped inside a transaction holds its locks until then; the same is done again when it goes on.
-IDLE_MS = 10_000
+# A process that is stopped or cut off inside a transaction holds its locks until then, and nobody can take over the
+# tasks in it, also after a lease of 3 s. When the process goes on, it does the same again.
+IDLE_MS = 2_000
 BEGIN = (
     "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL synchronous_commit = on; SET LOCAL client_min_messages = warning; "
     f"SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = {LOCK_WAIT_MS}; "
