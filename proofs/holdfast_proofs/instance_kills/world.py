@@ -158,6 +158,7 @@ class World:
                 entropy=ENTROPY,
                 port=PORT,
                 tell=lambda _: None,
+                primary_is_off=True,
             )
             await promote(home, means)
 

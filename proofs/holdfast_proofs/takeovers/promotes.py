@@ -52,7 +52,7 @@ from holdfast_proofs.takeovers.lab import signal_all
 
 KINDS = ("killed", "stopped", "running")
 TASKS, STEPS = 6, len(CLASSES)
-WATCH_S = 2.0
+WATCH_S, GRACE_S = 2.0, 5.0
 WAIT_S_MAX = 180.0
 LOOK_S = 0.1
 FIRST, LAST = "- written before the backup", "- written by the standby"
@@ -88,7 +88,8 @@ class Round:
         await asyncio.to_thread(world.invite)
         await asyncio.to_thread(world.join)
         settings = world.home("a") / "holdfast.toml"
-        settings.write_text(settings.read_text().replace("[identity]\n", f"[identity]\nwatch_s = {WATCH_S}\n"))
+        text = settings.read_text().replace("[identity]\n", f"[identity]\nwatch_s = {WATCH_S}\n")
+        settings.write_text(f"{text}\n[worker]\ngrace_s = {GRACE_S}\n")
         plan = Plan(tasks=TASKS, steps=STEPS, workers=1, concurrency=TASKS, backlog=TASKS)
         async with far_ends(plan, self._folder) as ends:
             old = await self._live(ends)
@@ -148,8 +149,9 @@ class Round:
 
     def _promoted(self) -> Worker:
         home, began = self._world.home("b"), time.monotonic()
+        off = ("--primary-is-off",) if self._kind == "killed" else ()
         done = subprocess.run(
-            command_line("instance", "promote", "--yes", "--json", "--home", str(home), "--place", self._place),
+            command_line("instance", "promote", "--yes", "--json", "--home", str(home), "--place", self._place, *off),
             env=environment(home),
             capture_output=True,
             text=True,

@@ -11,17 +11,21 @@ snapshot, with the keys that are here, and it locks out the primary of before. I
     the keys are rotated      THE MOMENT: the vault of the old primary does not have the new ones. Witnesses, relays and
                               places know it, and its worker stops at its next look there (app/eviction.py)
     the roster names us       alone: the vaults of other standbys do not have the new keys either
+    the old one has stopped   so long we wait: a worker that runs looks at the keys every `watch_s`, and then ends its
+                              calls; one that is paused is killed by the kernel when its lease is over
     standby.json is gone      from here on this folder may act
     a first backup            with the new keys
 
 The same command goes on after a kill: what was restored since the mark was written is not restored again, and a
-rotation that was begun is finished with the same bytes. Before the moment the old primary may act and this folder may
-not; after it, the old one acts until its next look, at most `watch_s` seconds and the calls under way: its open tasks
-are in doubt here, and every step that it may have done is looked up or parked.
+rotation that was begun is finished with the same bytes, and waited for again. Before the mark is gone the old primary
+may act and this folder may not. What the old one did since the snapshot is in doubt here: every step that it may have
+done is looked up or parked, and what is not there then will not come later. Where it reaches no witness, relay or place
+it does not stop, and where its machine was paused as a whole its clocks were too: a person switches it off.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -45,12 +49,14 @@ from holdfast.identity.statements.roster import Enrolled, join_rosters
 from holdfast.identity.vault.keyset import KeySet
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.moved import StandbyMark, find_standby, remove_standby, write_standby
-from holdfast.layout.settings import IdentitySettings, write_identity_settings
+from holdfast.layout.settings import IdentitySettings, find_settings, write_identity_settings
 from holdfast.recovery.move_in import carry_memory
 from holdfast.recovery.recover_agent import RecoveredAgent, RecoveryTarget, recover_agent
 from holdfast.recovery.survey import Evidence, Survey, survey_evidence
 
 Tell = Callable[[str], None]
+
+LOOK_S_MAX = 10.0  # for one look at the keys (app/eviction.py)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +69,7 @@ class PromoteMeans:
     entropy: Entropy
     port: Signatures
     tell: Tell
+    primary_is_off: bool = False  # a person says so
 
 
 async def promote(home: AgentHome, means: PromoteMeans, *, places: tuple[str, ...] = ()) -> RecoveredAgent:
@@ -141,7 +148,8 @@ async def _take_over(home: AgentHome, means: PromoteMeans, publish: Publisher) -
     mark = find_standby(home.instance)
     if mark is None or mark.promoting is None:  # an earlier run has finished this
         return read_own_log(home.folder, means.port)
-    own = convert(mark.identity, IdentitySettings)
+    # A run that is repeated must wait as long as the first: the old primary's own watch_s stays.
+    own = msgspec.structs.replace(convert(mark.identity, IdentitySettings), watch_s=home.settings.identity.watch_s)
     if own != home.settings.identity:  # the snapshot has the paths of the old host
         write_identity_settings(home.settings_file, name=home.name, identity=own)
         home = load_home(home.folder)
@@ -158,8 +166,18 @@ async def _take_over(home: AgentHome, means: PromoteMeans, publish: Publisher) -
             log = extend_own_log(home.folder, session.log, means.port)
     change = RosterChange.at(home, means.keys.ops, clock=means.clock, entropy=means.entropy, port=means.port)
     change.enrol_here(mark.name, alone=True)
+    if not means.primary_is_off:
+        wait_s = stops_within_s(home)
+        means.tell(f"waiting {wait_s:g} s: so long the old primary may act, if it runs and reaches a witness or place")
+        await asyncio.sleep(wait_s)
     remove_standby(home.instance)
     return log
+
+
+def stops_within_s(home: AgentHome) -> float:
+    """How long after the new keys are published a worker with these settings may still send."""
+    worker = find_settings(home.journal)
+    return max(worker.lease_ttl_s, home.settings.identity.watch_s + LOOK_S_MAX + worker.grace_s)
 
 
 def handed_over(change: RosterChange, to: str) -> None:

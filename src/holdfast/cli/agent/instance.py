@@ -89,10 +89,12 @@ def add_parser(commands: Commands) -> None:
         With a shared journal: the instance acts from now on. With a journal of its own, this standby takes
         over: from FILE, which `holdfast instance yield` wrote, and nothing is in doubt; or, if the primary is
         lost, from the newest verified backup. New keys then lock out the old primary, its open tasks are in
-        doubt here, and the other standbys must be invited again. If a run is interrupted, run the same
-        command again.
+        doubt here, and the other standbys must be invited again. The command waits until an old primary that
+        still runs has stopped: 90 s, if you changed no setting. If a run is interrupted, run the same command
+        again.
         examples:
           holdfast instance promote
+          holdfast instance promote --primary-is-off
           holdfast instance promote ada.handoff
           holdfast instance promote --instance south
         """)
@@ -107,6 +109,7 @@ def add_parser(commands: Commands) -> None:
         default=[],
         help="where backups are, if not in places.json; repeatable",
     )
+    add_flag(parser, "--primary-is-off", "the old primary is switched off for certain: do not wait for it to stop")
     add_options(parser, "--home", "--passphrase-fd")
     parser.add_argument(
         "--second-passphrase-fd", metavar="N", help="read the passphrase of the second place from this descriptor"
@@ -364,6 +367,7 @@ def _promote_from_backup(args: argparse.Namespace, home: AgentHome) -> int:
             entropy=SystemEntropy(),
             port=Sodium(),
             tell=news.say,
+            primary_is_off=args.primary_is_off,
         )
         done = run_async(promote(home, means, places=tuple(args.place)))
     journal, restored = done.journal, done.restored
