@@ -67,7 +67,7 @@ class World:
         self.now_ms = NOW_MS
         self.count = 0
         self.there: dict[tuple[str, str], str] = {}  # file and line: the host whose person added it
-        self.removed: set[tuple[str, str]] = set()
+        self.removed: dict[tuple[str, str], str] = {}  # the same of those that it removed
         self.merging: dict[str, Merging] = {}
         for name in HOSTS:
             (root / name).mkdir(mode=0o700)
@@ -116,7 +116,7 @@ class World:
         if own and self.random.random() < 0.25:
             line = self.random.choice(own)
             lines.remove(line)
-            self.removed.add((file, line))
+            self.removed[file, line] = host
             del self.there[file, line]
         else:
             for _ in range(self.random.choice((1, 1, 200))):  # 200: more than the newest envelope holds
@@ -241,7 +241,9 @@ class World:
             for (where, line), host in self.there.items():
                 if where == file and host in reached and counts[line] != 1:
                     return f"{file}: {line!r} is there {counts[line]} times"
-            back = [line for where, line in self.removed if where == file and counts[line]]
+            # Of what a host removed that is still cut off, the others may not have heard.
+            removed = [line for (where, line), host in self.removed.items() if where == file and host in reached]
+            back = [line for line in removed if counts[line]]
             if back:
                 return f"{file}: {back[0]!r} was removed and is back"
             strange = [line for line in counts if "another agent" in line]
