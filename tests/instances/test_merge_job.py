@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.app.doctor import Level
 from holdfast.app.instances import merge_job
@@ -19,6 +20,7 @@ from holdfast.core.clock import SystemClock, iso
 from holdfast.errors import InstancesUnfit
 from holdfast.host.log import Log
 from holdfast.instances import merging
+from holdfast.instances.merge_state import load_state, save_state
 from holdfast.instances.merging import Merging
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.testing.lab import wait_until
@@ -109,11 +111,44 @@ def test_doctor_and_notices_say_who_is_behind(homes: list[AgentHome]) -> None:
     behind = next(examine_merges(homes[0]))
     assert "has not confirmed changes of 1 memory files" in behind.text
     assert f"is kept for it until {iso(NOW + 30 * 24 * HOUR)}" in behind.text
-    assert "`holdfast instance remove south`" in behind.mend
+    assert "start the worker of south" in behind.mend
+    assert "remove" not in behind.mend
     assert list(merge_job._notices(one, (), NOW + HOUR - 1)) == []
     (notice,) = merge_job._notices(one, (), NOW + HOUR)
     assert notice.kind == "memory-lag"
     assert f"south has not confirmed memory updates since {iso(NOW)}" in notice.text
+
+
+def test_doctor_advises_to_remove_only_an_instance_that_has_been_silent_for_long(homes: list[AgentHome]) -> None:
+    one, other = map(opened, homes)
+    run(one, other)
+    homes[0].memory_file.write_text(homes[0].memory_file.read_text() + "- even more\n")
+    one.run(now_ms=NOW)
+    state = load_state(homes[0].instance)
+    for heard_ms, advised in ((NOW, False), (NOW - 24 * HOUR, True)):
+        peer = replace(state.peers["south"], heard_ms=heard_ms, behind_ms=NOW - 24 * HOUR)
+        save_state(homes[0].instance, replace(state, peers={"south": peer}))
+        (finding,) = examine_merges(homes[0])
+        assert ("`holdfast instance remove south`" in finding.mend) is advised
+
+
+def test_doctor_names_the_cause_once(homes: list[AgentHome]) -> None:
+    one, other = map(opened, homes)
+    run(one, other)
+    state = load_state(homes[0].instance)
+    save_state(homes[0].instance, replace(state, trouble="it is full", fix="free space"))
+    assert [(one.text, one.mend) for one in examine_merges(homes[0])] == [("memory: it is full", "free space")]
+    peer = replace(state.peers["south"], waits="two folders", fix="stop one")
+    save_state(homes[0].instance, replace(state, peers={"south": peer}))
+    assert [(one.text, one.mend) for one in examine_merges(homes[0])] == [("memory: two folders", "stop one")]
+
+
+def test_doctor_does_not_call_memory_merged_while_a_file_waits(homes: list[AgentHome]) -> None:
+    one, other = map(opened, homes)
+    run(one, other)
+    state = load_state(homes[0].instance)
+    save_state(homes[0].instance, replace(state, files={"MEMORY.md": "waits for a document of south"}))
+    assert [one.text for one in examine_merges(homes[0])] == ["MEMORY.md waits for a document of south"]
 
 
 def test_without_the_package_or_a_way_the_error_says_what_to_do(homes: list[AgentHome]) -> None:

@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 from nacl.signing import SigningKey
 
+from holdfast.errors import InstancesUnfit
+from holdfast.instances import channels
 from holdfast.instances.channels import NEWEST, FolderChannel
 from holdfast.instances.envelope import Peers
 from holdfast.instances.merging import REST_MS, Merging
+from holdfast.instances.merge_state import load_state
 from holdfast.layout.agent_home import MemoryPlace
 from holdfast.memory.handoff_writer import write_heartbeat
 from holdfast.memory.lines import entry_id, rendered
@@ -397,19 +400,23 @@ def test_two_folders_that_send_as_one_instance_say_so(tmp_path: Path, hosts: lis
     second = Host(tmp_path / "second", "cedar", tuple(SEEDS), hosts[0].shared)
     every = [*hosts, second]
     hosts[2].save("# Memory", "- of the first")
+    said = "two folders send memory updates as cedar"
     for minute in range(8):
+        if minute == 1:  # the others know already
+            assert [said in one.merging.state.peers["cedar"].waits for one in hosts[:2]] == [True, True]
         if minute == 2:
             second.save(*second.lines(), "- of the second")
         for _ in range(30):
             for one in every:
                 one.now_ms += 2_000
             talk(every, rounds=1)
-    said = "two folders send memory updates as cedar"
     for one in (hosts[2], second):
-        assert said in one.merging.state.peers["alder"].waits
+        assert said in one.merging.state.trouble
+        assert "stop one of the two" in one.merging.state.fix
         assert one.merging.refused["cedar"][0].code == "update-refused"
     for one in hosts[:2]:
         assert said in one.merging.state.peers["cedar"].waits
+        assert "stop one of the two" in one.merging.state.peers["cedar"].fix
         assert one.merging.refused["cedar"][1] <= one.now_ms - 60_000  # a notice says so
     assert hosts[0].merging.sent_bytes < 100_000
     assert {"- of the first", "- of the second"} <= set(hosts[0].lines())
@@ -424,19 +431,24 @@ def test_two_folders_that_send_as_one_instance_say_so(tmp_path: Path, hosts: lis
     assert hosts[0].lines() == hosts[1].lines() == hosts[2].lines()
 
 
-@pytest.mark.parametrize("kind", ["symlink", "socket", "part"])
+@pytest.mark.parametrize("kind", ["symlink", "socket", "part", "folder", "part is a folder", "loop"])
 def test_a_file_of_one_instance_that_cannot_be_read_does_not_stop_the_others(
     hosts: list[Host], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts[0].save("# Memory")
     talk(hosts)
-    if kind == "part":
+    if "part" in kind:
         hosts[2].save("# Memory", *(f"- line {number} of a long text" for number in range(500)))
         hosts[2].run()
     own = next(hosts[0].shared.glob("*/cedar"))
-    path = next(one for one in own.iterdir() if (one.name == NEWEST) != (kind == "part"))
+    path = next(one for one in own.iterdir() if (one.name == NEWEST) != ("part" in kind))
     path.unlink()
-    if kind == "socket":
+    if "folder" in kind:
+        path.mkdir()
+    elif kind == "loop":
+        own.rename(own.with_name("before"))
+        own.symlink_to(own)
+    elif kind == "socket":
         monkeypatch.chdir(own)
         with socket.socket(socket.AF_UNIX) as end:
             end.bind(path.name)
@@ -447,7 +459,56 @@ def test_a_file_of_one_instance_that_cannot_be_read_does_not_stop_the_others(
         one.now_ms += 5_000
     talk(hosts[:2])
     assert hosts[1].lines() == ["# Memory", "- of alder"]
-    assert f"{path} cannot be read" in hosts[0].merging.state.peers["cedar"].waits
+    peer = hosts[0].merging.state.peers["cedar"]
+    assert f"{path} {'is not a file' if 'folder' in kind else 'cannot be read'}" in peer.waits
+    assert str(path) in peer.fix
+
+
+def test_a_folder_in_the_own_place_is_named_and_what_others_send_is_still_taken(hosts: list[Host]) -> None:
+    hosts[0].save("# Memory")
+    talk(hosts)
+    own = next(hosts[0].shared.glob("*/cedar"))
+    (own / NEWEST).unlink()
+    (own / NEWEST).mkdir()
+    hosts[0].save("# Memory", "- of alder")
+    talk(hosts[:2])
+    hosts[2].start()
+    with pytest.raises(InstancesUnfit, match=f"{own / NEWEST} is a folder") as raised:
+        hosts[2].run()
+    assert raised.value.hint.startswith("remove it")
+    assert hosts[2].lines() == ["# Memory", "- of alder"]
+    (own / NEWEST).rmdir()
+    hosts[2].start()
+    talk(hosts)
+    assert hosts[2].merging.state.trouble == ""
+
+
+def test_a_full_shared_folder_is_named_once_and_no_instance_is_blamed(
+    hosts: list[Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts[0].save("# Memory")
+    talk(hosts)
+    with monkeypatch.context() as patched:
+        patched.setattr(channels, "write_all", full_disk)
+        hosts[0].save("# Memory", "- more")
+        with pytest.raises(InstancesUnfit):
+            hosts[0].run()
+    state = hosts[0].merging.state
+    path = next(hosts[0].shared.glob("*/alder")) / NEWEST
+    assert state.trouble == f"{path} cannot be written: No space left on device"
+    assert state.fix.startswith("free space in the shared folder")
+    assert {one.waits for one in state.peers.values()} == {""}
+    hosts[0].run()
+    assert hosts[0].merging.state.trouble == ""
+
+
+def test_a_shared_folder_that_is_not_there_is_told(hosts: list[Host]) -> None:
+    hosts[0].save("# Memory")
+    talk(hosts)
+    hosts[0].shared.rename(hosts[0].shared.with_name("away"))
+    with pytest.raises(InstancesUnfit):
+        hosts[0].merging.is_due(now_ms=NOW)
+    assert "is not there" in load_state(hosts[0].place.instance).trouble
 
 
 def test_who_may_read_the_shared_folder_may_read_what_is_in_it(hosts: list[Host]) -> None:

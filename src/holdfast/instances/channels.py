@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import hashlib
 import os
 import stat
@@ -78,10 +79,15 @@ class FolderChannel:
         self._check()
         found: dict[str, object] = {}
         for one in instances:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            try:
                 entry = os.lstat(self._agent / one / NEWEST)
-                young = abs(time.time() - entry.st_mtime) < YOUNG_S
-                found[one] = (entry.st_ino, entry.st_mtime_ns, entry.st_size, young)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:  # `read` says what is wrong with it
+                found[one] = error.errno
+                continue
+            young = abs(time.time() - entry.st_mtime) < YOUNG_S
+            found[one] = (entry.st_ino, entry.st_mtime_ns, entry.st_size, young)
         return found
 
     def read(self, instance: str, name: str) -> bytes | None:
@@ -92,21 +98,31 @@ class FolderChannel:
             return None
         except OSError as error:  # a link, a socket, a file of another user: only this instance waits
             raise _unreadable(path, error) from error
-        with open(fd, "rb") as file:
+        try:
             entry = os.fstat(fd)
             if not stat.S_ISREG(entry.st_mode) or entry.st_size > ENVELOPE_BYTES_MAX:
                 raise BadUpdate(
                     f"{path} is not a file, or has more than {ENVELOPE_BYTES_MAX:,} bytes",
-                    hint="nothing was changed; remove it, and its instance writes it again",
+                    hint=f"nothing was changed; remove {path}, and {instance} writes it again",
                 )
-            try:
+            with open(fd, "rb", closefd=False) as file:
                 return file.read(entry.st_size)
-            except OSError as error:
-                raise _unreadable(path, error) from error
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        finally:
+            os.close(fd)
 
     def put(self, name: str, data: bytes) -> object:
-        """As readable for others as the shared folder itself: what is in it is sealed."""
         mode = self._check().st_mode
+        try:
+            return self._put(name, data, mode)
+        except OSError as error:
+            path = self._own / name
+            what = "is a folder" if path.is_dir() else f"cannot be written: {error.strerror}"
+            raise InstancesUnfit(f"{path} {what}", hint=_FIX.get(error.errno or 0, _MAY_WRITE)) from error
+
+    def _put(self, name: str, data: bytes, mode: int) -> int:
+        """As readable for others as the shared folder itself: what is in it is sealed."""
         for folder in (self._agent, self._own):
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=0o700)
@@ -152,10 +168,19 @@ class FolderChannel:
             ) from None
 
 
+_FULL = "free space in the shared folder; merging then goes on by itself"
+_MAY_WRITE = "let the user of this agent write to the shared folder; merging then goes on by itself"
+_FIX = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EISDIR: "remove it; merging then goes on by itself",
+}
+
+
 def _unreadable(path: Path, error: OSError) -> BadUpdate:
     return BadUpdate(
         f"{path} cannot be read: {error.strerror}",
-        hint="let the user of this agent read it, or remove it: its instance writes it again",
+        hint=f"let the user of this agent read {path}, or remove it: its instance writes it again",
     )
 
 

@@ -25,7 +25,7 @@ from holdfast.instances.shared_files import SharedFile
 from holdfast.layout.agent_home import HEARTBEAT_FILE, MEMORY_FILE, MemoryPlace
 from holdfast.memory.lines import is_day
 
-PAUSE_MS = 60_000
+PAUSE_MS, FIRST_PAUSE_MS = 60_000, 10_000
 
 
 def begun(state: MergeState, channel: Channel, me: str) -> MergeState:
@@ -58,24 +58,29 @@ def two_folders(name: str) -> UpdateRefused:
 
 class Rival:
     """Another folder that sends under this instance's name, with its key. While one does, this folder sends once a
-    minute: each new life costs the other instances a look at every file."""
+    minute: each new life costs the other instances a look at every file. The first time it sends sooner, so that they
+    see a life come back, and say so."""
 
     def __init__(self, channel: Channel, peers: Peers, key: bytes) -> None:
         self._channel, self._peers, self._key = channel, peers, key
         self._digest = b""  # of its newest envelope
         self.seen_ms = self.since_ms = 0  # when that came, and the first one; 0: there is none
+        self._answered = False  # whether this folder has sent since the first one
 
     def is_over(self, now_ms: int) -> bool:
         return 0 < self.seen_ms <= now_ms - SAID_MS
 
     def is_sending(self, now_ms: int) -> bool:
+        if self.seen_ms and not self._answered:
+            self._answered = now_ms - self.since_ms >= FIRST_PAUSE_MS
+            return not self._answered
         return bool(self.seen_ms) and now_ms - self.seen_ms < PAUSE_MS
 
     def look(self, mark: object, *, life: str, since_ms: int, now_ms: int) -> None:
         """Whether the place has another envelope than the one with this mark, which was put there. One from before this
         process does not count: a program that copies folders may bring an old one back."""
         if self.is_over(now_ms):
-            self.seen_ms = self.since_ms = 0
+            self.seen_ms, self.since_ms, self._answered = 0, 0, False
         if mark is None or self._channel.own().get(NEWEST) == mark:
             return
         with contextlib.suppress(HoldfastError):

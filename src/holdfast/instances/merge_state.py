@@ -29,6 +29,7 @@ class PeerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     behind_ms: int = 0  # since when it has not confirmed something of this instance; 0: it has all
     files: int = 0  # that it has not confirmed
     waits: str = ""  # what of it this instance waits for
+    fix: str = ""  # what a person can do about that, where it is known
     life: str = ""  # of its folder, as its newest envelope said
     life_before: str = ""
     changed_back_ms: int = 0  # when a life came back: two folders send as this instance
@@ -55,6 +56,8 @@ class MergeState(msgspec.Struct, frozen=True, kw_only=True):
     format: int = 1
     since: str = ""  # the day on which this folder began to share
     peers: dict[str, PeerState] = {}
+    trouble: str = ""  # why this folder merges with none, or sends nothing
+    fix: str = ""  # what a person can do about that
     files: dict[str, str] = {}  # what a file waits for
     settled: dict[str, Signature] = {}  # files that all have as they are here
     life: str = ""  # of this folder (life.py)

@@ -97,7 +97,14 @@ class Merging:
     # --- whether there is anything to do ------------------------------------------------------
 
     def is_due(self, *, now_ms: int) -> bool:
-        """Looks at files and places; opens nothing."""
+        """Looks at files and places; opens nothing. Raises as `run` does."""
+        try:
+            return self._is_due(now_ms)
+        except (OSError, HoldfastError) as error:
+            self._note_failure(error, now_ms)
+            raise
+
+    def _is_due(self, now_ms: int) -> bool:
         marks = self._channel.marks(self._peers.others)
         return (
             self._newest is None
@@ -153,15 +160,13 @@ class Merging:
             if not self._rival.is_sending(now_ms):
                 self._send(now_ms)
         except (OSError, HoldfastError) as error:
-            self._note(dict.fromkeys(self._peers.others, str(error)), now_ms)
+            self._note_failure(error, now_ms)
             raise
         self.refused.pop(self._peers.me, None)
-        two = two_folders(self._peers.me)
-        troubles = {name: why for name, why in troubles.items() if why != two.message}
-        if self._rival.seen_ms:
+        two = two_folders(self._peers.me) if self._rival.seen_ms else None
+        if two is not None:
             self.refused[self._peers.me] = two, self._rival.since_ms
-            troubles = dict.fromkeys(self._peers.others, two.message)
-        self._note(troubles, now_ms)
+        self._note(troubles, now_ms, two)
         return told
 
     def announce(self, *, now_ms: int) -> None:
@@ -188,7 +193,7 @@ class Merging:
                     self.refused.pop(name, None)
                 except HoldfastError as error:
                     troubles[name] = error.message
-                    self.refused.setdefault(name, (error, now_ms))
+                    self.refused[name] = error, self.refused.get(name, (error, now_ms))[1]
                 heard.tries = heard.tries + 1 if marks[name] == heard.mark and troubles[name] else 0
                 wait_ms = min(AGAIN_MS << min(heard.tries, 10), AGAIN_MS_MAX)
                 heard.mark, heard.again_ms = marks[name], now_ms + wait_ms if troubles[name] else 0
@@ -452,7 +457,11 @@ class Merging:
 
     # --- what is known ------------------------------------------------------------------------
 
-    def _note(self, troubles: Mapping[str, str], now_ms: int) -> None:
+    def _note_failure(self, error: OSError | HoldfastError, now_ms: int) -> None:
+        with contextlib.suppress(OSError):  # the first error says more
+            self._note({name: one.waits for name, one in self.state.peers.items()}, now_ms, error)
+
+    def _note(self, troubles: Mapping[str, str], now_ms: int, trouble: OSError | HoldfastError | None) -> None:
         """Keep the state, where it has changed; close the documents that all have."""
         before = load_state(self._place.instance)
         peers: dict[str, PeerState] = {}
@@ -460,7 +469,8 @@ class Merging:
             files = sum(one.document.document is not None and one.document.lacks(name) for one in self._files.values())
             behind_ms = (known.behind_ms or now_ms) if files else 0
             waits = troubles.get(name, "")
-            peers[name] = msgspec.structs.replace(known, behind_ms=behind_ms, files=files, waits=waits)
+            fix = self.refused[name][0].hint if waits and name in self.refused else ""
+            peers[name] = msgspec.structs.replace(known, behind_ms=behind_ms, files=files, waits=waits, fix=fix)
         settled, documents = dict(self.state.settled), set(self.state.documents)
         documents |= {name for name, one in self._files.items() if one.document.document is not None}
         open_ = {MEMORY_FILE, HEARTBEAT_FILE, *(f"{day_of(now_ms, back=back)}.md" for back in (0, 1))}
@@ -473,7 +483,13 @@ class Merging:
                 if name not in open_:
                     del self._files[name]
         self.state = msgspec.structs.replace(
-            self.state, peers=peers, files=dict(self._waits), settled=settled, documents=frozenset(documents)
+            self.state,
+            peers=peers,
+            trouble=getattr(trouble, "message", str(trouble or "")),
+            fix=getattr(trouble, "hint", ""),
+            files=dict(self._waits),
+            settled=settled,
+            documents=frozenset(documents),
         )
         if self.state != before:
             save_state(self._place.instance, self.state)

@@ -30,7 +30,16 @@ import msgspec
 from holdfast.backup.archive.manifest import NAME as MANIFEST
 from holdfast.backup.archive.reader import HEAD_NAME, STATE
 from holdfast.core.decoding import decode_json
-from holdfast.errors import ArchiveRefused, BadInput, BadRecord, MoveRefused, VaultDamaged, VaultLocked
+from holdfast.errors import (
+    ArchiveRefused,
+    BadInput,
+    BadRecord,
+    HoldfastError,
+    JournalFull,
+    MoveRefused,
+    VaultDamaged,
+    VaultLocked,
+)
 from holdfast.host.private_files import check_place, explained, open_private, sync
 from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
 from holdfast.identity.records.signed import Signed
@@ -41,6 +50,7 @@ INTRO = b"holdfast move 1\n"
 LINE_BYTES_MAX = 256 * 1024
 HEADER_BYTES = 64 * 1024
 PART = ".part"
+COPY_AGAIN = "nothing was changed; copy the file again from the host that made it, which showed its `sha256`"
 
 
 class Cover(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,18 +83,19 @@ def write_package(staging: Path, cover: Cover, target: Path, recipients: Sequenc
     """The sealed package at `target`, new and durable; its SHA-256.
     What is not sealed yet lies in the private staging folder, not where the package goes."""
     age = _pyrage()
-    plain = staging / "plain"
+    plain = writing = staging / "plain"
     try:
         with _new(plain) as out:
             out.write(INTRO + msgspec.json.encode(cover) + b"\n")
             _write_tar(staging, out)
             out.flush()
+        writing = target
         with open(plain, "rb") as source, _new(target) as out:
             age.encrypt_io(source, out, [age.x25519.Recipient.from_str(one) for one in recipients])
             out.flush()
             sync(out.fileno())
     except OSError as error:
-        raise explained(error, target) from error
+        raise _unwritten(error, writing) from error
     finally:
         plain.unlink(missing_ok=True)
     return digest_of_file(target)
@@ -101,7 +112,7 @@ def open_package(package: Path, identity: AgeIdentity, work: Path) -> tuple[Cove
             plain = _new(work / "plain")
             _unseal(source, plain, identity, package)
     except VaultDamaged as error:
-        raise MoveRefused(f"{package} is not a package: {error.message}") from None
+        raise MoveRefused(f"{package} is not a package: {error.message}", hint=COPY_AGAIN) from None
     except OSError as error:
         raise explained(error, package) from error
     plain.seek(0)
@@ -148,8 +159,16 @@ def _unseal(source: BinaryIO, plain: BinaryIO, identity: AgeIdentity, package: P
         if getattr(error, "errno", None) is not None:
             raise
         # The library's own OSError, where a part does not open, has no number.
-        raise ArchiveRefused(f"{package} was changed or is cut short") from None
+        raise ArchiveRefused(f"{package} was changed or is cut short", hint=COPY_AGAIN) from None
     plain.flush()
+
+
+def _unwritten(error: OSError, path: Path) -> HoldfastError | OSError:
+    found = explained(error, path)
+    if not isinstance(found, JournalFull):
+        return found
+    again = "then run the same command again: it goes on with what it has begun"
+    return JournalFull(found.message, hint=f"free some space on the disk of {path.parent}, {again}")
 
 
 def _write_tar(staging: Path, out: BinaryIO) -> None:

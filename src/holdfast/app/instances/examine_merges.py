@@ -13,6 +13,7 @@ from holdfast.instances.merge_state import load_state
 from holdfast.layout.agent_home import AgentHome
 
 LAG_MS = 600_000
+SILENT_MS = 86_400_000  # after so long without a word an instance may be lost for good
 
 
 def examine_merges(home: AgentHome) -> Iterator[Finding]:
@@ -35,20 +36,23 @@ def examine_merges(home: AgentHome) -> Iterator[Finding]:
 
 def _merges(home: AgentHome, way: str) -> Iterator[Finding]:
     state, now_ms = load_state(home.instance), SystemClock().wall_ms()
-    if not state.peers:
+    if state.trouble:
+        fix = state.fix or f"look at the disk of {home.folder}, and at {way}"
+        yield warning("instances", f"memory: {state.trouble}", fix)
+    elif not state.peers:
         yield warning("instances", "this instance has not merged its memory yet", "start a worker in this folder")
     for name, one in sorted(state.peers.items()):
         late = bool(one.behind_ms) and now_ms - one.behind_ms >= LAG_MS
         kept = f"; the history of these files is kept for it until {iso(one.kept_until_ms)}" if late else ""
-        gone = f"if that instance is lost for good: `holdfast instance remove {name}`"
+        reach = f"start the worker of {name}, or see that {way} reaches its host"
+        if one.behind_ms and now_ms - max(one.behind_ms, one.heard_ms) >= SILENT_MS:
+            reach += f"; if that instance is lost for good: `holdfast instance remove {name}`"
         if one.waits:
-            yield warning(
-                "instances", f"memory: {one.waits}{kept}", f"look at the worker of {name}, and at {way}; {gone}"
-            )
-        elif late:
+            yield warning("instances", f"memory: {one.waits}{kept}", one.fix or reach)
+        elif late and not state.trouble:
             text = f"{name} has not confirmed changes of {one.files} memory files since {iso(one.behind_ms)}{kept}"
-            yield warning("instances", text, f"start the worker of {name}, or see that {way} reaches its host; {gone}")
-        else:
+            yield warning("instances", text, reach)
+        elif not state.files and not state.trouble:
             yield ok("instances", f"memory is merged with {name} through {way}")
     for file, why in sorted(state.files.items()):
         yield warning("instances", f"{file} {why}", "start the workers of all instances")

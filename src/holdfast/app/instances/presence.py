@@ -47,6 +47,7 @@ class InstanceList(msgspec.Struct, frozen=True, kw_only=True):
     forked: bool
     instances: tuple[InstanceRow, ...]
     unknown: tuple[str, ...]  # folders that opened the shared journal and are not enrolled
+    waits: str = ""  # why this folder merges its memory with none, or sends nothing
 
 
 def list_instances(home: AgentHome, *, clock: Clock) -> InstanceList:
@@ -60,13 +61,15 @@ def list_instances(home: AgentHome, *, clock: Clock) -> InstanceList:
     rows = rows_of(
         standing.view.enrolled, seen, sessions, _lags(marks), own=own_key(home, clock), shared=shared is not None
     )
+    state = load_state(home.instance)
     return InstanceList(
         standing=standing.kind.value,
         text=standing.text,
         version=standing.view.rank,
         forked=standing.view.forked,
-        instances=tuple(_merged(row, load_state(home.instance).peers) for row in rows),
+        instances=tuple(_merged(row, state.peers) for row in rows),
         unknown=tuple(one.who for one in seen.unknown.values()),
+        waits=state.trouble,
     )
 
 

@@ -278,9 +278,9 @@ def run_list(args: argparse.Namespace) -> int:
         talk(
             "two different rosters have the same version: only what both say counts. Enrol or remove an instance again"
         )
-    for one in listed.instances:
-        if one.waits:
-            talk(f"memory: {one.waits}")
+    for waits in (listed.waits, *(one.waits for one in listed.instances)):
+        if waits:
+            talk(f"memory: {waits}")
     for one in listed.unknown:
         talk(f"not enrolled, and waiting: {one}")
     if listed.standing == "copy":
