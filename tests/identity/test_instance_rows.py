@@ -89,6 +89,9 @@ def test_the_doctor_names_each_trouble_and_nothing_else() -> None:
     one, two = listed().instances
     replace = msgspec.structs.replace
     assert "no host has used its key" in texts(listed(instances=(one, replace(two, presence="unseen", where=""))))
-    assert "no live worker" in texts(listed(instances=(one, replace(two, presence="away"))))
+    (away,) = findings_of(listed(instances=(one, replace(two, presence="away"))))
+    assert "no live worker" in away.text
+    assert "`holdfast instance remove south`" in away.mend
+    assert "yield" not in away.mend  # which a lost host cannot run
     assert "fail together" in texts(listed(instances=(one, replace(two, where="alpha:/other"))))
     assert "none acts" in texts(listed(instances=(replace(one, role="standby"), replace(two, role="standby"))))

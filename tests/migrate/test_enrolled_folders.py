@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from holdfast.app.instances.examine import standby_faults
+from holdfast.app.instances.roster_change import RosterChange
 from holdfast.app.instances.standing import StandingKind, find_standing
 from holdfast.backup.backups import open_backups
 from holdfast.backup.turns import check_backs_up, take_duty
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
-from holdfast.errors import BadInput, IsStandby, MoveRefused, NotEnrolled, NotNow
+from holdfast.errors import ArchiveRefused, BadInput, IsStandby, JournalFull, MoveRefused, NotEnrolled, NotNow
+from holdfast.identity.statements.certificate import Role
 from holdfast.identity.vault.vault import open_vault
 from holdfast.layout.agent_home import MemoryPlace, load_home
 from holdfast.layout.moved import StandbyMark, find_standby
 from holdfast.memory.lines import Gone, removal_mark
 from holdfast.memory.sidecar import State, save_state
-from holdfast.recovery.invite import Joining
-from holdfast.recovery.move_in import HostPaths, carry_memory, move_in
+from holdfast.recovery import move_package
+from holdfast.recovery.invite import Joining, invite
+from holdfast.recovery.move_in import TAKEN, HostPaths, carry_memory, move_in
 from holdfast.recovery.move_lease import MoveMeans
 from holdfast.recovery.move_out import MoveOut
 from holdfast_proofs.instance_kills.world import CLOCK, ENTROPY, PORT, World
@@ -124,6 +129,53 @@ def test_a_hand_off_that_cannot_begin_changes_nothing(world: World, path: str) -
         assert code == BadInput.exit_code
     assert world.standing("a").view.lines() == before
     assert world.acts("a") == ""
+
+
+@pytest.mark.parametrize("bytes_left", [0, 100, -40])
+def test_a_cut_invitation_is_to_be_copied_again(world: World, bytes_left: int, tmp_path: Path) -> None:
+    taken = world.invitation.with_name(world.invitation.name + TAKEN)
+    package = tmp_path / "cut.invite"
+    package.write_bytes(taken.read_bytes()[: bytes_left or 0])
+    with open_vault(world.root / "b" / "vault") as vault:
+        means = MoveMeans(vault=vault, clock=CLOCK, entropy=ENTROPY, port=PORT)
+        with pytest.raises((MoveRefused, ArchiveRefused)) as raised:
+            asyncio.run(Joining(package, tmp_path / "new", means, HostPaths()).run())
+    assert "copy the file again from the host that made it" in raised.value.hint
+
+
+def test_an_invitation_for_which_there_is_no_space_names_the_disk(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "west.invite"
+
+    def invited(change: RosterChange) -> None:
+        invite(change, package, name="west", role=Role.STANDBY, host="west")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(move_package, "sync", full)
+        with pytest.raises(JournalFull, match="No space left") as raised:
+            world.change("a", invited)
+    assert str(tmp_path) in raised.value.hint
+    assert "journal" not in raised.value.hint
+    assert "run the same command again" in raised.value.hint
+    world.change("a", invited)
+    assert package.exists()
+    assert [one.name for one in world.standing("a").view.enrolled].count("west") == 1
+
+
+@pytest.mark.parametrize("words", [["remove", "nobody", "--yes"], ["yield", "nobody", "x.handoff"]])
+def test_an_unknown_name_is_answered_with_the_names_that_there_are(
+    world: World, words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(world.root)
+    assert main(["instance", *words, "--home", str(world.home("a"))]) == NotEnrolled.exit_code
+    said = capsys.readouterr().err
+    assert "enrolled: north, south" in said
+    assert "give one of these names" in said
+    assert "invite" not in said
 
 
 def test_a_standby_that_was_removed_cannot_promote_itself(tmp_path: Path) -> None:

@@ -170,6 +170,8 @@ def test_an_agent_keeps_an_instance_that_acts(agent: AgentHome, new_host: NewHos
     north("instance", "remove", "south", "--yes", "--json")
     refused = south("instance", "remove", "north", "--yes", "--json", code=4)  # by one that was removed
     assert "is not in the roster" in refused.err
+    refused = south("instance", "join", "--as", "south", "--json", code=4)  # only an invite brings it back
+    assert "was removed from the roster" in refused.err
     assert rows(north) == {"north": ("primary", "alive")}
 
 

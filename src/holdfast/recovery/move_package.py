@@ -16,6 +16,7 @@ long names. It is written to a file beside the target and gets its name from the
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -110,7 +111,10 @@ def open_package(package: Path, identity: AgeIdentity, work: Path) -> tuple[Cove
                 raise MoveRefused(f"{package} is not sealed for an X25519 key")
             source.seek(0)
             plain = _new(work / "plain")
-            _unseal(source, plain, identity, package)
+            with contextlib.ExitStack() as unless_opened:
+                unless_opened.callback(plain.close)
+                _unseal(source, plain, identity, package)
+                unless_opened.pop_all()
     except VaultDamaged as error:
         raise MoveRefused(f"{package} is not a package: {error.message}", hint=COPY_AGAIN) from None
     except OSError as error:

@@ -69,7 +69,8 @@ def findings_of(listed: InstanceList) -> list[Finding]:
             found.append(warning(CHECK, text, fix))
         elif one.presence == AWAY and one.role == Role.PRIMARY:
             text = f"{one.name} ({one.where}) has no live worker"
-            found.append(warning(CHECK, text, "`holdfast worker APP` there, or `holdfast instance yield`"))
+            fix = f"`holdfast worker APP` there; if that host is lost for good: `holdfast instance remove {one.name}`"
+            found.append(warning(CHECK, text, fix))
     machines = {one.where.partition(":")[0] for one in rows if one.where}
     if len(machines) == 1 and sum(bool(one.where) for one in rows) > 1:
         text = f"all instances that were seen are on {machines.pop()}: they fail together"

@@ -17,12 +17,15 @@ from dataclasses import dataclass, replace
 
 from holdfast.app.instances.standing import (
     FETCH_HINT,
+    JOIN_HINT,
     ROSTER_TEXT,
     behind_text,
     forget_seen,
     is_behind,
     lines_of,
     note_host,
+    note_removed,
+    read_seen,
     text_of_lines,
 )
 from holdfast.core.clock import Clock, Entropy
@@ -93,7 +96,10 @@ class RosterChange:
         found = view.named(name)
         if found is None:
             names = ", ".join(one.name for one in view.enrolled) or "none"
-            raise NotEnrolled(f"no instance of this agent is named {name!r}; enrolled: {names}")
+            raise NotEnrolled(
+                f"no instance of this agent is named {name!r}; enrolled: {names}",
+                hint="give one of these names; `holdfast instance list` shows more about them",
+            )
         return found
 
     def apply(self, edit: Edit) -> RosterView:
@@ -147,6 +153,14 @@ class RosterChange:
             note_host(self.shared, self.home, self.clock, one.key)
         return view
 
+    def check_not_removed(self) -> None:
+        """Raises NotEnrolled where the key of this folder was removed from the roster: only an invite brings a host
+        back, so that nobody undoes a removal by mistake. The host has the agent's vault all the same."""
+        if self.shared is not None and self.own_key() in read_seen(self.shared).removed:
+            raise NotEnrolled(
+                f"the folder {self.home.folder} was removed from the roster of its agent", hint=JOIN_HINT
+            )
+
     def adopt_here(self) -> None:
         """After this folder was moved or restored here by its owner: it takes the place of the primary that it was, if
         the roster still counts and does not know it."""
@@ -164,6 +178,8 @@ class RosterChange:
     def remove(self, name: str) -> RosterView:
         """Raises NotEnrolled. Safe to repeat on the host that removes."""
         gone = self.get_named(name)
+        if self.shared is not None:
+            note_removed(self.shared, gone.key)
         view = self.apply(lambda listed: tuple(one for one in listed if one.name != name))
         if self.shared is not None:
             forget_seen(self.shared, (gone.key,))

@@ -48,6 +48,7 @@ from holdfast.layout.moved import find_standby
 
 SEEN_TEXT = "instances"  # in the shared journal
 UNKNOWN_MAX = 16
+REMOVED_MAX = 256
 LOOK_S = 2.0  # how often a folder that waits looks again
 WATCH_S = 5.0  # how often an instance that serves looks whether it is still enrolled
 ALONE_WATCH_S = 30.0  # the same while there is no roster
@@ -98,6 +99,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     bound: dict[str, SeenHost] = {}  # by enrolment key
     unknown: dict[str, SeenHost] = {}  # by host id
+    removed: tuple[str, ...] = ()  # enrolment keys that were removed from the roster, or are about to be
 
 
 def standing_at(address: JournalAddress, *, clock: Clock) -> Standing:
@@ -193,6 +195,15 @@ def read_seen(shared: SharedState) -> Seen:
     return _seen(shared.read_text(SEEN_TEXT))
 
 
+def note_removed(shared: SharedState, key: PublicKey) -> None:
+    def change(text: str) -> str:
+        seen = _seen(text)
+        kept = tuple(one for one in seen.removed if one != key)[1 - REMOVED_MAX :]
+        return msgspec.json.encode(msgspec.structs.replace(seen, removed=(*kept, key))).decode()
+
+    shared.change_text(SEEN_TEXT, change)
+
+
 def forget_seen(shared: SharedState, keys: Iterable[PublicKey]) -> None:
     """These keys are used by no host any more."""
     gone = set(keys)
@@ -223,7 +234,7 @@ def note_host(shared: SharedState, home: AgentHome | JournalAddress, clock: Cloc
         else:
             unknown[here.host] = here
         newest = sorted(unknown.items(), key=lambda one: one[1].at)[-UNKNOWN_MAX:]
-        return msgspec.json.encode(Seen(bound=bound, unknown=dict(newest))).decode()
+        return msgspec.json.encode(msgspec.structs.replace(seen, bound=bound, unknown=dict(newest))).decode()
 
     kept = _seen(shared.change_text(SEEN_TEXT, change)).bound.get(key or "")
     return "" if kept is None or kept.host == here.host else kept.who

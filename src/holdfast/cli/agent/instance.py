@@ -215,6 +215,7 @@ def _join_here(args: argparse.Namespace) -> int:
             )
         own = change.own()
         if own is None:
+            change.check_not_removed()
             _enrol_first(args, change, join=True)
             own = change.own()
         assert own is not None  # it was enrolled just now
