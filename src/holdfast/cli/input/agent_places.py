@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from holdfast.cli.input.terminal import ask_line
 from holdfast.cli.screen.screen import talk
@@ -54,13 +55,16 @@ def witnesses_of(given: Sequence[str], invites: Sequence[str] = ()) -> tuple[Wit
             host, _, token = line.strip().rpartition(" ")
             if not host and token and len(relays) != 1:
                 raise BadInput(
-                    f"{path} does not say for which relay its invite is", hint="write lines of HOST and INVITE"
+                    f"{path} does not say for which relay its invite is",
+                    hint="write lines of HOST and INVITE, or of HOST:PORT and INVITE",
                 )
             if token:
                 tokens[host.strip() or relays[0].host] = token
-    return tuple(
-        replace(one, invite=tokens.get(one.host, "")) if isinstance(one, WitnessRelay) else one for one in found
-    )
+
+    def with_invite(one: WitnessRelay) -> WitnessRelay:
+        return replace(one, invite=tokens.get(urlsplit(one.url).netloc, tokens.get(one.host, "")))
+
+    return tuple(with_invite(one) if isinstance(one, WitnessRelay) else one for one in found)
 
 
 def default_witness(name: str) -> WitnessAddress:
