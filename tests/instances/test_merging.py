@@ -17,8 +17,8 @@ from holdfast.errors import InstancesUnfit
 from holdfast.instances import channels
 from holdfast.instances.channels import NEWEST, FolderChannel
 from holdfast.instances.envelope import Peers
-from holdfast.instances.merging import REST_MS, Merging
 from holdfast.instances.merge_state import load_state
+from holdfast.instances.merging import REST_MS, Merging
 from holdfast.layout.agent_home import MemoryPlace
 from holdfast.memory.handoff_writer import write_heartbeat
 from holdfast.memory.lines import entry_id, rendered

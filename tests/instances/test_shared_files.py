@@ -340,6 +340,44 @@ def test_a_line_that_a_killed_pass_brought_and_another_host_removed_is_not_back_
     assert one.lines() == other.lines() == [*MEMORY_HEADING, entry("first"), entry("second")]
 
 
+@pytest.mark.parametrize(
+    ("where", "name"), [*AT, (projection, "exchange"), (SharedFile, "begin"), (SharedFile, "store")]
+)
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("first", ["person", "agent"])
+@pytest.mark.parametrize("gone", ["- by hand", entry("of one")])
+def test_a_line_that_a_killed_pass_brought_and_a_person_removed_stays_removed_when_the_agent_writes(
+    hosts: tuple[Host, Host],
+    monkeypatch: pytest.MonkeyPatch,
+    where: object,
+    name: str,
+    again: bool,
+    first: str,
+    gone: str,
+) -> None:
+    """The agent writes the file without the document, before or after the person saves it. No other line is lost."""
+    one, other = hosts
+    one.save(*one.lines(), "- by hand", "- stays")
+    one.remember("of one", "of one too")  # who saves a text with one of them has seen the other
+    hear(one, other)
+    kill_at(monkeypatch, other, where, name)
+    if first == "agent":
+        other.remember("second")
+    was_there = gone in other.lines()
+    assert was_there is (name in {"put_state", "finish", "put_down", "store"})
+    other.save(*(line for line in other.lines() if line != gone))
+    if first == "person":
+        other.remember("second")
+    if again:
+        kill_at(monkeypatch, other, SharedFile, "finish")
+    talk(one, other)
+    assert one.lines() == other.lines()
+    brought = {"- by hand", "- stays", entry("of one"), entry("of one too")}
+    assert set(one.lines()) >= {*MEMORY_HEADING, entry("first"), entry("second"), *brought - {gone}}
+    assert (gone in one.lines()) is not was_there or gone in told(one) + told(other)
+    assert len(set(one.lines())) == len(one.lines())
+
+
 @pytest.mark.parametrize("written", [False, True])
 def test_a_line_that_comes_back_is_listed_where_a_killed_pass_brought_it_and_the_sidecar_is_lost(
     hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch, written: bool

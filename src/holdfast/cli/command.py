@@ -241,8 +241,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "metavar": "FILE",
         "action": "append",
         "default": [],
-        "help": "an invite of a relay's operator, in a file: the invite alone, or lines of HOST[:PORT] INVITE where you "
-        "name several relays",
+        "help": "an invite of a relay's operator, in a file: the invite alone, or lines of HOST[:PORT] INVITE where "
+        "you name several relays",
     },
     "--id": {"metavar": "ID", "default": "", "help": "the agent's id (hf1...), if the words fit several key logs"},
     "--passphrase-fd": {"metavar": "N", "help": "read the vault's passphrase from this descriptor"},

@@ -170,11 +170,7 @@ class FolderChannel:
 
 _FULL = "free space in the shared folder; merging then goes on by itself"
 _MAY_WRITE = "let the user of this agent write to the shared folder; merging then goes on by itself"
-_FIX = {
-    errno.ENOSPC: _FULL,
-    errno.EDQUOT: _FULL,
-    errno.EISDIR: "remove it; merging then goes on by itself",
-}
+_FIX = {errno.ENOSPC: _FULL, errno.EDQUOT: _FULL, errno.EISDIR: "remove it; merging then goes on by itself"}
 
 
 def _unreadable(path: Path, error: OSError) -> BadUpdate:

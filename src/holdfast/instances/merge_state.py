@@ -64,6 +64,10 @@ class MergeState(msgspec.Struct, frozen=True, kw_only=True):
     sent: tuple[str, ...] = ()  # the hashes of the newest envelopes that it sent
     documents: frozenset[str] = frozenset()  # files that have had a document here: one that is lost is asked for
 
+    def troubled_by(self, error: OSError | HoldfastError | None) -> MergeState:
+        text, fix = (error.message, error.hint) if isinstance(error, HoldfastError) else (str(error or ""), "")
+        return msgspec.structs.replace(self, trouble=text, fix=fix)
+
 
 def load_state(instance: Path) -> MergeState:
     """What this folder knows; nothing where the file is missing or cannot be read."""

@@ -483,14 +483,8 @@ class Merging:
                 if name not in open_:
                     del self._files[name]
         self.state = msgspec.structs.replace(
-            self.state,
-            peers=peers,
-            trouble=getattr(trouble, "message", str(trouble or "")),
-            fix=getattr(trouble, "hint", ""),
-            files=dict(self._waits),
-            settled=settled,
-            documents=frozenset(documents),
-        )
+            self.state, peers=peers, files=dict(self._waits), settled=settled, documents=frozenset(documents)
+        ).troubled_by(trouble)
         if self.state != before:
             save_state(self._place.instance, self.state)
 

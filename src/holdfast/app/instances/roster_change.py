@@ -157,9 +157,7 @@ class RosterChange:
         """Raises NotEnrolled where the key of this folder was removed from the roster: only an invite brings a host
         back, so that nobody undoes a removal by mistake. The host has the agent's vault all the same."""
         if self.shared is not None and self.own_key() in read_seen(self.shared).removed:
-            raise NotEnrolled(
-                f"the folder {self.home.folder} was removed from the roster of its agent", hint=JOIN_HINT
-            )
+            raise NotEnrolled(f"the folder {self.home.folder} was removed from the roster of its agent", hint=JOIN_HINT)
 
     def adopt_here(self) -> None:
         """After this folder was moved or restored here by its owner: it takes the place of the primary that it was, if
