@@ -42,6 +42,8 @@ def test_schedules_hold(part: int) -> None:
         854477,
         876615,
         877830,
+        2032677,
+        2074073,
     ],
 )
 def test_schedules_that_broke_once_hold(seed: int) -> None:

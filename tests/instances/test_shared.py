@@ -595,3 +595,48 @@ def test_a_line_stays_away_that_its_instance_removed_before_it_took_another_docu
     tell_all(one, other, third)
     assert one.file == other.file == third.file
     assert "- by hand" not in one.file
+
+
+@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("more", [False, True])
+def test_who_removes_one_of_two_lines_removes_no_copy_that_came_since(dies: bool, more: bool) -> None:
+    one, other, third = sides()
+    line = FIRST[2]
+    one.add(line)
+    if more:
+        tell(one, other, third)
+        third.settle()
+    other.add(line)
+    one.file.pop()  # the file never showed the copy of the other
+    tell(other, one)
+    one.settle(dies=dies)
+    third.file = [left for left in third.file if left != line]  # nor did this one
+    third.settle()
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file
+    assert one.file.count(line) == 1
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_line_stays_away_that_its_instance_removed_after_it_took_another_document(compacted: bool) -> None:
+    one, other, third = sides()
+    old = other.document.stored()
+    one.add("- more")
+    tell_all(one, other, third)
+    for side in (one, other, third):
+        side.document.compact(NAMES)
+    other = Side("b", old)
+    other.add("- by hand")
+    late = other.document.update_since(NOTHING, whole=False)
+    tell_all(one, other, third)  # it takes the document of the others, and its line into that
+    if compacted:
+        for side in (one, other, third):
+            side.document.compact(NAMES)
+    other.file.remove("- by hand")
+    tell_all(one, other, third)
+    third = Side("c", old)
+    third.document.receive(late, third.author)  # from before, without the removal
+    third.add("- after the restore")
+    tell_all(one, other, third, rounds=5)
+    assert one.file == other.file == third.file
+    assert sorted(one.file) == sorted([*FIRST, "- more", "- after the restore"])

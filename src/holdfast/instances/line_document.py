@@ -132,7 +132,7 @@ class LineDocument:
     def tell_apart(
         self,
         added: Mapping[str, int],
-        removed: Collection[str],
+        removed: Mapping[str, int],
         since: Version,
         author: Author,
         *,
@@ -141,10 +141,11 @@ class LineDocument:
     ) -> frozenset[str]:
         """A file that showed this document as it was at `since` has got and lost these lines; but other instances have
         brought in lines with the same words meanwhile. What was `added` (with how often the file had it before: a copy
-        is a line too) is kept beside theirs, so that it stays where they remove theirs; of what was removed only the
-        elements are that the file showed, and the result has the words that stay. A line that was only moved meanwhile
-        is no new one. `past`: the document that still has that version, where it is another one. `foreign`: what that
-        version has and the file never showed. Raises HistoryMissing."""
+        is a line too) is kept beside theirs, so that it stays where they remove theirs; of what was `removed` (with how
+        often the file still has it) only the elements are that the file showed, and the result has the words of which
+        others stay. A line that was only moved meanwhile is no new one. `past`: the document that still has that
+        version, where it is another one. `foreign`: what that version has and the file never showed.
+        Raises HistoryMissing."""
         if not (added or removed) or (since == self.version() and not foreign):
             return frozenset()
         elements, _ = self._look()
@@ -157,11 +158,17 @@ class LineDocument:
             return frozenset()
         then = (past or self)._look_at(since)[0] if removed else ()
         before = {one.brought for one in then}.difference(foreign)
-        fresh = {one.text for at in new if (one := elements[at]).text in removed and one.brought not in before}
+        numbers = dict[str, set[int]]()  # of equal lines the lowest ones stay, as in `lowest_kept`
+        for one in then:
+            if one.brought in before:
+                numbers.setdefault(one.text, set()).add(one.number)
+        stay = {(text, number) for text, left in removed.items() for number in sorted(numbers.get(text, ()))[:left]}
+        lost = [at for at in wanted if (one := elements[at]).text in removed and (one.text, one.number) not in stay]
+        fresh = {one.text for at in new.intersection(lost) if (one := elements[at]).brought not in before}
         like = [at for at in new if (one := elements[at]).text in added and one.number >= added[one.text]]
         beside = {elements[at].text: at for at in sorted(like, reverse=True)}
         deletes = {
-            at for at in wanted if (one := elements[at]).text in fresh and (at not in new or one.brought in before)
+            at for at in lost if (one := elements[at]).text in fresh and (at not in new or one.brought in before)
         }
         self._read = None
         with _refusing:
@@ -211,18 +218,21 @@ class LineDocument:
 
     def withdrawn_since(self, since: Version) -> set[str]:
         """The marks of a person's lines that were brought in and removed since that version, as far as the history is
-        kept. Another document may have got such a line without its removal, and keeps it away with the mark."""
+        kept; also of those that its beginning has. Another document may have got such a line without its removal, and
+        keeps it away with the mark."""
+        first = set[Brought]()
         with _refusing:
             begin = VersionVector.decode(since)
             if self.begins_after(since):
                 begin = self._doc.frontiers_to_vv(self._doc.shallow_since_frontiers) or self._doc.oplog_vv
+                first = self.brought_at(begin.encode())
             history = json.loads(self._doc.export_json_updates(begin, self._doc.oplog_vv))
         ops = (
             op for change in history["changes"] for op in change["ops"] if op["container"] == f"cid:root-{LINES}:List"
         )
         values = (value for op in ops if op["content"]["type"] == "insert" for value in op["content"]["value"])
         brought = {_element(value).brought for value in values}
-        left = brought.difference(one.brought for one in self.elements())
+        left = (first | brought).difference(one.brought for one in self.elements())
         return {withdrawal(one) for one in left if one[2] and not entry_hash(one[0])}
 
     def forget(self, entries: Collection[str]) -> None:

@@ -36,10 +36,10 @@ import msgspec
 
 from holdfast.core.decoding import convert
 from holdfast.errors import BadUpdate, HistoryMissing
-from holdfast.instances.elements import Author, Brought, SharedLine
+from holdfast.instances.elements import Author, Brought, SharedLine, withdrawal
 from holdfast.instances.line_document import NOTHING, LineDocument, Version, common, rank_of, same, which_has
 from holdfast.memory import lines
-from holdfast.memory.shared_lines import Start, merged_at, unequal, whole_line
+from holdfast.memory.shared_lines import Start, merged_at, unequal, whole_line, without_removed
 
 FORMAT = 1
 
@@ -198,14 +198,17 @@ class SharedDocument:
             self._tell_apart((), last, own.union(last), author, self._shown.version)
             kept = self._tell_apart(seen, seen, base, author, since)
             # What the file showed was removed, and the killed pass brought lines with the same words: those stay.
-            came, stay = Counter(seen) - Counter(last), Counter(base)
-            others = {line for line in last if 0 < stay[line] == came[line]}
-            kept |= self._tell_apart(last, last, set(last) - others, author, self._shown.version)
-            document.change_to(merged_at(_without(seen, kept | own), base, document.lines()).lines, author)
+            had, came, now = Counter(last), Counter(seen) - Counter(last), Counter(base)
+            stay = {line: min(had[line], now[line] - came[line]) for line in had if 0 < came[line] <= now[line]}
+            after = [*_without(last, stay), *Counter(stay).elements()]
+            others = self._tell_apart(last, last, after, author, self._shown.version)
+            then = _without(without_removed(seen, base, kept), others | own)
+            document.change_to(merged_at(then, base, document.lines()).lines, author)
+            kept |= others
         apart = self._tell_apart(seen, base, file, author, since)
         unsure = self._doubted(apart | kept)
         near = self._near(last, author)
-        left = _without(base, apart)
+        left = without_removed(base, file, apart)
         return Start(lines=document.lines(), base=left, near=near, unsure=unsure, version=self._stored.hex())
 
     def _merged_with(self, last: list[str] | None, merged: tuple[int, str]) -> tuple[list[str] | None, Version | None]:
@@ -254,14 +257,15 @@ class SharedDocument:
         """See `LineDocument.tell_apart`. Entries are the same on every instance. A line that is not in `last`, what the
         document had at `since`, was written into the file: no element of it is another line. Where it is not known
         which version the file showed, a removal takes all, but for what the file cannot have shown."""
-        removed = {line for line in set(before).difference(after).intersection(last) if _is_own(line)}
-        had, document = Counter(before), self._document
-        more = Counter(after) - had
+        had, now, most, document = Counter(before), Counter(after), Counter(last), self._document
+        fewer = {line for line in had.keys() & most.keys() if not now[line] or now[line] < had[line] <= most[line]}
+        removed = {line: now[line] for line in fewer if _is_own(line)}
+        more = now - had
         added = {line: had[line] for line in more if _is_own(line) and lines.key_of(line) not in author.ours}
         with contextlib.suppress(HistoryMissing):
             if since is not None:
                 return document.tell_apart(added, removed, since, author)
-            document.tell_apart(added, (), NOTHING, author)
+            document.tell_apart(added, {}, NOTHING, author)
             if self._shown.since is not None:
                 return document.tell_apart({}, removed, self._shown.since, author, foreign=self._shown.foreign)
         return frozenset()
@@ -416,6 +420,8 @@ class SharedDocument:
         last = self._last()
         since = common(mine.version(), other.version())
         other.forget(mine.withdrawn_since(since))  # a third document may have what was added and removed here
+        # This one may have what others took there from a third one, and removed.
+        mine.forget(other.withdrawn_since(since).intersection(withdrawal(one.brought) for one in mine.elements()))
         own, theirs = mine.lines(), other.lines()
         both = {line for line in set(own).intersection(theirs) if _is_own(line)}
         words = {line for line in {*own, *(last or ())}.intersection(theirs) if _is_own(line)}
@@ -434,10 +440,10 @@ class SharedDocument:
             before, gone_then = knows.lines_at(since), knows.gone_at(since)
             gone, also_gone = mine.gone() - gone_then, other.gone() - (gone_then - mine.gone())
             removed = {line for line in set(before).difference(own) if _is_own(line)}
-            kept = other.tell_apart({}, removed, since, author, past=knows)
+            kept = other.tell_apart({}, dict.fromkeys(removed, 0), since, author, past=knows)
             had = Counter(before)
             more = (both & apart).intersection(Counter(own) - had)
-            other.tell_apart({line: had[line] for line in more}, (), NOTHING, author)
+            other.tell_apart({line: had[line] for line in more}, {}, NOTHING, author)
             left = [line for line in other.lines() if lines.entry_hash(line) not in gone or line in own]
             own = [line for line in own if lines.entry_hash(line) not in also_gone]
             # A line whose words were there then, but of which this side has only what was brought in since, is new.

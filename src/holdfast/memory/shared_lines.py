@@ -121,6 +121,12 @@ def _without_removed(merged: list[str], base: Counter[str], file: Counter[str], 
     return left
 
 
+def without_removed(before: Sequence[str], after: Sequence[str], words: Collection[str]) -> list[str]:
+    """The lines that were there before, without those with these words that were removed since."""
+    kept = lines.changes(before, after)[0] if words else [True] * len(before)
+    return [line for line, stays in zip(before, kept, strict=True) if stays or line not in words]
+
+
 def unequal(one: Collection[str], other: Collection[str]) -> set[str]:
     """The lines that one side has more often than the other; of short ones those that one side does not have."""
     counts, others = Counter(one), Counter(other)
