@@ -71,6 +71,10 @@ def forged(change: Callable[[list[object]], object]) -> bytes:
     return msgspec.msgpack.encode([raw, SEEDS["birch"].sign(message(Family.UPDATE, raw)).signature])
 
 
+def flipped(raw: bytes) -> bytes:
+    return raw[:-1] + bytes([raw[-1] ^ 1])
+
+
 def with_updates(*updates: Update) -> bytes:
     return sealed(Parcel(at_ms=NOW, updates=updates))
 
@@ -86,7 +90,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], type[HoldfastError], str]] = {
     "cut": (lambda: sealed()[:-1], BadUpdate, "truncated"),
     "empty": (lambda: b"", BadUpdate, "damaged"),
     "noise": (lambda: os.urandom(500), BadUpdate, "damaged"),
-    "flipped": (lambda: sealed()[:-1] + bytes([sealed()[-1] ^ 1]), UpdateRefused, "did not sign it"),
+    "flipped": (lambda: flipped(sealed()), UpdateRefused, "did not sign it"),
     "other agent": (lambda: sealed(agent="hf1" + "z" * 58), UpdateRefused, "another agent"),
     "unknown": (lambda: sealed(me="thief"), UpdateRefused, "not enrolled"),
     "in another's name": (lambda: sealed(sign=peers("thief").sign), UpdateRefused, "sign"),
