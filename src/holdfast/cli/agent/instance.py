@@ -334,13 +334,9 @@ def _promote_from_backup(args: argparse.Namespace, home: AgentHome) -> int:
     from holdfast.core.clock import SystemClock, SystemEntropy
     from holdfast.identity.records.ed25519 import Sodium
     from holdfast.identity.vault.keyset import KeySet
-    from holdfast.layout.moved import find_standby
-    from holdfast.recovery.promote import PromoteMeans, promote
+    from holdfast.recovery.promote import PromoteMeans, get_standby, promote
 
-    if find_standby(home.instance) is None:
-        raise NotEnrolled(
-            f"{home.folder} is not a standby", hint="`holdfast instance list` shows the instances and their roles"
-        )
+    get_standby(home, SystemClock())
     if home.second is None:
         raise BadSettings(
             f"{home.settings_file} has no setting `second`: without the next key the old primary cannot be locked out",
