@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.app.instances.standing import StandingKind
+from holdfast.app.eviction import check_at_start
 from holdfast.backup.backups import open_backups
-from holdfast.errors import IsStandby
+from holdfast.cli.main import main
+from holdfast.errors import BadInput, IsStandby, KeysReplaced, MovedAway, MoveRefused
+from holdfast.host.log import Log
 from holdfast.layout.agent_home import load_home
 from holdfast_proofs.instance_kills.world import World
 
@@ -38,6 +41,10 @@ def back_up(world: World, host: str) -> None:
         await (await open_backups(load_home(world.home(host)))).now(check=False)
 
     asyncio.run(run())
+
+
+def run(world: World, host: str, *words: str) -> int:
+    return main([*words, "--home", str(world.home(host))])
 
 
 def test_the_agent_goes_over_and_back_several_times(tmp_path: Path) -> None:
@@ -73,3 +80,83 @@ def test_the_host_that_handed_over_takes_over_when_the_new_primary_is_lost(tmp_p
     assert "written where it waits" in (world.home("a") / "MEMORY.md").read_text()
     (world.root / "lost").rename(world.root / "b")
     assert world.acts("b") == "keys-replaced"
+
+
+def test_a_hand_off_that_is_taken_again_is_done(tmp_path: Path) -> None:
+    """The name of the package is changed last: a run that was killed after that is repeated with the old name."""
+    world = made(tmp_path, backup=False)
+    world.give()
+    for _ in range(2):
+        assert run(world, "b", "instance", "promote", str(world.handoff)) == 0
+    assert world.acts("b") == ""
+    world.handoff.with_suffix(".handoff.taken").rename(world.root / "kept")
+    world.give("b", "north")
+    assert run(world, "b", "instance", "promote", str(world.root / "kept")) != 0  # it has left this host since
+
+
+def test_a_primary_that_was_locked_out_takes_nothing_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its worker has seen the new keys, and stopped; what people give to the folder would be lost with it."""
+    world = made(tmp_path, backup=True)
+    app = tmp_path / "app.py"
+    app.write_text("import holdfast\n\n@holdfast.task\nasync def wait(run: holdfast.Run) -> None: ...\n")
+    work = (["submit", f"{app}:wait", "{}", "--no-follow"], ["memory", "add", "a line", "--to", "MEMORY"])
+    for words in work:
+        assert run(world, "a", *words) == 0
+    world.promote("b")
+    with pytest.raises(KeysReplaced):
+        asyncio.run(check_at_start(load_home(world.home("a")).journal, notices=None, log=Log()))
+    capsys.readouterr()
+    before = (world.home("a") / "MEMORY.md").read_text()
+    for words in work:
+        assert run(world, "a", *words) == KeysReplaced.exit_code
+        said = capsys.readouterr().err
+        assert "instance invite" in said
+        assert "move it aside" in said
+    assert (world.home("a") / "MEMORY.md").read_text() == before
+    assert run(world, "a", "task", "list") == 0
+    for words in work:
+        assert run(world, "b", *words) == 0
+
+
+def test_of_two_standbys_that_are_promoted_the_loser_is_not_told_to_evict_the_winner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(*_: object, **__: object) -> None:
+        raise InterruptedError
+
+    world = made(tmp_path, backup=True)
+    shutil.copytree(world.root / "b" / "vault", world.root / "c" / "vault")
+    shutil.copytree(world.root / "b" / "second", world.root / "c" / "second")
+    (world.root / "c").chmod(0o700)
+    world.invite(name="west")
+    world.join("c")
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.recovery.promote.recover_agent", interrupted)
+        with pytest.raises(InterruptedError):
+            world.promote("c")
+    world.promote("b")
+    for _ in range(2):
+        with pytest.raises(KeysReplaced, match="cannot take over") as raised:
+            world.promote("c")
+        assert raised.value.hint.startswith("if you promoted another instance")
+    assert world.acts("b") == ""
+
+
+def test_what_is_said_names_the_command_that_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = made(tmp_path, backup=False)
+
+    def said(host: str, code: int, *words: str) -> str:
+        capsys.readouterr()
+        assert run(world, host, *words) == code
+        return capsys.readouterr().err
+
+    text = said("b", IsStandby.exit_code, "instance", "yield", "north", str(world.handoff))
+    assert "is a standby, so there is nothing to hand over" in text
+    text = said("a", BadInput.exit_code, "instance", "promote", "--instance", "south")
+    assert "on the host of south" in text
+    world.invite(name="west")
+    assert "instance join" in said("b", MoveRefused.exit_code, "instance", "promote", str(world.invitation))
+    assert "instance promote" in said("a", 0, "instance", "yield", "south", str(world.handoff))
+    text = said("a", MovedAway.exit_code, "task", "list")
+    assert f"`holdfast instance promote {world.handoff}` on the host of south" in text
+    assert "migrate import" not in text

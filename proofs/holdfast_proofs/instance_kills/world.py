@@ -141,7 +141,7 @@ class World:
     def give(self, host: str = "a", to: str = "south") -> None:
         def act(change: RosterChange) -> None:
             handed_over(change, to)
-            move = MoveOut(change.home, _means(change.vault), say=lambda _: None, wait_s=10.0)
+            move = MoveOut(change.home, _means(change.vault), say=lambda _: None, wait_s=10.0, heir=to)
             asyncio.run(move.run(self.handoff))
 
         self.change(host, act)

@@ -79,8 +79,13 @@ class MovedOut(msgspec.Struct, frozen=True, kw_only=True):
 class MoveOut:
     """One agent's way out."""
 
-    def __init__(self, home: AgentHome, means: MoveMeans, *, say: Say, wait_s: float = STOP_WAIT_S) -> None:
+    def __init__(
+        self, home: AgentHome, means: MoveMeans, *, say: Say, wait_s: float = STOP_WAIT_S, heir: str = ""
+    ) -> None:
+        """`heir`: the name of the enrolled standby that takes over."""
         self._home = home
+        self._heir = heir
+        self._command = f"holdfast instance yield {heir} FILE" if heir else "holdfast migrate export FILE"
         self._means = means
         self._say = say
         self._wait_s = wait_s
@@ -124,7 +129,7 @@ class MoveOut:
             mark = find_mark(home.instance)
             if mark is not None and mark.state == MOVED:
                 return await self._left(mark, self._finished(mark, package))
-            write_mark(home.instance, MovedMark(state=MOVING, package=str(package), at=self._now()))
+            write_mark(home.instance, MovedMark(state=MOVING, package=str(package), instance=self._heir, at=self._now()))
             done, mark = await self._leave(package)
             self._finish(mark)
             done = await self._left(mark, done)
@@ -185,6 +190,7 @@ class MoveOut:
             state=MOVED,
             package=str(package),
             to=key.public,
+            instance=self._heir,
             part_sha256=sha256,
             incarnation=mark_of.incarnation,
             sequence=mark_of.sequence,
@@ -202,7 +208,7 @@ class MoveOut:
         if str(package) != mark.package:
             raise MovedAway(
                 f"the agent was already exported to {mark.package}; {package} was not written",
-                hint="use that file, or run `holdfast migrate cancel` if it was not imported anywhere",
+                hint="use that file, or run `holdfast migrate cancel` if it was not taken anywhere",
             )
         return done
 
@@ -214,7 +220,8 @@ class MoveOut:
         if not os.path.lexists(here) or digest_of_file(here) != mark.part_sha256:
             raise MovedAway(
                 f"the agent was exported, but its package is no longer at {package}",
-                hint="put the package back, or run `holdfast migrate cancel`",
+                hint="if another host has taken it, you are done; if not, put the package back, or run `holdfast "
+                "migrate cancel`",
             )
         if mark.yielded and (lease := MoveLease.of(self._home, self._speaker, self._means)) is not None:
             lease.give(mark.yielded, incarnation=mark.incarnation)
@@ -247,8 +254,8 @@ class MoveOut:
         except JournalBusy as error:
             raise JournalBusy(
                 error.message,
-                hint="stop the programs that have the journal open and run `holdfast migrate export` again, "
-                "or run `holdfast migrate cancel` to keep the agent here",
+                hint=f"stop the programs that have the journal open and run `{self._command}` again, or run "
+                "`holdfast migrate cancel` to keep the agent here",
             ) from None
 
     async def _hand_off(self) -> None:

@@ -31,6 +31,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from holdfast.app.eviction import RETURN_HINT
 from holdfast.app.instances.roster_change import RosterChange
 from holdfast.app.instances.standing import StandingKind, find_standing
 from holdfast.backup.engine import BackupEngine
@@ -38,7 +39,7 @@ from holdfast.backup.places.published import Publisher
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.decoding import convert
 from holdfast.core.journal_address import INSTANCE
-from holdfast.errors import BadInput, NotEnrolled, NotNow
+from holdfast.errors import BadInput, KeysReplaced, NotEnrolled, NotNow
 from holdfast.identity.acts.log_act import act_lock, open_log_session, rotate_identity
 from holdfast.identity.files.own_log import extend_own_log, read_own_log
 from holdfast.identity.files.roster_file import roster_lines
@@ -84,6 +85,15 @@ class PromoteMeans:
 async def promote(home: AgentHome, means: PromoteMeans, *, places: tuple[str, ...] = ()) -> RecoveredAgent:
     """This standby takes over from the newest snapshot. Raises NotEnrolled where the folder is no standby, and all that
     `holdfast recover` raises."""
+    try:
+        return await _promote(home, means, places)
+    except KeysReplaced as error:
+        if error.hint != KeysReplaced.default_hint:
+            raise
+        raise KeysReplaced(f"this standby cannot take over: {error.message}", hint=RETURN_HINT) from error
+
+
+async def _promote(home: AgentHome, means: PromoteMeans, places: tuple[str, ...]) -> RecoveredAgent:
     mark = get_standby(home, means.clock)
     vault = means.keys.ops
     evidence = Evidence(places=places, agent=home.name, vault=vault, witnesses=home.witnesses)

@@ -295,6 +295,11 @@ def run_promote(args: argparse.Namespace) -> int:
 
     home = acting_home(args)
     if not journal_at(home.journal).hosts:
+        if args.instance:
+            raise BadInput(
+                "each instance has a journal of its own: one takes over by a command on its own host",
+                hint=f"run `holdfast instance promote` on the host of {args.instance}, without --instance",
+            )
         return _promote_file(args, home) if args.package else _promote_from_backup(args, home)
     if args.package:
         raise BadInput("the instances share a journal: nothing needs to travel", hint="run the command without FILE")
@@ -392,6 +397,7 @@ def run_yield(args: argparse.Namespace) -> int:
 
     from holdfast.cli.input.agent_places import path_of
     from holdfast.identity.statements.certificate import Role
+    from holdfast.layout.moved import find_standby
     from holdfast.recovery.move_out import MoveOut
     from holdfast.recovery.promote import handed_over
 
@@ -409,13 +415,20 @@ def run_yield(args: argparse.Namespace) -> int:
             return 0
         if not args.name or not args.package:
             raise BadInput("each instance has a journal of its own: give NAME and FILE")
-        move, package = MoveOut(home, move_means(change.vault), say=talk, wait_s=args.wait), path_of(args.package)
+        if find_standby(home.instance) is not None:
+            raise IsStandby(
+                f"the instance in {home.folder} is a standby, so there is nothing to hand over",
+                hint="run the command on the host that acts: `holdfast instance list` shows which one that is",
+            )
+        move = MoveOut(home, move_means(change.vault), say=talk, wait_s=args.wait, heir=args.name)
+        package = path_of(args.package)
         move.check(package)  # before the roster says that this instance waits
         handed_over(change, args.name)
         done = asyncio.run(move.run(package))
     _say(args, done)
     if not args.json:
-        talk(f"next, on the host of {args.name}: `holdfast instance promote {done.package}`")
+        talk(f"next, on the host of {args.name}: `holdfast instance promote {done.package}`; then start a worker here "
+             "again, which waits as a standby")
         talk("risk: use the package on one host only, and destroy all copies of it")
     return 0
 
