@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.instances.standing import StandingKind
 from holdfast.app.eviction import check_at_start
+from holdfast.app.instances.standing import StandingKind
 from holdfast.backup.backups import open_backups
 from holdfast.cli.main import main
 from holdfast.errors import BadInput, IsStandby, KeysReplaced, MovedAway, MoveRefused

@@ -38,7 +38,7 @@ from holdfast.backup.chain.chain import joined, valid_heads
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.chain.sources import RelayHead, leave_head, read_near
 from holdfast.backup.snapshot.staging import Subject, seal_staged, stage
-from holdfast.errors import BadInput, JournalBusy, MovedAway, MoveRefused, NotAJournal, SnapshotFailed
+from holdfast.errors import BadInput, IsStandby, JournalBusy, MovedAway, MoveRefused, NotAJournal, SnapshotFailed
 from holdfast.host.folder_swap import remove_tree
 from holdfast.host.log import Log
 from holdfast.host.private_files import ensure_private_folder, sync_folder, write_atomically
@@ -50,7 +50,7 @@ from holdfast.identity.speaker.open_speaker import home_speaker
 from holdfast.identity.statements.statements import Head
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
-from holdfast.layout.moved import MOVED, MOVING, STAGING, MovedMark, find_mark, write_mark
+from holdfast.layout.moved import MOVED, MOVING, STAGING, MovedMark, find_mark, find_standby, write_mark
 from holdfast.recovery.move_lease import MoveLease, MoveMeans
 from holdfast.recovery.move_package import Cover, archive_of, check_new_package, digest_of_file, part_of, write_package
 
@@ -92,8 +92,13 @@ class MoveOut:
         self._speaker = home_speaker(home.folder, means.vault, means.clock, means.port)
 
     def check(self, package: Path) -> None:
-        """Whether the move can begin; nothing is changed. Raises BadInput, MoveRefused, NotAJournal."""
+        """Whether the move can begin; nothing is changed. Raises BadInput, MoveRefused, NotAJournal, IsStandby."""
         home = self._home
+        if find_standby(home.instance) is not None:
+            raise IsStandby(
+                f"the instance in {home.folder} is a standby, so there is nothing to hand over",
+                hint="run the command on the host that acts: `holdfast instance list` shows which one that is",
+            )
         if home.state != home.folder:
             # A package is Holdfast's own folder: the agent's own files would stay behind unseen.
             raise MoveRefused(
@@ -129,7 +134,9 @@ class MoveOut:
             mark = find_mark(home.instance)
             if mark is not None and mark.state == MOVED:
                 return await self._left(mark, self._finished(mark, package))
-            write_mark(home.instance, MovedMark(state=MOVING, package=str(package), instance=self._heir, at=self._now()))
+            write_mark(
+                home.instance, MovedMark(state=MOVING, package=str(package), instance=self._heir, at=self._now())
+            )
             done, mark = await self._leave(package)
             self._finish(mark)
             done = await self._left(mark, done)

@@ -108,8 +108,8 @@ async def stopped_by_roster(
 
 
 class AskedJournal:
-    """A shared journal, or one of a folder that was locked out: before the first write it is asked whether this folder is a copy. Any: what the port takes is
-    passed on as it is."""
+    """A journal that hosts share, or of a folder that was locked out: before the first write it is asked whether this
+    folder is a copy. Any: what the port takes is passed on as it is."""
 
     def __init__(self, journal: Journal, address: JournalAddress, *, clock: Clock) -> None:
         self._journal, self._address, self._clock = journal, address, clock

@@ -397,7 +397,6 @@ def run_yield(args: argparse.Namespace) -> int:
 
     from holdfast.cli.input.agent_places import path_of
     from holdfast.identity.statements.certificate import Role
-    from holdfast.layout.moved import find_standby
     from holdfast.recovery.move_out import MoveOut
     from holdfast.recovery.promote import handed_over
 
@@ -415,11 +414,6 @@ def run_yield(args: argparse.Namespace) -> int:
             return 0
         if not args.name or not args.package:
             raise BadInput("each instance has a journal of its own: give NAME and FILE")
-        if find_standby(home.instance) is not None:
-            raise IsStandby(
-                f"the instance in {home.folder} is a standby, so there is nothing to hand over",
-                hint="run the command on the host that acts: `holdfast instance list` shows which one that is",
-            )
         move = MoveOut(home, move_means(change.vault), say=talk, wait_s=args.wait, heir=args.name)
         package = path_of(args.package)
         move.check(package)  # before the roster says that this instance waits
@@ -427,8 +421,10 @@ def run_yield(args: argparse.Namespace) -> int:
         done = asyncio.run(move.run(package))
     _say(args, done)
     if not args.json:
-        talk(f"next, on the host of {args.name}: `holdfast instance promote {done.package}`; then start a worker here "
-             "again, which waits as a standby")
+        talk(
+            f"next, on the host of {args.name}: `holdfast instance promote {done.package}`; then start a worker here "
+            "again, which waits as a standby"
+        )
         talk("risk: use the package on one host only, and destroy all copies of it")
     return 0
 
