@@ -48,10 +48,16 @@ def run(world: World, host: str, *words: str) -> int:
 
 
 def test_the_agent_goes_over_and_back_several_times(tmp_path: Path) -> None:
-    """The arbiter of a host has heard of the grants on that host alone."""
+    """The arbiter of a host has heard of the grants on that host alone. What was written on the host that waits, and
+    had not reached the other one, is kept."""
     world = made(tmp_path, backup=False)
-    for host, to in (("a", "b"), ("b", "a"), ("a", "b"), ("b", "a")):
+    lines = ["- of the primary"]
+    for number, (host, to) in enumerate((("a", "b"), ("b", "a"), ("a", "b"), ("b", "a"))):
         go(world, host, to)
+        memory = world.home(to) / "MEMORY.md"
+        assert memory.read_text().splitlines() == lines
+        lines.append(f"- of the one that waits, {number}")
+        (world.home(host) / "MEMORY.md").write_text("\n".join(lines) + "\n")
 
 
 def test_a_lost_primary_that_was_invited_again_is_handed_the_agent(tmp_path: Path) -> None:

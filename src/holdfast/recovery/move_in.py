@@ -185,6 +185,9 @@ class _Arrival:
         home = self._home_of(state)
         self._check_newer(ready)
         e, claimed = await self._taken(home, state, ready)
+        left = find_mark(self.target / INSTANCE)
+        if left is not None and left.instance:  # the folder has waited as a standby since it handed over
+            carry_memory(self.target, state)
         kept = self._put(state)
         place_escrow(self.means.vault, self.target)
         self._settle_roster()
