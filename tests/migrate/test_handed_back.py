@@ -166,3 +166,5 @@ def test_what_is_said_names_the_command_that_helps(tmp_path: Path, capsys: pytes
     text = said("a", MovedAway.exit_code, "task", "list")
     assert f"`holdfast instance promote {world.handoff}` on the host of south" in text
     assert "migrate import" not in text
+    said("a", 0, "memory", "add", "of the one that waits", "--to", "MEMORY")  # as on every standby
+    assert "of the one that waits" in (world.home("a") / "MEMORY.md").read_text()

@@ -102,6 +102,12 @@ def find_mark(instance: Path) -> MovedMark | None:
         return None
 
 
+def has_handed_over(instance: Path) -> bool:
+    """Whether this folder waits as a standby since it gave the agent to an enrolled one. Raises MovedAway."""
+    mark = find_mark(instance)
+    return mark is not None and mark.state == MOVED and bool(mark.instance)
+
+
 def parse_mark(raw: bytes, *, where: Path) -> MovedMark:
     """Raises MovedAway."""
     try:

@@ -67,7 +67,7 @@ from holdfast.identity.vault.ring import Escrow, change, with_place
 from holdfast.identity.vault.vault import Vault
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import HEARTBEAT_FILE, MEMORY_FILE, AgentHome, MemoryPlace, load_home
-from holdfast.layout.moved import MOVED, STAGING, STANDBY, find_mark, remove_mark, remove_standby
+from holdfast.layout.moved import MOVED, STAGING, STANDBY, find_mark, has_handed_over, remove_mark, remove_standby
 from holdfast.layout.settings import NAME as SETTINGS
 from holdfast.layout.settings import write_identity_settings
 from holdfast.layout.witness_address import WitnessAddress
@@ -185,8 +185,7 @@ class _Arrival:
         home = self._home_of(state)
         self._check_newer(ready)
         e, claimed = await self._taken(home, state, ready)
-        left = find_mark(self.target / INSTANCE)
-        if left is not None and left.instance:  # the folder has waited as a standby since it handed over
+        if has_handed_over(self.target / INSTANCE):  # people may have written to its memory since
             carry_memory(self.target, state)
         kept = self._put(state)
         place_escrow(self.means.vault, self.target)
