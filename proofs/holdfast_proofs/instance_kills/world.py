@@ -53,6 +53,7 @@ class World:
 
     root: Path
     url: str = ""  # of the journal that both share; empty: each has a file
+    arbiters: bool = False  # each host has one of its own
 
     @property
     def shared(self) -> SharedState | None:
@@ -68,6 +69,12 @@ class World:
 
     def home(self, host: str) -> Path:
         return self.root / host / "ada"
+
+    def arbiter(self, host: str) -> str:
+        return str(self.root / host / "arbiter") if self.arbiters else ""
+
+    def here(self, host: str) -> HostPaths:
+        return HostPaths(second=str(self.root / host / "second"), arbiter=self.arbiter(host))
 
     def make(self, *, backup: bool) -> None:
         """An agent on host a with an open task, and a backup if one is needed; its vaults on both hosts."""
@@ -85,6 +92,7 @@ class World:
             witnesses=(WitnessFolder(self.root / "witness"),),
             keys=keys,
             second_keys=keys,
+            arbiter=self.arbiter("a"),
         )
         asyncio.run(make_agent(plan, show=lambda _: None, entropy=ENTROPY, port=PORT))
         for name in ("vault", "second"):
@@ -117,40 +125,38 @@ class World:
         with open_vault(self.root / host / "vault") as vault, act_lock(home.folder):
             act(RosterChange.at(home, vault, clock=CLOCK, entropy=ENTROPY, port=PORT))
 
-    def invite(self) -> None:
+    def invite(self, by: str = "a", name: str = "south") -> None:
         def act(change: RosterChange) -> None:
             if not change.view():
                 change.enrol_here("north")
             role = Role.PRIMARY if self.url else Role.STANDBY
-            invite(change, self.invitation, name="south", role=role, host="south")
+            invite(change, self.invitation, name=name, role=role, host=name)
 
-        self.change("a", act)
+        self.change(by, act)
 
-    def join(self) -> None:
-        here = HostPaths(second=str(self.root / "b" / "second"))
-        with open_vault(self.root / "b" / "vault") as vault:
-            asyncio.run(Joining(self.invitation, self.home("b"), _means(vault), here).run())
+    def join(self, host: str = "b") -> None:
+        with open_vault(self.root / host / "vault") as vault:
+            asyncio.run(Joining(self.invitation, self.home(host), _means(vault), self.here(host)).run())
 
-    def give(self) -> None:
+    def give(self, host: str = "a", to: str = "south") -> None:
         def act(change: RosterChange) -> None:
-            handed_over(change, "south")
-            move = MoveOut(change.home, _means(change.vault), say=lambda _: None, wait_s=10.0)
+            handed_over(change, to)
+            move = MoveOut(change.home, _means(change.vault), say=lambda _: None, wait_s=10.0, heir=to)
             asyncio.run(move.run(self.handoff))
 
-        self.change("a", act)
+        self.change(host, act)
 
-    def take(self) -> None:
-        here = HostPaths(second=str(self.root / "b" / "second"))
-        with open_vault(self.root / "b" / "vault") as vault:
-            asyncio.run(move_in(self.handoff, self.home("b"), _means(vault), here=here))
+    def take(self, host: str = "b") -> None:
+        with open_vault(self.root / host / "vault") as vault:
+            asyncio.run(move_in(self.handoff, self.home(host), _means(vault), here=self.here(host)))
 
-    def promote(self) -> None:
-        asyncio.run(self._promoted(load_home(self.home("b"))))
+    def promote(self, host: str = "b") -> None:
+        asyncio.run(self._promoted(load_home(self.home(host)), self.root / host))
 
-    async def _promoted(self, home: AgentHome) -> None:
+    async def _promoted(self, home: AgentHome, host: Path) -> None:
         base = self.root / "borg"
         base.mkdir(mode=0o700, exist_ok=True)
-        with open_vault(self.root / "b" / "vault") as vault, open_vault(self.root / "b" / "second") as second:
+        with open_vault(host / "vault") as vault, open_vault(host / "second") as second:
             means = PromoteMeans(
                 keys=KeySet(ops=vault, nexts=second),
                 engine=await open_engine(base=base),

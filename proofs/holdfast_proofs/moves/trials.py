@@ -7,7 +7,6 @@ looks who could run, finishes the move as a person would, and looks again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
 import sys
 import time
@@ -17,6 +16,8 @@ from pathlib import Path
 import msgspec
 
 from holdfast.errors import HoldfastError, MoveRefused
+from holdfast.journal.bind import journal_at
+from holdfast.layout.agent_home import load_home
 from holdfast.recovery.move_in import TAKEN
 from holdfast_proofs.crash.forks import fork
 from holdfast_proofs.moves.world import Moves
@@ -111,17 +112,21 @@ def _finish_move(moves: Moves) -> None:
         if not moves.package.exists():
             moves.export()
         moves.take()
-    elif moves.package.exists():
-        with contextlib.suppress(MoveRefused):  # all was done but the package's new name
-            moves.take()
+    elif moves.package.exists():  # all was done but the package's new name
+        moves.take()
     taken = moves.package.with_name(f"{moves.package.name}{TAKEN}")
     if taken.exists():
         taken.rename(moves.package)
-    try:
-        moves.take()
-    except MoveRefused:
-        return
-    raise MoveRefused("a package was taken twice")
+    before = _arrived(moves)
+    moves.take()  # a package is taken once: the second time says that it is done, and changes nothing
+    if _arrived(moves) != before:
+        raise MoveRefused("a package was taken twice")
+
+
+def _arrived(moves: Moves) -> tuple[int, int]:
+    """Which folder the agent is on b, and its incarnation."""
+    home = moves.home("b")
+    return home.stat().st_ino, journal_at(load_home(home).journal).incarnation()
 
 
 def _finish_cancel(moves: Moves) -> None:

@@ -10,8 +10,9 @@ The remote sources are read first; then what this machine is about to publish; t
 record of our own is written in the opposite order (pending, sent, own log, no longer pending), so
 whatever stage another process of this machine is in, its record is seen in one of the two.
 
-A person is notified once: `instance/evicted` holds the id of the notice, written after it was sent,
-so that a worker that restarts again and again does not send it each time.
+`instance/evicted` holds what was found, so that commands that put work into the folder refuse (check_not_evicted). A
+person is notified once: the file says whether the notice was sent, so that a worker that restarts again and again does
+not send it each time. It counts while the key log here is at the position that it names.
 
 Nothing else is written. A source that cannot be reached does not stop an agent; a machine that reaches none continues
 until it does. Every peer that knows the newer log rejects what such a machine signs, and its lease ends with its
@@ -53,13 +54,20 @@ from holdfast.identity.witness.observe import ForeignRecord, find_foreign_record
 from holdfast.identity.witness.open_witnesses import OpenWitnesses, fetch_copies, open_witnesses
 from holdfast.identity.witness.witness import LogCopy
 from holdfast.layout.agent_home import AgentHome, load_home, peek_home
+from holdfast.layout.moved import EVICTED
 
 WATCH_S_MIN, WATCH_S_MAX = 0.5, 3600.0
 START_S_MAX = 10.0  # a start does not wait longer for a mount that hangs; the next check does
-TOLD, TOLD_BYTES_MAX = "evicted", 200
+TOLD_BYTES_MAX, UNTOLD = 200, ":untold"
 HINT = (
     "stop this copy: its keys were replaced. If it is the right one, run `holdfast identity show --fetch`; "
     "if not, `holdfast recover`"
+)
+RETURN_HINT = (
+    "if you promoted another instance, this folder does not act any more: move it aside (`mv ada ada.old`), run "
+    "`holdfast instance invite NAME FILE` on the host that acts and `holdfast instance join FILE` here, with the new "
+    "vault, then add the lines that only the old memory files have. If nobody promoted one, a thief may have the keys: "
+    "run `holdfast identity evict --paper`"
 )
 
 
@@ -88,13 +96,25 @@ def check_speaks(home: AgentHome, *, port: Signatures | None = None) -> Looked:
     mine = () if pending is None else (pending.digest,)
     strange = [one for one in find_foreign_records(own, seen, mine) if one.stands]
     if strange and (not _holds(home, seen) or _is_left_out(home, join_rosters(rosters, seen, port=port))):
-        raise KeysReplaced(_text(own, seen, strange, sources), hint=HINT)
+        raise KeysReplaced(_text(own, seen, strange, sources), hint=hint_of(home))
     if rosters:
         join_roster(home.folder, rosters, own, port)  # the next look at the roster knows it (instances/standing.py)
     for where, copy in sources.items():  # a second recovery at the same position: final too, though it does not stand
         if not strange:
             check_not_replaced(own, copy, where=where, port=port, pending=mine)
     return Looked(len(sources), silent)
+
+
+def check_not_evicted(home: AgentHome, *, port: Signatures | None = None) -> None:
+    """Raises KeysReplaced where a worker of this folder has found that its keys were replaced. Asks nobody."""
+    found = _read(home.instance / EVICTED).removesuffix(UNTOLD)
+    own = find_own_log(home.folder, port or Sodium()) if found else None
+    if own is not None and found == _news(own):
+        raise KeysReplaced(
+            f"{own.id}: this machine's keys were replaced, so nothing that is added to {home.folder} would be done or "
+            "read",
+            hint=hint_of(home),
+        )
 
 
 @asynccontextmanager
@@ -188,6 +208,10 @@ async def _copies(
     return found, silent, rosters
 
 
+def hint_of(home: AgentHome) -> str:
+    return RETURN_HINT if os.path.lexists(home.folder / ROSTER) else HINT
+
+
 def _is_left_out(home: AgentHome, view: RosterView) -> bool:
     """Whether another instance was promoted with the keys that are here too (both use one vault), by its roster."""
     key = find_enrolment(home.instance, id=view.versions[0].record.id, clock=SystemClock()) if view else None
@@ -230,23 +254,25 @@ def _digests(copy: LogCopy) -> set[Digest]:
 
 
 async def _tell(home: AgentHome, error: KeysReplaced, notices: Notices | None, log: Events) -> None:
-    told = home.instance / TOLD
+    path = home.instance / EVICTED
     own = find_own_log(home.folder, Sodium())
-    if notices is None or own is None:
+    if own is None or _read(path) == (news := _news(own)):
         return
-    # By this machine's position: the same id however often the worker restarts, and whether the
-    # recovery was seen half done or complete.
-    g, s = own.position
-    news = f"{error.code}:{own.id}:{g}.{s}"
-    if _read(told) == news:
-        return
-    notice = keys_replaced_notice(news, error.message, error.hint, now_ms=SystemClock().wall_ms())
     try:
-        await notices.tell(notice)
         ensure_private_folder(home.instance)
-        write_atomically(told, news.encode())
+        write_atomically(path, f"{news}{UNTOLD}".encode())
+        if notices is not None:
+            await notices.tell(keys_replaced_notice(news, error.message, error.hint, now_ms=SystemClock().wall_ms()))
+            write_atomically(path, news.encode())
     except (HoldfastError, OSError) as failed:
         log.event("notice-failed", error=str(failed))
+
+
+def _news(own: KeyLog) -> str:
+    """By this machine's position: the same id however often the worker restarts, and whether the recovery was seen half
+    done or complete."""
+    g, s = own.position
+    return f"{KeysReplaced.code}:{own.id}:{g}.{s}"
 
 
 def _read(path: Path) -> str:

@@ -17,7 +17,7 @@ from holdfast.app.binder import acting, memory_beside, open_as, open_secrets, sc
 from holdfast.app.declared import build_of, check_tools, check_windows
 from holdfast.app.handoff import kept_handoff, refresh_handoff
 from holdfast.app.holdfast import Holdfast
-from holdfast.app.instances.shared_roster import AskedJournal
+from holdfast.app.instances.shared_roster import AskedJournal, is_asked
 from holdfast.app.mail.agent_post import AgentPost, built_in_tasks, posting
 from holdfast.app.notify import make_notices
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
@@ -113,7 +113,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
             network_fs=settings.allow_network_fs,
             new_journal=new_journal,
         )
-        if not serve and journal_at(address).hosts:
+        if not serve and is_asked(address):
             opened = cast("Journal", AskedJournal(opened, address, clock=clock))
         if wrap is not None:
             opened = wrap(opened)

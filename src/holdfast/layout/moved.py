@@ -14,6 +14,8 @@ A mark that cannot be read counts as `moved`.
 
 `instance/standby.json` says that this folder is a standby of an agent whose journal is a file on another host. It has
 the same effect, and is looked for at the same times. It goes when the folder is promoted.
+
+`instance/evicted` says that a worker here found other keys than it has: nothing new is taken in (app/eviction.py).
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ STAGING = "moving"  # in instance/backup: what is packed, until it is sealed
 
 
 STANDBY = "standby.json"
+EVICTED = "evicted"
 
 
 class StandbyMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -83,6 +86,7 @@ class MovedMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     state: str
     package: str  # where it is, or will be
     to: str = ""  # the key of the instance that takes over
+    instance: str = ""  # its name, where it is an enrolled standby
     part_sha256: str = ""  # of the package, once it is written
     incarnation: int = 0
     sequence: int = 0  # the last record of the journal
@@ -96,6 +100,12 @@ def find_mark(instance: Path) -> MovedMark | None:
         return parse_mark(read_private(instance / NAME, FILE_BYTES_MAX), where=instance / NAME)
     except FileNotFoundError:
         return None
+
+
+def has_handed_over(instance: Path) -> bool:
+    """Whether this folder waits as a standby since it gave the agent to an enrolled one. Raises MovedAway."""
+    mark = find_mark(instance)
+    return mark is not None and mark.state == MOVED and bool(mark.instance)
 
 
 def parse_mark(raw: bytes, *, where: Path) -> MovedMark:
@@ -150,6 +160,19 @@ def check_not_moved(instance: Path) -> None:
     mark = find_mark(instance) if os.path.lexists(instance / NAME) else None
     if mark is None:
         return
+    if mark.instance and mark.state == MOVING:
+        raise MovedAway(
+            f"the instance in {instance.parent} is handing over to {mark.instance}",
+            hint=f"run `holdfast instance yield {mark.instance} {mark.package}` to finish it, or `holdfast migrate "
+            "cancel` to stop it",
+        )
+    if mark.instance:
+        raise MovedAway(
+            f"the instance in {instance.parent} has handed over to {mark.instance}; the package is {mark.package}",
+            hint=f"run `holdfast instance promote {mark.package}` on the host of {mark.instance}, if that was not done "
+            "yet, and a worker here, which waits as a standby; `holdfast migrate cancel` is only for a package that "
+            "nobody has taken",
+        )
     if mark.state == MOVING:
         raise MovedAway(
             f"the agent in {instance.parent} is being moved to another host",

@@ -66,6 +66,7 @@ from holdfast.recovery.move_package import (
     check_new_package,
     digest_of_file,
     head_of,
+    is_invitation,
     key_of,
     open_package,
     part_of,
@@ -245,7 +246,7 @@ class Joining:
         cover, tar = open_package(self.package, means.vault.identity, self.work)
         with tar, key_of(cover) as key:
             head = head_of(cover)
-            if not head.record.archive.endswith(f"-invite-{key.public}"):
+            if not is_invitation(head.record.archive, key.public):
                 raise MoveRefused(
                     f"{self.package} is not an invitation",
                     hint="for a package of `migrate export` or `instance yield`: `holdfast migrate import`",
@@ -289,7 +290,11 @@ class Joining:
             with found:
                 if found.public == key.public:
                     return True
-        raise BadInput(f"there is an agent in {self.target}", hint="give another folder with --home")
+        raise BadInput(
+            f"there is an agent in {self.target}",
+            hint="give another folder with --home. If it is an instance that was replaced, move it aside first, and "
+            "afterwards add the lines that only its memory files have",
+        )
 
     def _enrolled(self, state: Path, key: KeyPair, id: AgentId, view: RosterView) -> None:
         ensure_private_folder(state / INSTANCE)

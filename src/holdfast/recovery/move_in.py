@@ -67,7 +67,7 @@ from holdfast.identity.vault.ring import Escrow, change, with_place
 from holdfast.identity.vault.vault import Vault
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import HEARTBEAT_FILE, MEMORY_FILE, AgentHome, MemoryPlace, load_home
-from holdfast.layout.moved import MOVED, STAGING, STANDBY, find_mark, remove_mark, remove_standby
+from holdfast.layout.moved import MOVED, STAGING, STANDBY, find_mark, has_handed_over, remove_mark, remove_standby
 from holdfast.layout.settings import NAME as SETTINGS
 from holdfast.layout.settings import write_identity_settings
 from holdfast.layout.witness_address import WitnessAddress
@@ -75,10 +75,19 @@ from holdfast.memory.heartbeat import free_lines
 from holdfast.memory.lines import removal_mark
 from holdfast.memory.sidecar import load_state
 from holdfast.recovery.move_lease import MoveLease, MoveMeans
-from holdfast.recovery.move_package import archive_of, digest_of_file, head_of, key_of, open_package, part_of
+from holdfast.recovery.move_package import (
+    archive_of,
+    digest_of_file,
+    head_of,
+    is_invitation,
+    key_of,
+    open_package,
+    part_of,
+)
 from holdfast.recovery.recover_journal import recover_journal
 
 READY = "ready.json"
+ARRIVED = "arrived.json"  # the same, in instance/ of the folder that the package became
 TREE = "tree"
 TAKEN = ".taken"
 
@@ -154,17 +163,18 @@ class _Arrival:
         return self.target.with_name(f".{self.target.name}.moving")
 
     async def run(self) -> MovedIn:
-        if not self.package.is_file():
-            taken = self.package.with_name(self.package.name + TAKEN)
-            raise BadInput(
-                f"there is no package at {self.package}",
-                hint=f"{taken} was already imported" if taken.exists() else "check the path",
-            )
-        sha256 = await asyncio.to_thread(digest_of_file, self.package)
-        ready = find_ready(self.work)
+        taken = self.package.with_name(self.package.name + TAKEN)
+        there = self.package if self.package.is_file() else taken
+        if not there.is_file():
+            raise BadInput(f"there is no package at {self.package}", hint="check the path")
+        sha256 = await asyncio.to_thread(digest_of_file, there)
+        arrived = find_ready(self.target / INSTANCE / ARRIVED)
+        if arrived is not None and arrived.package == sha256 and find_mark(self.target / INSTANCE) is None:
+            return await self._arrived(arrived)
+        if there == taken:
+            raise BadInput(f"there is no package at {self.package}", hint=f"{taken} was already taken")
+        ready = find_ready(self.work / READY)
         state = self.work / TREE / STATE
-        if ready is not None and ready.package == sha256 and not state.is_dir():
-            return await self._arrived(ready)
         if ready is None or ready.package != sha256:
             await asyncio.to_thread(remove_tree, self.work)
             try:
@@ -175,6 +185,8 @@ class _Arrival:
         home = self._home_of(state)
         self._check_newer(ready)
         e, claimed = await self._taken(home, state, ready)
+        if has_handed_over(self.target / INSTANCE):  # people may have written to its memory since
+            carry_memory(self.target, state)
         kept = self._put(state)
         place_escrow(self.means.vault, self.target)
         self._settle_roster()
@@ -182,7 +194,7 @@ class _Arrival:
         return self._done(ready, incarnation=e, claimed=claimed, kept=kept)
 
     async def _arrived(self, ready: ReadyImport) -> MovedIn:
-        """The folder has its name: an earlier run was cut short after that."""
+        """The folder has its name: an earlier run was cut short after that, or has ended."""
         home = load_home(self.target)
         place_escrow(self.means.vault, self.target)
         self._settle_roster()
@@ -261,8 +273,10 @@ class _Arrival:
             )
             made = Instance(id=record.id, key=key.public, site=site_of(state / INSTANCE, means.clock))
             InstanceFile(state / INSTANCE, id=record.id, clock=means.clock, entropy=means.entropy).adopt(made, key)
+        raw = msgspec.json.encode(ready) + b"\n"
+        write_atomically(state / INSTANCE / ARRIVED, raw)
         sync_tree(tree)
-        write_atomically(self.work / READY, msgspec.json.encode(ready) + b"\n")
+        write_atomically(self.work / READY, raw)
         return ready
 
     def _checked(self, head: Signed[Head], key: KeyPair, snapshot: Snapshot) -> JournalMark:
@@ -276,6 +290,12 @@ class _Arrival:
         if fault is not None:
             raise MoveRefused(f"the head of the package is not valid: {fault.message}")
         self._speaker(snapshot.state).answer("A" * 22)  # only the vault of this agent can say so
+        if is_invitation(record.archive, key.public):
+            raise MoveRefused(
+                f"{self.package} is an invitation: it has no agent to take over",
+                hint="`holdfast instance join` makes a standby of it; `holdfast instance yield NAME FILE` on the host "
+                "that acts makes the package of a hand-off",
+            )
         self._check_addressee(read_roster(snapshot.state, log, means.port), record.id)
         if record.archive != archive_of(snapshot.about.name, key.public):
             raise MoveRefused("the snapshot in the package was not made for this move")
@@ -405,10 +425,10 @@ def place_escrow(vault: Vault, target: Path) -> None:
     change(vault, placed)
 
 
-def find_ready(work: Path) -> ReadyImport | None:
-    """What an import that was cut short has ready; None where it must start over."""
+def find_ready(path: Path) -> ReadyImport | None:
+    """What an import that was cut short has ready, or one that has ended had; None where there is none."""
     try:
-        return decode_json((work / READY).read_bytes(), ReadyImport)
+        return decode_json(path.read_bytes(), ReadyImport)
     except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 

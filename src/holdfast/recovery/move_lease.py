@@ -135,7 +135,9 @@ class MoveLease:
             )
 
     def check_heir(self, key: PublicKey, incarnation: int) -> None:
-        """Whether the package may be taken: no one else was, and the lease is yielded to it."""
+        """Whether the package may be taken: no one else has it, and the lease is yielded to it. An arbiter whose newest
+        grant is older than the package did not grant the lease that was yielded: the agent was on a host with another
+        arbiter since, where a package gets its name only after the yield."""
         seen = self.look()
         if seen is None:
             return
@@ -143,15 +145,26 @@ class MoveLease:
             raise MoveRefused(
                 f"incarnation {seen.e} is taken: the package was imported elsewhere, or the move was cancelled"
             )
-        if seen.yielded_to != key:
+        if seen.e == incarnation and seen.yielded_to != key:
             raise MoveRefused(
-                "the old host still has the right to run the agent: it did not finish the export of this package",
-                hint="run `holdfast migrate export` again on the old host to finish the move",
+                "the old host still has the right to run the agent: it did not finish this package",
+                hint="run the command again on the old host that made it: `holdfast instance yield` or `holdfast "
+                "migrate export`",
             )
 
     async def take(self, keys: Callable[[], KeyRing]) -> int:
-        """The heir's lease, in the folder that will be the agent's; the incarnation."""
-        return await self._claimed(self._holder(keys))
+        """The heir's lease, in the folder that will be the agent's; the incarnation. An older one that this arbiter
+        granted, and that no one can yield to this heir, must run out first."""
+        holder = self._holder(keys)
+        ends = self._clock.boot_ms() + 2 * self._life_ms
+        while True:
+            found = await asyncio.to_thread(holder.turn)
+            if isinstance(found, LeaseHeld):
+                return found.e
+            runs = found.seen is not None and found.seen.left_ms and found.seen.e < self._journal.incarnation()
+            if found.why is not WaitReason.ELSEWHERE or not runs or self._clock.boot_ms() > ends:
+                raise _refused(found)
+            await asyncio.sleep(ASK_AGAIN_S)
 
     def check_not_taken(self, incarnation: int) -> bool:
         """Whether this folder has taken the move back already. Raises MoveRefused where someone

@@ -38,7 +38,7 @@ from holdfast.backup.chain.chain import joined, valid_heads
 from holdfast.backup.chain.heads import HeadFile
 from holdfast.backup.chain.sources import RelayHead, leave_head, read_near
 from holdfast.backup.snapshot.staging import Subject, seal_staged, stage
-from holdfast.errors import BadInput, JournalBusy, MovedAway, MoveRefused, NotAJournal, SnapshotFailed
+from holdfast.errors import BadInput, IsStandby, JournalBusy, MovedAway, MoveRefused, NotAJournal, SnapshotFailed
 from holdfast.host.folder_swap import remove_tree
 from holdfast.host.log import Log
 from holdfast.host.private_files import ensure_private_folder, sync_folder, write_atomically
@@ -50,7 +50,7 @@ from holdfast.identity.speaker.open_speaker import home_speaker
 from holdfast.identity.statements.statements import Head
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
-from holdfast.layout.moved import MOVED, MOVING, STAGING, MovedMark, find_mark, write_mark
+from holdfast.layout.moved import MOVED, MOVING, STAGING, MovedMark, find_mark, find_standby, write_mark
 from holdfast.recovery.move_lease import MoveLease, MoveMeans
 from holdfast.recovery.move_package import Cover, archive_of, check_new_package, digest_of_file, part_of, write_package
 
@@ -79,16 +79,26 @@ class MovedOut(msgspec.Struct, frozen=True, kw_only=True):
 class MoveOut:
     """One agent's way out."""
 
-    def __init__(self, home: AgentHome, means: MoveMeans, *, say: Say, wait_s: float = STOP_WAIT_S) -> None:
+    def __init__(
+        self, home: AgentHome, means: MoveMeans, *, say: Say, wait_s: float = STOP_WAIT_S, heir: str = ""
+    ) -> None:
+        """`heir`: the name of the enrolled standby that takes over."""
         self._home = home
+        self._heir = heir
+        self._command = f"holdfast instance yield {heir} FILE" if heir else "holdfast migrate export FILE"
         self._means = means
         self._say = say
         self._wait_s = wait_s
         self._speaker = home_speaker(home.folder, means.vault, means.clock, means.port)
 
     def check(self, package: Path) -> None:
-        """Whether the move can begin; nothing is changed. Raises BadInput, MoveRefused, NotAJournal."""
+        """Whether the move can begin; nothing is changed. Raises BadInput, MoveRefused, NotAJournal, IsStandby."""
         home = self._home
+        if find_standby(home.instance) is not None:
+            raise IsStandby(
+                f"the instance in {home.folder} is a standby, so there is nothing to hand over",
+                hint="run the command on the host that acts: `holdfast instance list` shows which one that is",
+            )
         if home.state != home.folder:
             # A package is Holdfast's own folder: the agent's own files would stay behind unseen.
             raise MoveRefused(
@@ -124,7 +134,9 @@ class MoveOut:
             mark = find_mark(home.instance)
             if mark is not None and mark.state == MOVED:
                 return await self._left(mark, self._finished(mark, package))
-            write_mark(home.instance, MovedMark(state=MOVING, package=str(package), at=self._now()))
+            write_mark(
+                home.instance, MovedMark(state=MOVING, package=str(package), instance=self._heir, at=self._now())
+            )
             done, mark = await self._leave(package)
             self._finish(mark)
             done = await self._left(mark, done)
@@ -185,6 +197,7 @@ class MoveOut:
             state=MOVED,
             package=str(package),
             to=key.public,
+            instance=self._heir,
             part_sha256=sha256,
             incarnation=mark_of.incarnation,
             sequence=mark_of.sequence,
@@ -202,7 +215,7 @@ class MoveOut:
         if str(package) != mark.package:
             raise MovedAway(
                 f"the agent was already exported to {mark.package}; {package} was not written",
-                hint="use that file, or run `holdfast migrate cancel` if it was not imported anywhere",
+                hint="use that file, or run `holdfast migrate cancel` if it was not taken anywhere",
             )
         return done
 
@@ -214,7 +227,8 @@ class MoveOut:
         if not os.path.lexists(here) or digest_of_file(here) != mark.part_sha256:
             raise MovedAway(
                 f"the agent was exported, but its package is no longer at {package}",
-                hint="put the package back, or run `holdfast migrate cancel`",
+                hint="if another host has taken it, you are done; if not, put the package back, or run `holdfast "
+                "migrate cancel`",
             )
         if mark.yielded and (lease := MoveLease.of(self._home, self._speaker, self._means)) is not None:
             lease.give(mark.yielded, incarnation=mark.incarnation)
@@ -247,8 +261,8 @@ class MoveOut:
         except JournalBusy as error:
             raise JournalBusy(
                 error.message,
-                hint="stop the programs that have the journal open and run `holdfast migrate export` again, "
-                "or run `holdfast migrate cancel` to keep the agent here",
+                hint=f"stop the programs that have the journal open and run `{self._command}` again, or run "
+                "`holdfast migrate cancel` to keep the agent here",
             ) from None
 
     async def _hand_off(self) -> None:

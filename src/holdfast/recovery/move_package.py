@@ -66,6 +66,10 @@ def archive_of(name: str, key: str) -> str:
     return f"{name}-move-{key}"
 
 
+def is_invitation(archive: str, key: str) -> bool:
+    return archive.endswith(f"-invite-{key}")
+
+
 def check_new_package(package: Path, home: Path) -> None:
     """Whether a package of the agent in `home` can be written there. Raises BadInput, and what `check_place` raises."""
     check_place(package)

@@ -13,7 +13,7 @@ snapshot, with the keys that are here, and it locks out the primary of before. I
     the roster names us       alone: the vaults of other standbys do not have the new keys either
     the old one has stopped   so long we wait: a worker that runs looks at the keys every `watch_s`, and then ends its
                               calls; one that is paused is killed by the kernel when its lease is over
-    standby.json is gone      from here on this folder may act
+    the marks are gone        standby.json, and moved.json of a folder that had handed over: it may act
     a first backup            with the new keys
 
 The same command goes on after a kill: what was restored since the mark was written is not restored again, and a
@@ -31,13 +31,15 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from holdfast.app.eviction import RETURN_HINT
 from holdfast.app.instances.roster_change import RosterChange
+from holdfast.app.instances.standing import StandingKind, find_standing
 from holdfast.backup.engine import BackupEngine
 from holdfast.backup.places.published import Publisher
 from holdfast.core.clock import Clock, Entropy
 from holdfast.core.decoding import convert
 from holdfast.core.journal_address import INSTANCE
-from holdfast.errors import BadInput, NotEnrolled, NotNow
+from holdfast.errors import BadInput, KeysReplaced, NotEnrolled, NotNow
 from holdfast.identity.acts.log_act import act_lock, open_log_session, rotate_identity
 from holdfast.identity.files.own_log import extend_own_log, read_own_log
 from holdfast.identity.files.roster_file import roster_lines
@@ -48,7 +50,15 @@ from holdfast.identity.statements.certificate import Role
 from holdfast.identity.statements.roster import Enrolled, join_rosters
 from holdfast.identity.vault.keyset import KeySet
 from holdfast.layout.agent_home import AgentHome, load_home
-from holdfast.layout.moved import StandbyMark, find_standby, remove_standby, write_standby
+from holdfast.layout.moved import (
+    MOVED,
+    StandbyMark,
+    find_mark,
+    find_standby,
+    remove_mark,
+    remove_standby,
+    write_standby,
+)
 from holdfast.layout.settings import IdentitySettings, find_settings, write_identity_settings
 from holdfast.recovery.move_in import carry_memory
 from holdfast.recovery.recover_agent import RecoveredAgent, RecoveryTarget, recover_agent
@@ -75,11 +85,16 @@ class PromoteMeans:
 async def promote(home: AgentHome, means: PromoteMeans, *, places: tuple[str, ...] = ()) -> RecoveredAgent:
     """This standby takes over from the newest snapshot. Raises NotEnrolled where the folder is no standby, and all that
     `holdfast recover` raises."""
-    mark = find_standby(home.instance)
-    if mark is None:
-        raise NotEnrolled(
-            f"{home.folder} is not a standby", hint="`holdfast instance list` shows the instances and their roles"
-        )
+    try:
+        return await _promote(home, means, places)
+    except KeysReplaced as error:
+        if error.hint != KeysReplaced.default_hint:
+            raise
+        raise KeysReplaced(f"this standby cannot take over: {error.message}", hint=RETURN_HINT) from error
+
+
+async def _promote(home: AgentHome, means: PromoteMeans, places: tuple[str, ...]) -> RecoveredAgent:
+    mark = get_standby(home, means.clock)
     vault = means.keys.ops
     evidence = Evidence(places=places, agent=home.name, vault=vault, witnesses=home.witnesses)
     survey = await survey_evidence(evidence, home.folder, engine=means.engine, port=means.port)
@@ -110,6 +125,21 @@ async def promote(home: AgentHome, means: PromoteMeans, *, places: tuple[str, ..
         port=means.port,
         tell=means.tell,
         take_over=take_over,
+    )
+
+
+def get_standby(home: AgentHome, clock: Clock) -> StandbyMark:
+    """The mark of this standby. A folder that has handed over waits as any other standby; its roster says so. Raises
+    NotEnrolled."""
+    mark = find_standby(home.instance)
+    if mark is not None:
+        return mark
+    standing, moved = find_standing(home, clock=clock), find_mark(home.instance)
+    if standing.kind is StandingKind.STANDBY and moved is not None and moved.state == MOVED:
+        acting = (one.name for one in standing.view.enrolled if one.role is Role.PRIMARY)
+        return StandbyMark(primary=", ".join(acting))
+    raise NotEnrolled(
+        f"{home.folder} is not a standby", hint="`holdfast instance list` shows the instances and their roles"
     )
 
 
@@ -170,6 +200,7 @@ async def _take_over(home: AgentHome, means: PromoteMeans, publish: Publisher) -
         wait_s = stops_within_s(home)
         means.tell(f"waiting {wait_s:g} s: so long the old primary may act, if it runs and reaches a witness or place")
         await asyncio.sleep(wait_s)
+    remove_mark(home.instance)  # of a folder that had handed over
     remove_standby(home.instance)
     return log
 

@@ -10,17 +10,21 @@ here loads the rooms of keys unless there is a roster: an agent without one pays
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from holdfast.core.clock import Clock
-from holdfast.core.journal_address import JournalAddress
+from holdfast.core.journal_address import INSTANCE, JournalAddress
 from holdfast.core.waiting import running_beside
 from holdfast.errors import AgentElsewhere, HoldfastError
 from holdfast.host.log import Log
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal
+from holdfast.layout.agent_home import peek_home
+from holdfast.layout.moved import EVICTED
 
 ROSTER_TEXT = "roster"  # in the shared journal
 WATCH_S = 30.0
@@ -50,8 +54,23 @@ def has_roster(address: JournalAddress) -> bool:
     return shared is not None and bool(shared.read_text(ROSTER_TEXT))
 
 
+def is_asked(address: JournalAddress) -> bool:
+    """Whether what people write into this journal must be asked for first (check_no_copy)."""
+    return journal_at(address).hosts or os.path.lexists(address.instance / EVICTED)
+
+
+def check_keys_count(folder: Path) -> None:
+    """Raises KeysReplaced where a worker has found that the agent has other keys now."""
+    if os.path.lexists(folder / INSTANCE / EVICTED) and (home := peek_home(folder)) is not None:
+        from holdfast.app.eviction import check_not_evicted  # the rooms of keys: only where they are used
+
+        check_not_evicted(home)
+
+
 def check_no_copy(address: JournalAddress, *, clock: Clock) -> None:
-    """What people do is written by enrolled folders alone, whatever their role is. Blocks. Raises NotEnrolled."""
+    """What people do is written by enrolled folders alone, whatever their role is. Blocks. Raises NotEnrolled,
+    KeysReplaced."""
+    check_keys_count(address.folder)
     if has_roster(address):
         from holdfast.app.instances.standing import (
             StandingKind,
@@ -89,8 +108,8 @@ async def stopped_by_roster(
 
 
 class AskedJournal:
-    """A shared journal: before the first write it is asked whether this folder is a copy. Any: what the port takes is
-    passed on as it is."""
+    """A journal that hosts share, or of a folder that was locked out: before the first write it is asked whether this
+    folder is a copy. Any: what the port takes is passed on as it is."""
 
     def __init__(self, journal: Journal, address: JournalAddress, *, clock: Clock) -> None:
         self._journal, self._address, self._clock = journal, address, clock

@@ -295,6 +295,11 @@ def run_promote(args: argparse.Namespace) -> int:
 
     home = acting_home(args)
     if not journal_at(home.journal).hosts:
+        if args.instance:
+            raise BadInput(
+                "each instance has a journal of its own: one takes over by a command on its own host",
+                hint=f"run `holdfast instance promote` on the host of {args.instance}, without --instance",
+            )
         return _promote_file(args, home) if args.package else _promote_from_backup(args, home)
     if args.package:
         raise BadInput("the instances share a journal: nothing needs to travel", hint="run the command without FILE")
@@ -334,13 +339,9 @@ def _promote_from_backup(args: argparse.Namespace, home: AgentHome) -> int:
     from holdfast.core.clock import SystemClock, SystemEntropy
     from holdfast.identity.records.ed25519 import Sodium
     from holdfast.identity.vault.keyset import KeySet
-    from holdfast.layout.moved import find_standby
-    from holdfast.recovery.promote import PromoteMeans, promote
+    from holdfast.recovery.promote import PromoteMeans, get_standby, promote
 
-    if find_standby(home.instance) is None:
-        raise NotEnrolled(
-            f"{home.folder} is not a standby", hint="`holdfast instance list` shows the instances and their roles"
-        )
+    get_standby(home, SystemClock())
     if home.second is None:
         raise BadSettings(
             f"{home.settings_file} has no setting `second`: without the next key the old primary cannot be locked out",
@@ -413,13 +414,17 @@ def run_yield(args: argparse.Namespace) -> int:
             return 0
         if not args.name or not args.package:
             raise BadInput("each instance has a journal of its own: give NAME and FILE")
-        move, package = MoveOut(home, move_means(change.vault), say=talk, wait_s=args.wait), path_of(args.package)
+        move = MoveOut(home, move_means(change.vault), say=talk, wait_s=args.wait, heir=args.name)
+        package = path_of(args.package)
         move.check(package)  # before the roster says that this instance waits
         handed_over(change, args.name)
         done = asyncio.run(move.run(package))
     _say(args, done)
     if not args.json:
-        talk(f"next, on the host of {args.name}: `holdfast instance promote {done.package}`")
+        talk(
+            f"next, on the host of {args.name}: `holdfast instance promote {done.package}`; then start a worker here "
+            "again, which waits as a standby"
+        )
         talk("risk: use the package on one host only, and destroy all copies of it")
     return 0
 

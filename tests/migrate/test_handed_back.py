@@ -1,0 +1,170 @@
+"""Two hosts, each with a journal file and an arbiter of its own: the agent goes over and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from holdfast.app.eviction import check_at_start
+from holdfast.app.instances.standing import StandingKind
+from holdfast.backup.backups import open_backups
+from holdfast.cli.main import main
+from holdfast.errors import BadInput, IsStandby, KeysReplaced, MovedAway, MoveRefused
+from holdfast.host.log import Log
+from holdfast.layout.agent_home import load_home
+from holdfast_proofs.instance_kills.world import World
+
+
+def made(root: Path, *, backup: bool) -> World:
+    world = World(root / "world", arbiters=True)
+    world.make(backup=backup)
+    settings = world.home("a") / "holdfast.toml"
+    settings.write_text(settings.read_text() + "lease_s = 1.0\n")  # of the [identity] table, which is the last one
+    world.invite()
+    world.join()
+    return world
+
+
+def go(world: World, host: str, to: str) -> None:
+    world.give(host, {"a": "north", "b": "south"}[to])
+    world.take(to)
+    assert world.acts(to) == ""
+    assert world.acts(host) == IsStandby.code
+    (world.root / "ada.handoff.taken").unlink()
+
+
+def back_up(world: World, host: str) -> None:
+    async def run() -> None:
+        await (await open_backups(load_home(world.home(host)))).now(check=False)
+
+    asyncio.run(run())
+
+
+def run(world: World, host: str, *words: str) -> int:
+    return main([*words, "--home", str(world.home(host))])
+
+
+def test_the_agent_goes_over_and_back_several_times(tmp_path: Path) -> None:
+    """The arbiter of a host has heard of the grants on that host alone. What was written on the host that waits, and
+    had not reached the other one, is kept."""
+    world = made(tmp_path, backup=False)
+    lines = ["- of the primary"]
+    for number, (host, to) in enumerate((("a", "b"), ("b", "a"), ("a", "b"), ("b", "a"))):
+        go(world, host, to)
+        memory = world.home(to) / "MEMORY.md"
+        assert memory.read_text().splitlines() == lines
+        lines.append(f"- of the one that waits, {number}")
+        (world.home(host) / "MEMORY.md").write_text("\n".join(lines) + "\n")
+
+
+def test_a_lost_primary_that_was_invited_again_is_handed_the_agent(tmp_path: Path) -> None:
+    """Its arbiter still has the grant of the folder that was lost, which nobody gave away."""
+    world = made(tmp_path, backup=True)
+    assert world.acts("a") == ""
+    world.promote("b")
+    for name in ("ada", "vault", "second"):
+        (world.root / "a" / name).rename(world.root / "a" / f"{name}.old")
+        if name != "ada":
+            shutil.copytree(world.root / "b" / name, world.root / "a" / name)
+    world.invite(by="b", name="north")
+    world.join("a")
+    go(world, "b", "a")
+
+
+def test_the_host_that_handed_over_takes_over_when_the_new_primary_is_lost(tmp_path: Path) -> None:
+    world = made(tmp_path, backup=True)
+    go(world, "a", "b")
+    (world.home("a") / "MEMORY.md").write_text("- of the primary\n- written where it waits\n")
+    back_up(world, "b")
+    (world.root / "b").rename(world.root / "lost")
+    assert world.standing("a").kind is StandingKind.STANDBY
+    world.promote("a")
+    assert world.acts("a") == ""
+    assert "written where it waits" in (world.home("a") / "MEMORY.md").read_text()
+    (world.root / "lost").rename(world.root / "b")
+    assert world.acts("b") == "keys-replaced"
+
+
+def test_a_hand_off_that_is_taken_again_is_done(tmp_path: Path) -> None:
+    """The name of the package is changed last: a run that was killed after that is repeated with the old name."""
+    world = made(tmp_path, backup=False)
+    world.give()
+    for _ in range(2):
+        assert run(world, "b", "instance", "promote", str(world.handoff)) == 0
+    assert world.acts("b") == ""
+    world.handoff.with_suffix(".handoff.taken").rename(world.root / "kept")
+    world.give("b", "north")
+    assert run(world, "b", "instance", "promote", str(world.root / "kept")) != 0  # it has left this host since
+
+
+def test_a_primary_that_was_locked_out_takes_nothing_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its worker has seen the new keys, and stopped; what people give to the folder would be lost with it."""
+    world = made(tmp_path, backup=True)
+    app = tmp_path / "app.py"
+    app.write_text("import holdfast\n\n@holdfast.task\nasync def wait(run: holdfast.Run) -> None: ...\n")
+    work = (["submit", f"{app}:wait", "{}", "--no-follow"], ["memory", "add", "a line", "--to", "MEMORY"])
+    for words in work:
+        assert run(world, "a", *words) == 0
+    world.promote("b")
+    with pytest.raises(KeysReplaced):
+        asyncio.run(check_at_start(load_home(world.home("a")).journal, notices=None, log=Log()))
+    capsys.readouterr()
+    before = (world.home("a") / "MEMORY.md").read_text()
+    for words in work:
+        assert run(world, "a", *words) == KeysReplaced.exit_code
+        said = capsys.readouterr().err
+        assert "instance invite" in said
+        assert "move it aside" in said
+    assert (world.home("a") / "MEMORY.md").read_text() == before
+    assert run(world, "a", "task", "list") == 0
+    for words in work:
+        assert run(world, "b", *words) == 0
+
+
+def test_of_two_standbys_that_are_promoted_the_loser_is_not_told_to_evict_the_winner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(*_: object, **__: object) -> None:
+        raise InterruptedError
+
+    world = made(tmp_path, backup=True)
+    shutil.copytree(world.root / "b" / "vault", world.root / "c" / "vault")
+    shutil.copytree(world.root / "b" / "second", world.root / "c" / "second")
+    (world.root / "c").chmod(0o700)
+    world.invite(name="west")
+    world.join("c")
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.recovery.promote.recover_agent", interrupted)
+        with pytest.raises(InterruptedError):
+            world.promote("c")
+    world.promote("b")
+    for _ in range(2):
+        with pytest.raises(KeysReplaced, match="cannot take over") as raised:
+            world.promote("c")
+        assert raised.value.hint.startswith("if you promoted another instance")
+    assert world.acts("b") == ""
+
+
+def test_what_is_said_names_the_command_that_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = made(tmp_path, backup=False)
+
+    def said(host: str, code: int, *words: str) -> str:
+        capsys.readouterr()
+        assert run(world, host, *words) == code
+        return capsys.readouterr().err
+
+    text = said("b", IsStandby.exit_code, "instance", "yield", "north", str(world.handoff))
+    assert "is a standby, so there is nothing to hand over" in text
+    text = said("a", BadInput.exit_code, "instance", "promote", "--instance", "south")
+    assert "on the host of south" in text
+    world.invite(name="west")
+    assert "instance join" in said("b", MoveRefused.exit_code, "instance", "promote", str(world.invitation))
+    assert "instance promote" in said("a", 0, "instance", "yield", "south", str(world.handoff))
+    text = said("a", MovedAway.exit_code, "task", "list")
+    assert f"`holdfast instance promote {world.handoff}` on the host of south" in text
+    assert "migrate import" not in text
+    said("a", 0, "memory", "add", "of the one that waits", "--to", "MEMORY")  # as on every standby
+    assert "of the one that waits" in (world.home("a") / "MEMORY.md").read_text()
