@@ -50,6 +50,7 @@ class MoveMeans:
     clock: Clock
     entropy: Entropy
     port: Signatures
+    say: Callable[[str], None] = lambda _: None
 
     def keys(self, file: Path) -> KeyRing:
         """The keys of the journal beside this file."""
@@ -65,7 +66,7 @@ class MoveLease:
         self._journal = journal_at(replace(home.journal, folder=state))
         self._state_root = state_root_of(state)
         self._speaker = speaker
-        self._clock = means.clock
+        self._clock, self._say = means.clock, means.say
         self._instance = instance
         self._lock_fd = -1
         self._arbiter = FolderArbiter(arbiter, clock=means.clock, life_ms=self._life_ms)
@@ -155,15 +156,18 @@ class MoveLease:
     async def take(self, keys: Callable[[], KeyRing]) -> int:
         """The heir's lease, in the folder that will be the agent's; the incarnation. An older one that this arbiter
         granted, and that no one can yield to this heir, must run out first."""
-        holder = self._holder(keys)
+        holder, told = self._holder(keys), False
         ends = self._clock.boot_ms() + 2 * self._life_ms
         while True:
             found = await asyncio.to_thread(holder.turn)
             if isinstance(found, LeaseHeld):
                 return found.e
-            runs = found.seen is not None and found.seen.left_ms and found.seen.e < self._journal.incarnation()
-            if found.why is not WaitReason.ELSEWHERE or not runs or self._clock.boot_ms() > ends:
+            left_ms = found.seen.left_ms if found.seen and found.seen.e < self._journal.incarnation() else 0
+            if found.why is not WaitReason.ELSEWHERE or not left_ms or self._clock.boot_ms() > ends:
                 raise _refused(found)
+            if not told:
+                self._say(f"waiting: the lease that this host had before ends in {left_ms / 1000:.0f} s")
+                told = True
             await asyncio.sleep(ASK_AGAIN_S)
 
     def check_not_taken(self, incarnation: int) -> bool:

@@ -151,7 +151,7 @@ def move_means(vault: Vault) -> MoveMeans:
     from holdfast.identity.records.ed25519 import Sodium
     from holdfast.recovery.move_lease import MoveMeans
 
-    return MoveMeans(vault=vault, clock=SystemClock(), entropy=SystemEntropy(), port=Sodium())
+    return MoveMeans(vault=vault, clock=SystemClock(), entropy=SystemEntropy(), port=Sodium(), say=talk)
 
 
 def _say(args: argparse.Namespace, done: object) -> None:
