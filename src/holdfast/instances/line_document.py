@@ -55,7 +55,7 @@ from holdfast.memory.lines import changes, entry_hash, key_of
 Version = bytes  # which changes a document knows; opaque outside of this module
 LINES, GONE = "lines", "gone"
 NOTHING: Version = VersionVector().encode()
-CHANGES_MAX = 1_000_000  # in what another instance sends: about a kilobyte of memory each
+CHANGES_MAX = 200_000  # in what another instance sends: a minute of work if all are equal lines
 TRY_S = 300.0
 TRY_BYTES = 1024 * 1024 * 1024  # of the process that tries a copy
 
