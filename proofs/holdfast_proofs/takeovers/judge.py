@@ -10,7 +10,9 @@ Beyond what the soak's judge finds:
 * mail: a message that its sender's relays have signed for, and that the agent has not handled exactly once;
 * memory: a line that is missing or doubled in the files of an instance, or files that differ.
 
-`first_step_s` is the time from the loss to the first step of another instance in a task that the lost one held.
+`first_step_s` is the time from the loss to the first step of another instance in a task that the lost one held. It is
+late after the lease and a second; where every such task was in a call that nobody may ask about before its declared
+delay is over, after that delay too.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from holdfast.core.journal_address import INSTANCE
 from holdfast.host.machine import host_id
 from holdfast.journal.contract import Filter
 from holdfast.journal.records import TaskView
+from holdfast_proofs.soak.app import DELAY_S
 from holdfast_proofs.soak.judge import judge as judge_counts
 from holdfast_proofs.takeovers.app import MEMORY_EVERY, TASK, note_of
 from holdfast_proofs.takeovers.lab import Instance, Lab
@@ -33,6 +36,7 @@ from holdfast_proofs.takeovers.rounds import Fault, History
 
 MERGED_S_MAX = 90.0
 SHOWN_MAX = 30
+DELAYED = ("queryable", "unrepeatable")  # tools that declare one
 STOPS = ("stop", "cut", "alone", "journal-away", "deaf", "mute", "all-apart", "removed")  # the old process is woken
 TIMED = ("kill", "stop", "cut", "disk", "alone", "journal-away", "deaf", "mute")
 
@@ -95,7 +99,7 @@ async def judge(lab: Lab, history: History) -> Takeovers:
 
 async def _judge_tasks(found: Takeovers, lab: Lab, history: History) -> None:
     lost = {session: fault for fault in history.faults for session in fault.sessions}
-    first: dict[int, int] = {}
+    first: dict[int, list[tuple[int, float]]] = {}
     strangers = {host_id(one.folder / INSTANCE): one.name for one in lab.others}
     async with holdfast.open(lab.desk, serve=False) as hf:
         for row in await hf.journal.list_tasks(
@@ -107,9 +111,9 @@ async def _judge_tasks(found: Takeovers, lab: Lab, history: History) -> None:
             await asyncio.sleep(0)
     for fault in history.faults:
         if fault.kind in TIMED and fault.number in first:
-            seconds = (first[fault.number] - fault.began_ms) / 1000
-            found.first_step_s.append(round(seconds, 2))
-            found.late += seconds > fault.lease_ms / 1000 + 1
+            after = [((began - fault.began_ms) / 1000, held_s) for began, held_s in first[fault.number]]
+            found.first_step_s.append(round(min(after)[0], 2))
+            found.late += all(seconds > fault.lease_ms / 1000 + 1 + held_s for seconds, held_s in after)
 
 
 def _judge_strangers(found: Takeovers, view: TaskView, strangers: dict[str, str]) -> None:
@@ -119,7 +123,9 @@ def _judge_strangers(found: Takeovers, view: TaskView, strangers: dict[str, str]
             found.say(f"task {view.task_id} was claimed by the {strangers[one.host_id]}, which may not act")
 
 
-def _judge_claims(found: Takeovers, view: TaskView, lost: dict[str, Fault], first: dict[int, int]) -> None:
+def _judge_claims(
+    found: Takeovers, view: TaskView, lost: dict[str, Fault], first: dict[int, list[tuple[int, float]]]
+) -> None:
     claims = sorted(view.claims.values(), key=lambda one: one.epoch)
     for one, following in zip(claims, [*claims[1:], None], strict=True):
         fault = lost.get(one.session_id)
@@ -136,7 +142,7 @@ def _judge_claims(found: Takeovers, view: TaskView, lost: dict[str, Fault], firs
             found.taken += 1
             began = min(_moments(view, following.epoch), default=0)
             if began:
-                first[fault.number] = min(first.get(fault.number, began), began)
+                first.setdefault(fault.number, []).append((began, _held_s(view, one.epoch, following.at_ms)))
     sessions = {one.epoch: one.session_id for one in claims}
     for step in view.steps.values():
         if step.parked is None:
@@ -145,6 +151,13 @@ def _judge_claims(found: Takeovers, view: TaskView, lost: dict[str, Fault], firs
         if not tried & lost.keys():
             found.needless_parks += 1
             found.say(f"task {view.task_id}: step {step.ordinal} was parked, and no instance was lost in it")
+
+
+def _held_s(view: TaskView, epoch: int, taken_ms: int) -> float:
+    """The declared delay of a call that was under way in this claim when the task was taken."""
+    calls = (step for step in view.steps.values() if step.tool in DELAYED and not 0 < step.closed_ms < taken_ms)
+    under_way = any(one.epoch == epoch for step in calls for one in (*step.attempts, *step.earlier))
+    return DELAY_S if under_way else 0.0
 
 
 def _moments(view: TaskView, epoch: int) -> list[int]:
