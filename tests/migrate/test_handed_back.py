@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.app.eviction import check_at_start
-from holdfast.app.instances.standing import StandingKind
+from holdfast.app.instances.standing import StandingKind, wait_enrolled
 from holdfast.backup.backups import open_backups
 from holdfast.cli.main import main
-from holdfast.errors import BadInput, IsStandby, KeysReplaced, MovedAway, MoveRefused
+from holdfast.core.clock import SystemClock
+from holdfast.errors import EXIT_CONFLICT, BadInput, IsStandby, KeysReplaced, MovedAway, MoveRefused
 from holdfast.host.log import Log
+from holdfast.identity.files.roster_file import ROSTER
 from holdfast.layout.agent_home import load_home
 from holdfast_proofs.instance_kills.world import World
 
@@ -86,6 +88,27 @@ def test_the_host_that_handed_over_takes_over_when_the_new_primary_is_lost(tmp_p
     assert "written where it waits" in (world.home("a") / "MEMORY.md").read_text()
     (world.root / "lost").rename(world.root / "b")
     assert world.acts("b") == "keys-replaced"
+
+
+def test_a_host_whose_package_is_on_the_way_waits_and_can_take_over_without_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The roster that names it comes through the shared folder, before a person brings the package."""
+    world = made(tmp_path, backup=True)
+    go(world, "a", "b")
+    back_up(world, "b")
+    world.give("b", "north")
+    shutil.copy(world.home("b") / ROSTER, world.home("a") / ROSTER)
+    address = load_home(world.home("a")).journal
+    waiting = wait_enrolled(address, clock=SystemClock(), notices=None, log=Log.to_stderr(), patient=True)
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(waiting, 0.5))
+    assert "instance promote FILE" in capsys.readouterr().err
+    world.handoff.unlink()
+    world.promote("a")
+    assert world.acts("a") == ""
+    assert run(world, "a", "instance", "promote", "--yes", "--primary-is-off") == EXIT_CONFLICT
+    assert "it acts already" in capsys.readouterr().err
 
 
 def test_a_hand_off_that_is_taken_again_is_done(tmp_path: Path) -> None:

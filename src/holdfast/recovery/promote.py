@@ -129,15 +129,21 @@ async def _promote(home: AgentHome, means: PromoteMeans, places: tuple[str, ...]
 
 
 def get_standby(home: AgentHome, clock: Clock) -> StandbyMark:
-    """The mark of this standby. A folder that has handed over waits as any other standby; its roster says so. Raises
-    NotEnrolled."""
+    """The mark of this standby. A folder that has handed over waits as any other standby, also when it is to get the
+    agent back and the package for that is lost. Raises NotEnrolled."""
     mark = find_standby(home.instance)
     if mark is not None:
         return mark
     standing, moved = find_standing(home, clock=clock), find_mark(home.instance)
-    if standing.kind is StandingKind.STANDBY and moved is not None and moved.state == MOVED:
-        acting = (one.name for one in standing.view.enrolled if one.role is Role.PRIMARY)
+    enrolled = standing.kind in (StandingKind.STANDBY, StandingKind.PRIMARY)
+    if enrolled and moved is not None and moved.state == MOVED:
+        acting = (one.name for one in standing.view.enrolled if one.role is Role.PRIMARY and one.name != standing.name)
         return StandbyMark(primary=", ".join(acting))
+    if standing.may_act:
+        raise NotEnrolled(
+            f"{home.folder} is not a standby: it acts already",
+            hint="if a promotion was interrupted, only its first backup is missing: run `holdfast backup now`",
+        )
     raise NotEnrolled(
         f"{home.folder} is not a standby", hint="`holdfast instance list` shows the instances and their roles"
     )

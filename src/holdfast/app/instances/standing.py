@@ -44,7 +44,7 @@ from holdfast.journal.admin import SharedState
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal, SessionRow
 from holdfast.layout.agent_home import AgentHome, peek_home
-from holdfast.layout.moved import find_standby
+from holdfast.layout.moved import MOVED, find_mark, find_standby
 
 SEEN_TEXT = "instances"  # in the shared journal
 UNKNOWN_MAX = 16
@@ -52,6 +52,7 @@ REMOVED_MAX = 256
 LOOK_S = 2.0  # how often a folder that waits looks again
 WATCH_S = 5.0  # how often an instance that serves looks whether it is still enrolled
 ALONE_WATCH_S = 30.0  # the same while there is no roster
+UNTAKEN = "this instance gets the agent back: run `holdfast instance promote FILE` here, with the other host's package"
 FETCH_HINT = "copy the vault of the host that rotated the keys here, then run `holdfast identity show --fetch`"
 JOIN_HINT = (
     "run `holdfast instance invite NAME FILE` on an enrolled host, and here `holdfast instance join FILE --home "
@@ -279,6 +280,13 @@ async def wait_enrolled(
             if not said:
                 raise
             log.event("roster-unread", error=str(error))
+            await asyncio.sleep(LOOK_S)
+            continue
+        mark = find_mark(address.instance) if patient and standing.may_act else None
+        if mark is not None and mark.instance and mark.state == MOVED:  # the roster came before the package
+            if said != UNTAKEN:
+                said = UNTAKEN
+                log.event("agent-waits", state=StandingKind.STANDBY.value, text=said)
             await asyncio.sleep(LOOK_S)
             continue
         if standing.may_act:
