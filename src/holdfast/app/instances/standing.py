@@ -282,26 +282,27 @@ async def wait_enrolled(
             log.event("roster-unread", error=str(error))
             await asyncio.sleep(LOOK_S)
             continue
-        mark = find_mark(address.instance) if patient and standing.may_act else None
-        if mark is not None and mark.instance and mark.state == MOVED:  # the roster came before the package
-            if said != UNTAKEN:
-                said = UNTAKEN
-                log.event("agent-waits", state=StandingKind.STANDBY.value, text=said)
-            await asyncio.sleep(LOOK_S)
-            continue
-        if standing.may_act:
+        untaken = patient and standing.may_act and _is_untaken(address)
+        if standing.may_act and not untaken:
             if said or standing.kind is StandingKind.PRIMARY:
                 log.event("agent-enrolled", instance=standing.name, role=standing.kind.value)
             return
         if not patient:
             standing.check()
-        if standing.text != said:
-            said = standing.text
-            log.event("agent-waits", state=standing.kind.value, text=said)
-            if standing.kind is StandingKind.COPY and notices is not None:
-                notice = quarantined_notice(str(address.folder), standing.kind.value, said, standing.hint)
+        kind, text = (StandingKind.STANDBY, UNTAKEN) if untaken else (standing.kind, standing.text)
+        if text != said:
+            said = text
+            log.event("agent-waits", state=kind.value, text=said)
+            if kind is StandingKind.COPY and notices is not None:
+                notice = quarantined_notice(str(address.folder), kind.value, said, standing.hint)
                 await _tell(notices, notice, log)
         await asyncio.sleep(LOOK_S)
+
+
+def _is_untaken(address: JournalAddress) -> bool:
+    """Whether this folder handed over and is to get the agent back: the roster says so before the package is here."""
+    mark = find_mark(address.instance)
+    return mark is not None and mark.state == MOVED and bool(mark.instance)
 
 
 async def _tell(notices: Notices, notice: object, log: Log) -> None:
