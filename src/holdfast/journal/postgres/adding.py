@@ -32,6 +32,7 @@ from psycopg import errors as pg
 from psycopg import generators
 from psycopg.pq import ExecStatus
 
+from holdfast.journal.postgres.awake import Awake
 from holdfast.journal.postgres.links import SETTINGS, SETTINGS_HOLD
 from holdfast.journal.postgres.place import PostgresPlace, Row
 
@@ -148,6 +149,7 @@ class Adding:
         self._ones = {b"holdfast_" + sha256(text).hexdigest()[:16].encode(): text for text in texts}
         self._names = list(self._ones)
         self._slow = self._rest = 0
+        self._awake = Awake()
         self._looking: tuple[object, select.poll | None] = (None, None)
 
     # one task
@@ -216,7 +218,7 @@ class Adding:
             looking = select.poll()
             looking.register(link.db.pgconn.socket, select.POLLIN)
             self._looking = link, looking
-        if looking.poll(BRIEF_MS):
+        if self._awake.sees(looking.poll) or looking.poll(BRIEF_MS):
             self._slow = 0
             return True
         self._slow += 1
