@@ -640,3 +640,13 @@ def test_a_line_stays_away_that_its_instance_removed_after_it_took_another_docum
     tell_all(one, other, third, rounds=5)
     assert one.file == other.file == third.file
     assert sorted(one.file) == sorted([*FIRST, "- more", "- after the restore"])
+
+
+def test_a_line_that_was_moved_and_then_removed_between_two_passes_stays_away() -> None:
+    one, other, _ = sides()
+    other.file.remove(FIRST[2])
+    other.settle()
+    one.base = [*FIRST[:2], FIRST[3], FIRST[2]]  # moved, and written without the document
+    one.file, one.write = [*FIRST[:2], FIRST[3]], one.write + 1
+    tell(other, one)
+    assert one.settle() == [*FIRST[:2], FIRST[3]]
