@@ -44,6 +44,7 @@ def test_schedules_hold(part: int) -> None:
         877830,
         2032677,
         2074073,
+        4004547,
         4036915,
     ],
 )
