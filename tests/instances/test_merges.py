@@ -44,6 +44,8 @@ def test_schedules_hold(part: int) -> None:
         877830,
         2032677,
         2074073,
+        4004547,
+        4036915,
     ],
 )
 def test_schedules_that_broke_once_hold(seed: int) -> None:

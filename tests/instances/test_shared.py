@@ -640,3 +640,40 @@ def test_a_line_stays_away_that_its_instance_removed_after_it_took_another_docum
     tell_all(one, other, third, rounds=5)
     assert one.file == other.file == third.file
     assert sorted(one.file) == sorted([*FIRST, "- more", "- after the restore"])
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_line_stays_away_that_others_have_from_both_documents_of_its_instance(compacted: bool) -> None:
+    one, other, third = sides()
+    old = other.document.stored()
+    one.add("- more")
+    tell_all(one, other, third)
+    one.document.compact(NAMES)
+    other = Side("b", old)
+    other.add("- by hand")
+    tell(other, third)
+    other.document.receive(one.document.update_since(NOTHING, whole=True), other.author)  # it brings its line along
+    tell(other, third)
+    other.file.remove("- by hand")
+    other.settle()
+    tell(other, one, third)  # both know this removal before it hears what the third one has
+    if compacted:
+        tell(third, one, other)  # they cannot take these changes
+        tell(other, one)
+        tell(one, other)
+        for side in (one, other):
+            side.settle()
+            side.document.compact(NAMES)
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file
+    assert "- by hand" not in one.file
+
+
+def test_a_line_that_was_moved_and_then_removed_between_two_passes_stays_away() -> None:
+    one, other, _ = sides()
+    other.file.remove(FIRST[2])
+    other.settle()
+    one.base = [*FIRST[:2], FIRST[3], FIRST[2]]  # moved, and written without the document
+    one.file, one.write = [*FIRST[:2], FIRST[3]], one.write + 1
+    tell(other, one)
+    assert one.settle() == [*FIRST[:2], FIRST[3]]

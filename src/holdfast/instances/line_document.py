@@ -158,6 +158,7 @@ class LineDocument:
             return frozenset()
         then = (past or self)._look_at(since)[0] if removed else ()
         before = {one.brought for one in then}.difference(foreign)
+        before |= {(text, author.instance, author.at_ms) for text in removed}  # what this very change brought in
         numbers = dict[str, set[int]]()  # of equal lines the lowest ones stay, as in `lowest_kept`
         for one in then:
             if one.brought in before:

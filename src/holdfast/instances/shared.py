@@ -378,9 +378,10 @@ class SharedDocument:
         )
 
     def compact(self, enrolled: Collection[str]) -> None:
-        """Drop the history that every enrolled instance knows and that the file shows."""
+        """Drop the history that every enrolled instance knows and that the file shows; none while one of them has what
+        cannot be taken here: the history tells then which of its lines were removed."""
         floor = self._shown.version
-        if floor is None:
+        if floor is None or self._untaken.intersection(enrolled):
             return
         for one in set(enrolled) - {self.instance}:
             floor = common(floor, self.known.get(one, NOTHING))
@@ -420,8 +421,10 @@ class SharedDocument:
         last = self._last()
         since = common(mine.version(), other.version())
         other.forget(mine.withdrawn_since(since))  # a third document may have what was added and removed here
-        # This one may have what others took there from a third one, and removed.
-        mine.forget(other.withdrawn_since(since).intersection(withdrawal(one.brought) for one in mine.elements()))
+        # Each may have what was carried over into the other one, and removed there, also before that version.
+        for has, removed_it in ((mine, other), (other, mine)):
+            marks = {withdrawal(one.brought) for one in has.elements()}
+            has.forget(marks & removed_it.withdrawn_since(NOTHING))
         own, theirs = mine.lines(), other.lines()
         both = {line for line in set(own).intersection(theirs) if _is_own(line)}
         words = {line for line in {*own, *(last or ())}.intersection(theirs) if _is_own(line)}
