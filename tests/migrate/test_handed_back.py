@@ -148,7 +148,7 @@ def test_a_primary_that_was_locked_out_takes_nothing_in(tmp_path: Path, capsys: 
 
 
 def test_of_two_standbys_that_are_promoted_the_loser_is_not_told_to_evict_the_winner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def interrupted(*_: object, **__: object) -> None:
         raise InterruptedError
@@ -169,6 +169,20 @@ def test_of_two_standbys_that_are_promoted_the_loser_is_not_told_to_evict_the_wi
             world.promote("c")
         assert raised.value.hint.startswith("if you promoted another instance")
     assert world.acts("b") == ""
+    with pytest.raises(KeysReplaced, match="another instance was promoted"):  # a worker ends
+        asyncio.run(check_at_start(load_home(world.home("c")).journal, notices=None, log=Log()))
+    app = tmp_path / "app.py"
+    app.write_text("import holdfast\n\n@holdfast.task\nasync def wait(run: holdfast.Run) -> None: ...\n")
+    submit = ["submit", f"{app}:wait", "{}", "--no-follow"]
+    listed = (["instance", "list"], 0)
+    for words, code in (listed, (submit, KeysReplaced.exit_code), (["doctor"], None), listed):
+        assert code in (None, run(world, "c", *words))
+        said = "".join(capsys.readouterr())
+        assert "another instance was promoted" in said
+        assert "instance invite NAME FILE" in said
+        assert "again to finish it" not in said
+        assert "one instance" not in said
+        (world.home("c") / ROSTER).unlink(missing_ok=True)  # a backup from before the first invitation has none
 
 
 def test_what_is_said_names_the_command_that_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

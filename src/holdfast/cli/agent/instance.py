@@ -272,7 +272,9 @@ def run_list(args: argparse.Namespace) -> int:
     print_table(
         ["name", "role", "host", "presence", "lag", "files"],
         rows,
-        empty="the agent has one instance; `holdfast instance invite NAME FILE` adds another",
+        empty="no instance is known here"
+        if listed.standing == "copy"
+        else "the agent has one instance; `holdfast instance invite NAME FILE` adds another",
         state="presence",
     )
     if listed.forked:
@@ -286,6 +288,7 @@ def run_list(args: argparse.Namespace) -> int:
         talk(f"not enrolled, and waiting: {one}")
     if listed.standing == "copy":
         talk(f"this folder may not act: {listed.text}")
+        talk(f"hint: {listed.hint}")
     return 0
 
 
