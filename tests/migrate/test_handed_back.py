@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from holdfast.errors import EXIT_CONFLICT, BadInput, IsStandby, KeysReplaced, Mo
 from holdfast.host.log import Log
 from holdfast.identity.files.roster_file import ROSTER
 from holdfast.layout.agent_home import load_home
+from holdfast.recovery.promote import handed_over
 from holdfast_proofs.instance_kills.world import World
 
 
@@ -205,3 +207,27 @@ def test_what_is_said_names_the_command_that_helps(tmp_path: Path, capsys: pytes
     assert "migrate import" not in text
     said("a", 0, "memory", "add", "of the one that waits", "--to", "MEMORY")  # as on every standby
     assert "of the one that waits" in (world.home("a") / "MEMORY.md").read_text()
+
+
+def test_a_hand_over_that_is_repeated_later_says_that_it_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It changes nothing under the instance that acts by then, also where the package was copied and is still here."""
+    world = made(tmp_path, backup=False)
+    world.give()
+    kept = world.handoff.read_bytes()
+    world.take()
+    world.invite(by="b", name="west")
+    world.change("b", lambda change: handed_over(change, "west"))
+    shutil.copy(world.home("b") / ROSTER, world.home("a") / ROSTER)
+    before = world.standing("a").view.lines()
+    for name in ("south", "west"):
+        capsys.readouterr()
+        assert run(world, "a", "instance", "yield", name, str(world.handoff)) == MovedAway.exit_code
+        said = capsys.readouterr().err
+        assert f"handed over to south on {datetime.now(UTC).date()}" in said
+        assert "nothing is left to do" in said
+    world.handoff.touch(mode=0o600)
+    world.handoff.write_bytes(kept)
+    assert run(world, "a", "instance", "yield", "south", str(world.handoff)) == 0
+    assert world.standing("a").view.lines() == before

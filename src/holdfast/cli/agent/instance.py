@@ -400,6 +400,7 @@ def run_yield(args: argparse.Namespace) -> int:
 
     from holdfast.cli.input.agent_places import path_of
     from holdfast.identity.statements.certificate import Role
+    from holdfast.layout.moved import has_handed_over
     from holdfast.recovery.move_out import MoveOut
     from holdfast.recovery.promote import handed_over
 
@@ -420,7 +421,8 @@ def run_yield(args: argparse.Namespace) -> int:
         move = MoveOut(home, move_means(change.vault), say=talk, wait_s=args.wait, heir=args.name)
         package = path_of(args.package)
         move.check(package)  # before the roster says that this instance waits
-        handed_over(change, args.name)
+        if not has_handed_over(home.instance):  # else the roster may name another one by now
+            handed_over(change, args.name)
         done = asyncio.run(move.run(package))
     _say(args, done)
     if not args.json:
