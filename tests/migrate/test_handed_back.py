@@ -199,6 +199,10 @@ def test_what_is_said_names_the_command_that_helps(tmp_path: Path, capsys: pytes
     assert "is a standby, so there is nothing to hand over" in text
     text = said("a", BadInput.exit_code, "instance", "promote", "--instance", "south")
     assert "on the host of south" in text
+    text = said("b", BadInput.exit_code, "instance", "promote", str(world.invitation))
+    assert "south.invite.taken was already taken" in text
+    assert "this host has joined" in text
+    assert "`holdfast instance promote` here, without a file" in text
     world.invite(name="west")
     assert "instance join" in said("b", MoveRefused.exit_code, "instance", "promote", str(world.invitation))
     assert "instance promote" in said("a", 0, "instance", "yield", "south", str(world.handoff))

@@ -103,9 +103,9 @@ class MoveOut:
             )
         mark = find_mark(home.instance)
         # A hand-over that was made already is not made again, nor to another one: that one may act by now.
-        if mark is not None and mark.state == MOVED and mark.instance:
-            if self._heir != mark.instance or _find_package(mark) is None:
-                raise _gone(mark)
+        made = mark if mark is not None and mark.state == MOVED and mark.instance else None
+        if made is not None and (self._heir != made.instance or _find_package(made) is None):
+            raise _gone(made)
         if home.state != home.folder:
             # A package is Holdfast's own folder: the agent's own files would stay behind unseen.
             raise MoveRefused(

@@ -293,12 +293,16 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def run_promote(args: argparse.Namespace) -> int:
+    from holdfast.app.instances.roster_change import get_named
+    from holdfast.app.instances.standing import find_standing
+    from holdfast.core.clock import SystemClock
     from holdfast.identity.statements.certificate import Role
     from holdfast.journal.bind import journal_at
 
     home = acting_home(args)
     if not journal_at(home.journal).hosts:
         if args.instance:
+            get_named(find_standing(home, clock=SystemClock()).view, args.instance)
             raise BadInput(
                 "each instance has a journal of its own: one takes over by a command on its own host",
                 hint=f"run `holdfast instance promote` on the host of {args.instance}, without --instance",
