@@ -101,14 +101,14 @@ def _process(home: Path, words: list[str], *, url: str, name: str) -> Generator[
         process.wait()
 
 
-def submit(home: Path, *, count: int) -> None:
+def submit(home: Path, *, count: int, keyed: bool = False) -> None:
     import asyncio
 
     import holdfast
 
     async def go() -> None:
         async with holdfast.open(home / "journal.db", serve=False) as hf:
-            await hf.submit("post_letters", count=count, request_id="letters")
+            await hf.submit("post_letters", count=count, keyed=keyed, request_id="letters")
 
     asyncio.run(go())
 

@@ -22,6 +22,7 @@ from lives import LEASE_S, alone, copied, embedded, lease_of, settings, submit, 
 from quick_agent import Agent, make_agent
 
 from holdfast.core.journal_address import file_at
+from holdfast.downstream.faults import Fault, FaultKind
 from holdfast.downstream.process import BlockingFarEnd, start_blocking
 from holdfast.identity.records.records import RotationReason
 from holdfast.recovery.recover_journal import begin_anew, recover_journal
@@ -126,20 +127,25 @@ def test_row_13_a_paused_primary_wakes_up_fenced(
             assert far_end.ledger().requests == asked
 
 
-def test_the_next_process_keeps_the_lease_when_its_keeper_dies(agent: Agent, far_end: BlockingFarEnd) -> None:
-    submit(agent.folder, count=1_000)
+def test_the_next_process_keeps_the_lease_when_its_keeper_dies(agent: Agent) -> None:
+    """Also when the keeper dies inside a call: one with a key is sent again, so the task goes on."""
+    submit(agent.folder, count=1_000, keyed=True)
     with (
+        start_blocking("keyed") as far_end,
         worker(agent.folder, url=far_end.url, name="one") as one,
         worker(agent.folder, url=far_end.url, name="two") as two,
     ):
         wait_for(lambda: one.events("serving") and two.events("serving"))
+        far_end.faults(Fault(kind=FaultKind.HOLD))
+        far_end.wait_inside()
         keeper = lease_of(agent.folder)["pid"]
         os.kill(keeper, signal.SIGKILL)
         wait_for(lambda: lease_of(agent.folder)["pid"] != keeper)
+        far_end.release()
         count = far_end.ledger().count
         wait_for(lambda: far_end.ledger().count > count + 3)
         assert lease_of(agent.folder)["e"] == 1
-    assert far_end.ledger().duplicates == 0
+        assert far_end.ledger().duplicates == 0
 
 
 def counter(path: Path) -> int:

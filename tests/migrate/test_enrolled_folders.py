@@ -166,7 +166,9 @@ def test_an_invitation_for_which_there_is_no_space_names_the_disk(
     assert [one.name for one in world.standing("a").view.enrolled].count("west") == 1
 
 
-@pytest.mark.parametrize("words", [["remove", "nobody", "--yes"], ["yield", "nobody", "x.handoff"]])
+@pytest.mark.parametrize(
+    "words", [["remove", "nobody", "--yes"], ["yield", "nobody", "x.handoff"], ["promote", "--instance", "nobody"]]
+)
 def test_an_unknown_name_is_answered_with_the_names_that_there_are(
     world: World, words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

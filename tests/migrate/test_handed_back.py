@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from holdfast.errors import EXIT_CONFLICT, BadInput, IsStandby, KeysReplaced, Mo
 from holdfast.host.log import Log
 from holdfast.identity.files.roster_file import ROSTER
 from holdfast.layout.agent_home import load_home
+from holdfast.recovery.promote import handed_over
 from holdfast_proofs.instance_kills.world import World
 
 
@@ -148,7 +150,7 @@ def test_a_primary_that_was_locked_out_takes_nothing_in(tmp_path: Path, capsys: 
 
 
 def test_of_two_standbys_that_are_promoted_the_loser_is_not_told_to_evict_the_winner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def interrupted(*_: object, **__: object) -> None:
         raise InterruptedError
@@ -169,6 +171,20 @@ def test_of_two_standbys_that_are_promoted_the_loser_is_not_told_to_evict_the_wi
             world.promote("c")
         assert raised.value.hint.startswith("if you promoted another instance")
     assert world.acts("b") == ""
+    with pytest.raises(KeysReplaced, match="another instance was promoted"):  # a worker ends
+        asyncio.run(check_at_start(load_home(world.home("c")).journal, notices=None, log=Log()))
+    app = tmp_path / "app.py"
+    app.write_text("import holdfast\n\n@holdfast.task\nasync def wait(run: holdfast.Run) -> None: ...\n")
+    submit = ["submit", f"{app}:wait", "{}", "--no-follow"]
+    listed = (["instance", "list"], 0)
+    for words, code in (listed, (submit, KeysReplaced.exit_code), (["doctor"], None), listed):
+        assert code in (None, run(world, "c", *words))
+        said = "".join(capsys.readouterr())
+        assert "another instance was promoted" in said
+        assert "instance invite NAME FILE" in said
+        assert "again to finish it" not in said
+        assert "one instance" not in said
+        (world.home("c") / ROSTER).unlink(missing_ok=True)  # a backup from before the first invitation has none
 
 
 def test_what_is_said_names_the_command_that_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,6 +199,10 @@ def test_what_is_said_names_the_command_that_helps(tmp_path: Path, capsys: pytes
     assert "is a standby, so there is nothing to hand over" in text
     text = said("a", BadInput.exit_code, "instance", "promote", "--instance", "south")
     assert "on the host of south" in text
+    text = said("b", BadInput.exit_code, "instance", "promote", str(world.invitation))
+    assert "south.invite.taken was already taken" in text
+    assert "this host has joined" in text
+    assert "`holdfast instance promote` here, without a file" in text
     world.invite(name="west")
     assert "instance join" in said("b", MoveRefused.exit_code, "instance", "promote", str(world.invitation))
     assert "instance promote" in said("a", 0, "instance", "yield", "south", str(world.handoff))
@@ -191,3 +211,27 @@ def test_what_is_said_names_the_command_that_helps(tmp_path: Path, capsys: pytes
     assert "migrate import" not in text
     said("a", 0, "memory", "add", "of the one that waits", "--to", "MEMORY")  # as on every standby
     assert "of the one that waits" in (world.home("a") / "MEMORY.md").read_text()
+
+
+def test_a_hand_over_that_is_repeated_later_says_that_it_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It changes nothing under the instance that acts by then, also where the package was copied and is still here."""
+    world = made(tmp_path, backup=False)
+    world.give()
+    kept = world.handoff.read_bytes()
+    world.take()
+    world.invite(by="b", name="west")
+    world.change("b", lambda change: handed_over(change, "west"))
+    shutil.copy(world.home("b") / ROSTER, world.home("a") / ROSTER)
+    before = world.standing("a").view.lines()
+    for name in ("south", "west"):
+        capsys.readouterr()
+        assert run(world, "a", "instance", "yield", name, str(world.handoff)) == MovedAway.exit_code
+        said = capsys.readouterr().err
+        assert f"handed over to south on {datetime.now(UTC).date()}" in said
+        assert "nothing is left to do" in said
+    world.handoff.touch(mode=0o600)
+    world.handoff.write_bytes(kept)
+    assert run(world, "a", "instance", "yield", "south", str(world.handoff)) == 0
+    assert world.standing("a").view.lines() == before

@@ -54,7 +54,7 @@ from holdfast.identity.witness.observe import ForeignRecord, find_foreign_record
 from holdfast.identity.witness.open_witnesses import OpenWitnesses, fetch_copies, open_witnesses
 from holdfast.identity.witness.witness import LogCopy
 from holdfast.layout.agent_home import AgentHome, load_home, peek_home
-from holdfast.layout.moved import EVICTED
+from holdfast.layout.moved import EVICTED, RETURN_HINT, find_standby
 
 WATCH_S_MIN, WATCH_S_MAX = 0.5, 3600.0
 START_S_MAX = 10.0  # a start does not wait longer for a mount that hangs; the next check does
@@ -62,12 +62,6 @@ TOLD_BYTES_MAX, UNTOLD = 200, ":untold"
 HINT = (
     "stop this copy: its keys were replaced. If it is the right one, run `holdfast identity show --fetch`; "
     "if not, `holdfast recover`"
-)
-RETURN_HINT = (
-    "if you promoted another instance, this folder does not act any more: move it aside (`mv ada ada.old`), run "
-    "`holdfast instance invite NAME FILE` on the host that acts and `holdfast instance join FILE` here, with the new "
-    "vault, then add the lines that only the old memory files have. If nobody promoted one, a thief may have the keys: "
-    "run `holdfast identity evict --paper`"
 )
 
 
@@ -83,6 +77,9 @@ def check_speaks(home: AgentHome, *, port: Signatures | None = None) -> Looked:
     """Check once. Raises KeysReplaced if this machine was evicted.
     Raises LogDamaged and other errors of the home's own files; never for a remote source."""
     port = port or Sodium()
+    mark = find_standby(home.instance)
+    if mark is not None and mark.replaced:  # by then its own log knows the new keys
+        raise KeysReplaced(mark.beaten(home.folder), hint=RETURN_HINT)
     known = find_own_log(home.folder, port)
     if known is None:
         return Looked()

@@ -31,7 +31,7 @@ import msgspec
 
 from holdfast.core.decoding import decode_json
 from holdfast.core.waiting import running_beside
-from holdfast.errors import IsStandby, MovedAway
+from holdfast.errors import IsStandby, KeysReplaced, MovedAway
 from holdfast.host.log import Log
 from holdfast.host.private_files import read_private, remove_durably, write_atomically
 
@@ -45,6 +45,12 @@ STAGING = "moving"  # in instance/backup: what is packed, until it is sealed
 
 STANDBY = "standby.json"
 EVICTED = "evicted"
+RETURN_HINT = (
+    "if you promoted another instance, this folder does not act any more: move it aside (`mv ada ada.old`), run "
+    "`holdfast instance invite NAME FILE` on the host that acts and `holdfast instance join FILE` here, with the new "
+    "vault, then add the lines that only the old memory files have. If nobody promoted one, a thief may have the keys: "
+    "run `holdfast identity evict --paper`"
+)
 
 
 class StandbyMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -56,6 +62,13 @@ class StandbyMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     since_ms: int = 0  # these three: since when; the [identity] settings of this host, and its name in the roster
     identity: dict[str, Any] = {}  # Any: as the settings file has it
     name: str = ""
+    replaced: bool = False  # the promotion found that the agent has other keys now
+
+    def beaten(self, folder: Path) -> str:
+        return (
+            f"the standby in {folder} cannot take over: another instance was promoted, or the agent was recovered "
+            "elsewhere, and acts there with new keys"
+        )
 
 
 def find_standby(instance: Path) -> StandbyMark | None:
@@ -147,8 +160,10 @@ async def stopped_when_moved(
 
 
 def check_not_moved(instance: Path) -> None:
-    """Raises MovedAway or IsStandby where this copy of the agent may not run."""
+    """Raises MovedAway, IsStandby or KeysReplaced where this copy of the agent may not run."""
     standby = find_standby(instance) if os.path.lexists(instance / STANDBY) else None
+    if standby is not None and standby.replaced:
+        raise KeysReplaced(standby.beaten(instance.parent), hint=RETURN_HINT)
     if standby is not None and standby.promoting:
         raise IsStandby(
             f"the agent in {instance.parent} is being promoted",

@@ -67,7 +67,16 @@ from holdfast.identity.vault.ring import Escrow, change, with_place
 from holdfast.identity.vault.vault import Vault
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import HEARTBEAT_FILE, MEMORY_FILE, AgentHome, MemoryPlace, load_home
-from holdfast.layout.moved import MOVED, STAGING, STANDBY, find_mark, has_handed_over, remove_mark, remove_standby
+from holdfast.layout.moved import (
+    MOVED,
+    STAGING,
+    STANDBY,
+    find_mark,
+    find_standby,
+    has_handed_over,
+    remove_mark,
+    remove_standby,
+)
 from holdfast.layout.settings import NAME as SETTINGS
 from holdfast.layout.settings import write_identity_settings
 from holdfast.layout.witness_address import WitnessAddress
@@ -90,6 +99,10 @@ READY = "ready.json"
 ARRIVED = "arrived.json"  # the same, in instance/ of the folder that the package became
 TREE = "tree"
 TAKEN = ".taken"
+STANDBY_HINT = (
+    "this host has joined and is a standby. If the instance that acts is lost, run `holdfast instance promote` here, "
+    "without a file; else `holdfast instance yield NAME FILE` on its host makes the package to give here"
+)
 
 
 class MovedIn(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,7 +185,11 @@ class _Arrival:
         if arrived is not None and arrived.package == sha256 and find_mark(self.target / INSTANCE) is None:
             return await self._arrived(arrived)
         if there == taken:
-            raise BadInput(f"there is no package at {self.package}", hint=f"{taken} was already taken")
+            joined = find_standby(self.target / INSTANCE) is not None
+            raise BadInput(
+                f"there is no package at {self.package}: {taken.name} was already taken",
+                hint=STANDBY_HINT if joined else "check the path",
+            )
         ready = find_ready(self.work / READY)
         state = self.work / TREE / STATE
         if ready is None or ready.package != sha256:

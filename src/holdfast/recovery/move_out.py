@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -92,13 +93,19 @@ class MoveOut:
         self._speaker = home_speaker(home.folder, means.vault, means.clock, means.port)
 
     def check(self, package: Path) -> None:
-        """Whether the move can begin; nothing is changed. Raises BadInput, MoveRefused, NotAJournal, IsStandby."""
+        """Whether the move can begin; nothing is changed. Raises BadInput, MoveRefused, NotAJournal, IsStandby,
+        MovedAway."""
         home = self._home
         if find_standby(home.instance) is not None:
             raise IsStandby(
                 f"the instance in {home.folder} is a standby, so there is nothing to hand over",
                 hint="run the command on the host that acts: `holdfast instance list` shows which one that is",
             )
+        mark = find_mark(home.instance)
+        # A hand-over that was made already is not made again, nor to another one: that one may act by now.
+        made = mark if mark is not None and mark.state == MOVED and mark.instance else None
+        if made is not None and (self._heir != made.instance or _find_package(made) is None):
+            raise _gone(made)
         if home.state != home.folder:
             # A package is Holdfast's own folder: the agent's own files would stay behind unseen.
             raise MoveRefused(
@@ -120,7 +127,6 @@ class MoveOut:
                 f"{home.name} has no journal yet: it never ran, so there is nothing to move",
                 hint="run `holdfast backup now`, then `holdfast recover` on the other host",
             )
-        mark = find_mark(home.instance)
         if os.path.lexists(package) and (mark is None or mark.state != MOVED):
             raise BadInput(f"{package} already exists", hint="choose another name: Holdfast does not overwrite files")
 
@@ -221,19 +227,13 @@ class MoveOut:
 
     def _finish(self, mark: MovedMark) -> MovedOut:
         """From the moment on: yield, then give the package its name. Safe to repeat."""
-        package = Path(mark.package)
-        part = part_of(package)
-        here = part if os.path.lexists(part) else package
-        if not os.path.lexists(here) or digest_of_file(here) != mark.part_sha256:
-            raise MovedAway(
-                f"the agent was exported, but its package is no longer at {package}",
-                hint="if another host has taken it, you are done; if not, put the package back, or run `holdfast "
-                "migrate cancel`",
-            )
+        package, here = Path(mark.package), _find_package(mark)
+        if here is None:
+            raise _gone(mark)
         if mark.yielded and (lease := MoveLease.of(self._home, self._speaker, self._means)) is not None:
             lease.give(mark.yielded, incarnation=mark.incarnation)
-        if here == part:
-            os.rename(part, package)
+        if here != package:
+            os.rename(here, package)
             sync_folder(package.parent)
         head = self._find_head(mark)
         return self._moved_out(mark, 0 if head is None else head.record.seq)
@@ -295,3 +295,26 @@ class MoveOut:
 
     def _now(self) -> int:
         return self._means.clock.wall_ms() // 1000
+
+
+def _find_package(mark: MovedMark) -> Path | None:
+    """Where the package is on this host, under its name or before it got it."""
+    package = Path(mark.package)
+    part = part_of(package)
+    here = part if os.path.lexists(part) else package
+    return here if os.path.lexists(here) and digest_of_file(here) == mark.part_sha256 else None
+
+
+def _gone(mark: MovedMark) -> MovedAway:
+    if mark.instance:
+        day = datetime.fromtimestamp(mark.at, UTC).date()
+        return MovedAway(
+            f"this instance handed over to {mark.instance} on {day}, with the package {mark.package}",
+            hint=f"if {mark.instance} has taken it, nothing is left to do here: a worker waits as a standby. If nobody "
+            "has, bring that package to its host, or run `holdfast migrate cancel` here",
+        )
+    return MovedAway(
+        f"the agent was exported, but its package is no longer at {mark.package}",
+        hint="if another host has taken it, you are done; if not, put the package back, or run `holdfast migrate "
+        "cancel`",
+    )

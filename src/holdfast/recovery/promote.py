@@ -31,7 +31,6 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from holdfast.app.eviction import RETURN_HINT
 from holdfast.app.instances.roster_change import RosterChange
 from holdfast.app.instances.standing import StandingKind, find_standing
 from holdfast.backup.engine import BackupEngine
@@ -52,6 +51,7 @@ from holdfast.identity.vault.keyset import KeySet
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.moved import (
     MOVED,
+    RETURN_HINT,
     StandbyMark,
     find_mark,
     find_standby,
@@ -90,6 +90,8 @@ async def promote(home: AgentHome, means: PromoteMeans, *, places: tuple[str, ..
     except KeysReplaced as error:
         if error.hint != KeysReplaced.default_hint:
             raise
+        if (mark := find_standby(home.instance)) is not None:
+            write_standby(home.instance, msgspec.structs.replace(mark, replaced=True))  # every command says so
         raise KeysReplaced(f"this standby cannot take over: {error.message}", hint=RETURN_HINT) from error
 
 
@@ -109,6 +111,8 @@ async def _promote(home: AgentHome, means: PromoteMeans, places: tuple[str, ...]
             name=_own_name(home, means, survey),
         )
         write_standby(home.instance, mark)
+    elif mark.replaced:  # a person tries again, perhaps with another vault
+        write_standby(home.instance, msgspec.structs.replace(mark, replaced=False))
     target = RecoveryTarget(
         folder=home.folder, vault=vault.folder, second=means.keys.nexts.folder, arbiter=home.settings.identity.arbiter
     )

@@ -54,13 +54,13 @@ def findings_of(listed: InstanceList) -> list[Finding]:
     rows = listed.instances
     acting = [one for one in rows if one.role == Role.PRIMARY]
     if listed.standing == StandingKind.COPY:
-        found.append(damage(CHECK, listed.text, NotEnrolled.default_hint))
+        found.append(damage(CHECK, listed.text, listed.hint))
     elif listed.standing == StandingKind.STANDBY:
         found.append(note(CHECK, listed.text, "if that instance is lost: `holdfast instance promote`"))
     if listed.forked:
         text = "two different rosters have the same version: only what both of them say counts"
         found.append(warning(CHECK, text, "run the command again that enrolled, removed or promoted an instance"))
-    if not acting:
+    if not acting and rows:
         found.append(warning(CHECK, "no instance has the role primary: none acts", "`holdfast instance promote`"))
     for one in rows:
         if one.presence == UNSEEN:

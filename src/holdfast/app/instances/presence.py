@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from holdfast.app.binder import open_journal
-from holdfast.app.instances.standing import Seen, find_standing, read_seen
+from holdfast.app.instances.standing import Seen, StandingKind, find_standing, read_seen
 from holdfast.core.clock import Clock
 from holdfast.host.machine import host_id
 from holdfast.identity.files.own_log import find_own_log
@@ -47,6 +47,7 @@ class InstanceList(msgspec.Struct, frozen=True, kw_only=True):
     forked: bool
     instances: tuple[InstanceRow, ...]
     unknown: tuple[str, ...]  # folders that opened the shared journal and are not enrolled
+    hint: str = ""  # what helps a folder that is a copy
     waits: str = ""  # why this folder merges its memory with none, or sends nothing
 
 
@@ -65,6 +66,7 @@ def list_instances(home: AgentHome, *, clock: Clock) -> InstanceList:
     return InstanceList(
         standing=standing.kind.value,
         text=standing.text,
+        hint=standing.hint if standing.kind is StandingKind.COPY else "",
         version=standing.view.rank,
         forked=standing.view.forked,
         instances=tuple(_merged(row, state.peers) for row in rows),

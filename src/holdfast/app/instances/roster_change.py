@@ -92,15 +92,7 @@ class RosterChange:
 
     def get_named(self, name: str) -> Enrolled:
         """Raises NotEnrolled."""
-        view = self.view()
-        found = view.named(name)
-        if found is None:
-            names = ", ".join(one.name for one in view.enrolled) or "none"
-            raise NotEnrolled(
-                f"no instance of this agent is named {name!r}; enrolled: {names}",
-                hint="give one of these names; `holdfast instance list` shows more about them",
-            )
-        return found
+        return get_named(self.view(), name)
 
     def apply(self, edit: Edit) -> RosterView:
         """The next version: what `edit` makes of the list. Nothing is signed where that changes nothing.
@@ -188,6 +180,18 @@ class RosterChange:
     def give_role(self, name: str, role: Role) -> RosterView:
         self.get_named(name)
         return self.apply(lambda listed: tuple(replace(one, role=role) if one.name == name else one for one in listed))
+
+
+def get_named(view: RosterView, name: str) -> Enrolled:
+    """Raises NotEnrolled."""
+    found = view.named(name)
+    if found is None:
+        names = ", ".join(one.name for one in view.enrolled) or "none"
+        raise NotEnrolled(
+            f"no instance of this agent is named {name!r}; enrolled: {names}",
+            hint="give one of these names; `holdfast instance list` shows more about them",
+        )
+    return found
 
 
 def with_instance(listed: tuple[Enrolled, ...], one: Enrolled) -> tuple[Enrolled, ...]:

@@ -33,7 +33,7 @@ from holdfast.errors import AgentElsewhere, BadRecord, HoldfastError, IsStandby,
 from holdfast.host.log import Log
 from holdfast.host.machine import host_id
 from holdfast.identity.files.own_log import find_own_log
-from holdfast.identity.files.roster_file import ROSTER, join_roster
+from holdfast.identity.files.roster_file import ROSTER, join_roster, read_roster
 from holdfast.identity.lease.enrolment import find_enrolment
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures, Sodium
@@ -44,7 +44,7 @@ from holdfast.journal.admin import SharedState
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal, SessionRow
 from holdfast.layout.agent_home import AgentHome, peek_home
-from holdfast.layout.moved import MOVED, find_mark, find_standby
+from holdfast.layout.moved import MOVED, RETURN_HINT, find_mark, find_standby
 
 SEEN_TEXT = "instances"  # in the shared journal
 UNKNOWN_MAX = 16
@@ -123,11 +123,16 @@ def find_standing(
     """What this folder is to its agent now. Blocks: a shared journal is asked, and given what it does not know yet;
     `at`: where that is another one than the settings name. Raises what reading the home's own files and reaching the
     journal raise."""
+    port = port or Sodium()
+    mark = find_standby(home.instance)
+    if mark is not None and mark.replaced:
+        log = find_own_log(home.folder, port)
+        view = RosterView() if log is None else read_roster(home.folder, log, port)
+        return Standing(kind=StandingKind.COPY, view=view, text=mark.beaten(home.folder), fix=RETURN_HINT)
     shared = journal_at(at if at is not None and at.url else home.journal).find_shared()
     told = () if shared is None else lines_of(shared.read_text(ROSTER_TEXT))
     if not told and not os.path.lexists(home.folder / ROSTER):
         return Standing(kind=StandingKind.ALONE)
-    port = port or Sodium()
     log = find_own_log(home.folder, port)
     if log is None:  # its disk was deleted beside it, or the files were taken apart: nothing shows who it is
         text = f"the folder {home.folder} has no key log, and the agent of its journal has a roster: it is a copy"

@@ -272,7 +272,9 @@ def run_list(args: argparse.Namespace) -> int:
     print_table(
         ["name", "role", "host", "presence", "lag", "files"],
         rows,
-        empty="the agent has one instance; `holdfast instance invite NAME FILE` adds another",
+        empty="no instance is known here"
+        if listed.standing == "copy"
+        else "the agent has one instance; `holdfast instance invite NAME FILE` adds another",
         state="presence",
     )
     if listed.forked:
@@ -286,16 +288,21 @@ def run_list(args: argparse.Namespace) -> int:
         talk(f"not enrolled, and waiting: {one}")
     if listed.standing == "copy":
         talk(f"this folder may not act: {listed.text}")
+        talk(f"hint: {listed.hint}")
     return 0
 
 
 def run_promote(args: argparse.Namespace) -> int:
+    from holdfast.app.instances.roster_change import get_named
+    from holdfast.app.instances.standing import find_standing
+    from holdfast.core.clock import SystemClock
     from holdfast.identity.statements.certificate import Role
     from holdfast.journal.bind import journal_at
 
     home = acting_home(args)
     if not journal_at(home.journal).hosts:
         if args.instance:
+            get_named(find_standing(home, clock=SystemClock()).view, args.instance)
             raise BadInput(
                 "each instance has a journal of its own: one takes over by a command on its own host",
                 hint=f"run `holdfast instance promote` on the host of {args.instance}, without --instance",
@@ -397,6 +404,7 @@ def run_yield(args: argparse.Namespace) -> int:
 
     from holdfast.cli.input.agent_places import path_of
     from holdfast.identity.statements.certificate import Role
+    from holdfast.layout.moved import has_handed_over
     from holdfast.recovery.move_out import MoveOut
     from holdfast.recovery.promote import handed_over
 
@@ -417,7 +425,8 @@ def run_yield(args: argparse.Namespace) -> int:
         move = MoveOut(home, move_means(change.vault), say=talk, wait_s=args.wait, heir=args.name)
         package = path_of(args.package)
         move.check(package)  # before the roster says that this instance waits
-        handed_over(change, args.name)
+        if not has_handed_over(home.instance):  # else the roster may name another one by now
+            handed_over(change, args.name)
         done = asyncio.run(move.run(package))
     _say(args, done)
     if not args.json:
