@@ -55,6 +55,7 @@ from holdfast.layout.moved import (
     StandbyMark,
     find_mark,
     find_standby,
+    has_handed_over,
     remove_mark,
     remove_standby,
     write_standby,
@@ -229,7 +230,8 @@ def handed_over(change: RosterChange, to: str) -> None:
         raise NotEnrolled(f"the folder {change.home.folder} is not in the roster of its agent")
     if own.key == other.key:
         raise BadInput(f"{to} is this instance itself", hint="name the instance that takes over")
-    change.apply(lambda listed: tuple(_with_primary(one, to) for one in listed))
+    if not has_handed_over(change.home.instance):  # else the roster may name another one by now
+        change.apply(lambda listed: tuple(_with_primary(one, to) for one in listed))
 
 
 def taken_back(change: RosterChange) -> None:

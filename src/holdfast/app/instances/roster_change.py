@@ -20,6 +20,7 @@ from holdfast.app.instances.standing import (
     JOIN_HINT,
     ROSTER_TEXT,
     behind_text,
+    find_standing,
     forget_seen,
     is_behind,
     lines_of,
@@ -28,7 +29,7 @@ from holdfast.app.instances.standing import (
     read_seen,
     text_of_lines,
 )
-from holdfast.core.clock import Clock, Entropy
+from holdfast.core.clock import Clock, Entropy, SystemClock
 from holdfast.errors import BadInput, KeysReplaced, NotEnrolled
 from holdfast.identity.files.own_log import home_lock
 from holdfast.identity.files.roster_file import join_roster, roster_lines
@@ -192,6 +193,11 @@ def get_named(view: RosterView, name: str) -> Enrolled:
             hint="give one of these names; `holdfast instance list` shows more about them",
         )
     return found
+
+
+def check_named(home: AgentHome, name: str) -> None:
+    """Raises NotEnrolled. Needs no vault."""
+    get_named(find_standing(home, clock=SystemClock()).view, name)
 
 
 def with_instance(listed: tuple[Enrolled, ...], one: Enrolled) -> tuple[Enrolled, ...]:

@@ -253,8 +253,7 @@ def run_list(args: argparse.Namespace) -> int:
     from holdfast.app.instances.presence import list_instances
     from holdfast.core.clock import SystemClock
 
-    home = home_of(args)
-    listed = list_instances(home, clock=SystemClock())
+    listed = list_instances(home_of(args), clock=SystemClock())
     if args.json:
         print_json(listed)
         return 0
@@ -278,31 +277,26 @@ def run_list(args: argparse.Namespace) -> int:
         state="presence",
     )
     if listed.forked:
-        talk(
-            "two different rosters have the same version: only what both say counts. Enrol or remove an instance again"
-        )
+        talk("two rosters have the same version: only what both say counts. Enrol or remove an instance again")
     for waits in (listed.waits, *(one.waits for one in listed.instances)):
         if waits:
             talk(f"memory: {waits}")
     for one in listed.unknown:
         talk(f"not enrolled, and waiting: {one}")
     if listed.standing == "copy":
-        talk(f"this folder may not act: {listed.text}")
-        talk(f"hint: {listed.hint}")
+        talk(f"this folder may not act: {listed.text}\nhint: {listed.hint}")
     return 0
 
 
 def run_promote(args: argparse.Namespace) -> int:
-    from holdfast.app.instances.roster_change import get_named
-    from holdfast.app.instances.standing import find_standing
-    from holdfast.core.clock import SystemClock
+    from holdfast.app.instances.roster_change import check_named
     from holdfast.identity.statements.certificate import Role
     from holdfast.journal.bind import journal_at
 
     home = acting_home(args)
     if not journal_at(home.journal).hosts:
         if args.instance:
-            get_named(find_standing(home, clock=SystemClock()).view, args.instance)
+            check_named(home, args.instance)
             raise BadInput(
                 "each instance has a journal of its own: one takes over by a command on its own host",
                 hint=f"run `holdfast instance promote` on the host of {args.instance}, without --instance",
@@ -404,7 +398,6 @@ def run_yield(args: argparse.Namespace) -> int:
 
     from holdfast.cli.input.agent_places import path_of
     from holdfast.identity.statements.certificate import Role
-    from holdfast.layout.moved import has_handed_over
     from holdfast.recovery.move_out import MoveOut
     from holdfast.recovery.promote import handed_over
 
@@ -425,8 +418,7 @@ def run_yield(args: argparse.Namespace) -> int:
         move = MoveOut(home, move_means(change.vault), say=talk, wait_s=args.wait, heir=args.name)
         package = path_of(args.package)
         move.check(package)  # before the roster says that this instance waits
-        if not has_handed_over(home.instance):  # else the roster may name another one by now
-            handed_over(change, args.name)
+        handed_over(change, args.name)
         done = asyncio.run(move.run(package))
     _say(args, done)
     if not args.json:
