@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.journal.postgres.awake import LOOK_S, SLEEPS_MAX, Awake
+from holdfast.journal.postgres.adding import LOOK_S, SLEEPS_MAX, Awake
 
 LOOK = 0.000_002  # what one takes
 

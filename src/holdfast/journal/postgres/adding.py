@@ -6,7 +6,7 @@ Sending is apart from waiting for the answer (`Answer`), and needs no turn of th
 * A task that runs alone waits for its commit anyway, and there is no other to share one with. So the answer is awaited
   right there for `BRIEF_MS`: a server on the same machine or in the same rack has answered by then, also a busy one.
   The loop stands still that long and no longer. Where the server is often slower, nothing is awaited in this way for a
-  while.
+  while. The first `LOOK_S` of it are spent awake (`Awake`, docs/decisions/0122).
 
 The statement of one task has plain values instead of arrays, so that the server can plan it once. It is prepared only
 where the connection leads to the server itself: behind a pooler in transaction mode, the next transaction may run on
@@ -18,10 +18,11 @@ made for a few tasks is a bad one for a million.
 
 from __future__ import annotations
 
+import os
 import select
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,6 @@ from psycopg import errors as pg
 from psycopg import generators
 from psycopg.pq import ExecStatus
 
-from holdfast.journal.postgres.awake import Awake
 from holdfast.journal.postgres.links import SETTINGS, SETTINGS_HOLD
 from holdfast.journal.postgres.place import PostgresPlace, Row
 
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 BRIEF_MS = 5  # as long as a lane keeps the loop anyway (`lane.GIVE_WAY_S`)
 SLOW = 8  # so many in a row that took longer: the server is far away, or busy
 REST = 256  # then so many are not awaited in this way
+LOOK_S = 0.0006
+SLEEPS_MAX = 256
 RECORDS_MAX = 2  # of one task: a step that ends, and the next one that begins; more go as a batch
 PLAN_S = 10.0
 
@@ -138,6 +140,37 @@ class Answer(msgspec.Struct, eq=False):
         values = [value for (value,) in _ELEMENT.iter_unpack(first[_MATRIX_HEAD:])]
         numbers = {(t, seq): n for t, seq, n in zip(values[::3], values[1::3], values[2::3], strict=True)}
         return now_ms, [numbers[one.t, record[0]] for one in self.batch for record in one.records]
+
+
+class Awake:
+    """Waiting awake: who sleeps for an answer is woken late, and then runs twice as long as without the sleep.
+
+    So the answer is looked for again and again, and between two looks the processor is offered to everybody else who
+    needs it, the server first of all. Where it does not come, the next ones are slept for: twice as many after each
+    miss, half as many after each answer that was seen.
+    """
+
+    __slots__ = ("_now", "_sleeps", "_sleeps_next")
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
+        self._sleeps = 0  # answers that are still slept for
+        self._sleeps_next = 1
+
+    def sees(self, poll: Callable[[int], object]) -> bool:
+        """Whether the answer came while we looked. `poll` waits for so many milliseconds."""
+        if self._sleeps:
+            self._sleeps -= 1
+            return False
+        end = self._now() + LOOK_S
+        while self._now() < end:
+            os.sched_yield()
+            if poll(0):
+                self._sleeps_next = max(1, self._sleeps_next // 2)
+                return True
+        self._sleeps = self._sleeps_next
+        self._sleeps_next = min(2 * self._sleeps_next, SLEEPS_MAX)
+        return False
 
 
 class Adding:
