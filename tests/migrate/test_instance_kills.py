@@ -6,10 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 
+from holdfast.host import folder_swap
 from holdfast_proofs.instance_kills.trials import Figures
+from holdfast_proofs.instance_kills.world import World
 from holdfast_proofs.shim import preloaded
 
 WEAK = """
@@ -48,3 +51,24 @@ def test_where_nobody_asks_the_roster_two_folders_act_and_the_proof_says_so(shim
     figures = msgspec.json.decode(done.stdout, type=Figures)
     assert figures.both
     assert not figures.green
+
+
+def test_a_promotion_killed_inside_its_swap_keeps_the_lines_of_the_standby(tmp_path: Path) -> None:
+    world = World(tmp_path / "world")
+    world.make(backup=True)
+    world.invite()
+    world.join()
+    (world.home("b") / "MEMORY.md").write_text("- of the standby\n")
+    if (child := os.fork()) == 0:
+        # The name leads to the restored folder, and the old one has not got its own yet.
+        setattr(folder_swap, "os", SimpleNamespace(**vars(os) | {"rename": _dies}))  # noqa: B010 - a module's name
+        world.promote()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    world.promote()
+    assert sorted((world.home("b") / "MEMORY.md").read_text().splitlines()) == ["- of the primary", "- of the standby"]
+    assert world.acts("b") == ""
+
+
+def _dies(*_: object) -> None:
+    os._exit(9)

@@ -40,7 +40,14 @@ from holdfast.backup.places.places import Place, read_places, write_places
 from holdfast.backup.places.published import Publisher
 from holdfast.backup.report import NowReport
 from holdfast.backup.restore.restore_choice import Wish, none_to_restore
-from holdfast.backup.restore.restore_home import RestoredMark, RestoreReport, find_mark, restore_to, write_mark
+from holdfast.backup.restore.restore_home import (
+    RestoredMark,
+    RestoreReport,
+    find_mark,
+    finish_swap,
+    restore_to,
+    write_mark,
+)
 from holdfast.backup.snapshot.place_snapshots import JOURNAL
 from holdfast.backup.snapshot.sealed import put_back
 from holdfast.core.clock import Clock, Entropy
@@ -164,6 +171,7 @@ async def recover_agent(
     restoring = _Restoring(survey, clock, keep_keys=evidence.vault is not None)
     if _is_there(survey, survey.chosen, target):
         tell("this snapshot is already restored: recovering the identity now")
+        finish_swap(target.folder)
     else:
         restored = await restore_to(target.folder, survey.means(port), Wish(at=survey.at), prepare=restoring.prepare)
         rewound, unsealed = restoring.rewound, restoring.unsealed

@@ -375,6 +375,13 @@ def _loss(wanted: Head, taken: Head) -> str:
     )
 
 
+def finish_swap(target: Path) -> None:
+    """After a restore that was killed when the name led to the new folder already: the old one is moved to where it is
+    kept. Raises BackupBusy, BackupDamaged."""
+    with _turn(target.with_name(f".{target.name}.restore.lock")):
+        settle(target)
+
+
 @contextmanager
 def _turn(path: Path) -> Generator[None]:
     """One restore to a target at a time; its file is removed afterwards. Raises BackupBusy."""
