@@ -208,6 +208,31 @@ def test_a_save_between_read_and_exchange_is_merged(place: MemoryPlace, monkeypa
     assert os.listdir(place.asides) == []
 
 
+def test_a_save_between_read_and_exchange_may_remove_lines(place: MemoryPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lacks what this pass brings in, and not the lines that were there before: those its writer has removed."""
+    save(place, *HEAD, "- of a person", "- of another one")
+    add(place, "one")
+    add(place, "two")
+    write, saves = exchange.write_aside, [[*HEAD, entry("one"), entry("two"), "- of another one", "- new"]]
+
+    def save_first(path: Path, data: bytes, *, asides: Path) -> Path:
+        aside = write(path, data, asides=asides)
+        if saves:
+            save(place, *saves.pop())
+        return aside
+
+    monkeypatch.setattr(exchange, "write_aside", save_first)
+    told = add(place, "three")
+    kept = [*HEAD, entry("one"), entry("two"), entry("three"), "- of another one", "- new"]
+    assert sorted(lines(place)) == sorted(kept)
+    assert (told.rounds, told.put_back) == (2, 1)
+    save(place, *(line for line in lines(place) if line != entry("three")))
+    add(place)
+    assert entry("three") in lines(place)  # this save may be one from before it
+    add(place)
+    assert sorted(lines(place)) == sorted(kept)
+
+
 def test_without_an_exchange_the_old_file_is_linked_aside(place: MemoryPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "exchange_names", lambda _one, _other: False)  # pyright: ignore
     add(place, "one")

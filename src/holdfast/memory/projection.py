@@ -304,10 +304,12 @@ class _Pass:
         expected, data = self._raw, self._data(merged)
         for number in range(ROUNDS_MAX):
             self._write += 1
-            aside, came = self._exchange(merged, data, expected)
+            had = [] if expected is None else lines.split(self._text(expected, newest=False))[0]
+            aside, came = self._exchange(merged, data, expected, had)
             self._tell(rounds=number + 1)
             others = [] if came is None else lines.split(self._text(came))[0]
-            self._recent = self._with_added(merged, others)
+            # What a save from between lacks of the version that was read, its writer has removed.
+            self._recent = self._with_added(merged, [*others, *had])
             if aside is None or came is None:
                 return merged
             self._asides.append((aside, came))
@@ -321,10 +323,11 @@ class _Pass:
             time.sleep(min(ROUND_WAIT_MAX_S, ROUND_WAIT_S * number))
         raise MemoryFileBusy(f"another program changes {self._path} each time Holdfast writes it")
 
-    def _exchange(self, merged: Sequence[str], data: bytes, expected: bytes | None) -> tuple[Path | None, bytes | None]:
+    def _exchange(
+        self, merged: Sequence[str], data: bytes, expected: bytes | None, had: Sequence[str]
+    ) -> tuple[Path | None, bytes | None]:
         """Put this version in its place, with the sidecar that is right if what is expected comes out; what came."""
-        others = [] if expected is None else lines.split(self._text(expected, newest=False))[0]
-        state = self._after(merged, self._with_added(merged, others))
+        state = self._after(merged, self._with_added(merged, had))
 
         def note(name: str) -> bytes:
             self._next = note_of(self._place.asides / name)
