@@ -301,8 +301,9 @@ def test_a_host_that_was_locked_out_is_told_the_same_by_every_command(
         early = "".join(capsys.readouterr())
         notice_eviction(world, host)
         run(world, host, "doctor")
-        said = "".join(capsys.readouterr())
-        for one in (early, said):
+        late = "".join(capsys.readouterr())
+        assert run(world, host, "instance", "list") == 0
+        for one in (early, late, "".join(capsys.readouterr())):
             assert "instance invite NAME FILE" in one
             for advice in ("recover --again", "worker APP", "instance promote", "is merged", "backup now"):
                 assert advice not in one, one

@@ -106,8 +106,7 @@ async def every_finding(address: JournalAddress, *, settings: Settings, deep: bo
         if out is not None and (finding.check == CHECK or finding.level in (Level.NOTE, Level.WARNING)):
             continue
         replaced = finding.check == "identity" and finding.level is Level.DAMAGE
-        finding = judged_hand_over(home, finding)
-        yield replace(finding, mend="") if replaced and evicted else finding
+        yield replace(finding, mend="") if replaced and evicted else judged_hand_over(home, finding)
         evicted = evicted or replaced
 
 
