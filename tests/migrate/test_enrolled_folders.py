@@ -25,8 +25,9 @@ from holdfast.layout.moved import StandbyMark, find_standby
 from holdfast.memory.lines import Gone, removal_mark
 from holdfast.memory.sidecar import State, save_state
 from holdfast.recovery import move_package
+from holdfast.recovery.carry_memory import carry_memory
 from holdfast.recovery.invite import Joining, invite
-from holdfast.recovery.move_in import TAKEN, HostPaths, carry_memory, move_in
+from holdfast.recovery.move_in import TAKEN, HostPaths, move_in
 from holdfast.recovery.move_lease import MoveMeans
 from holdfast.recovery.move_out import MoveOut
 from holdfast_proofs.instance_kills.world import CLOCK, ENTROPY, PORT, World

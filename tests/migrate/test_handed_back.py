@@ -17,6 +17,7 @@ from holdfast.core.clock import SystemClock
 from holdfast.errors import EXIT_CONFLICT, BadInput, IsStandby, KeysReplaced, MovedAway, MoveRefused
 from holdfast.host.log import Log
 from holdfast.identity.files.roster_file import ROSTER
+from holdfast.instances.merge_state import MergeState, PeerState, save_state
 from holdfast.layout.agent_home import load_home
 from holdfast.recovery.promote import handed_over
 from holdfast_proofs.instance_kills.world import World
@@ -30,6 +31,15 @@ def made(root: Path, *, backup: bool) -> World:
     world.invite()
     world.join()
     return world
+
+
+def add_west(world: World) -> None:
+    """A second standby, on host c."""
+    for name in ("vault", "second"):
+        shutil.copytree(world.root / "b" / name, world.root / "c" / name)
+    (world.root / "c").chmod(0o700)
+    world.invite(name="west")
+    world.join("c")
 
 
 def go(world: World, host: str, to: str) -> None:
@@ -49,6 +59,12 @@ def back_up(world: World, host: str) -> None:
 
 def run(world: World, host: str, *words: str) -> int:
     return main([*words, "--home", str(world.home(host))])
+
+
+def notice_eviction(world: World, host: str) -> None:
+    """As a worker does that starts."""
+    with pytest.raises(KeysReplaced):
+        asyncio.run(check_at_start(load_home(world.home(host)).journal, notices=None, log=Log()))
 
 
 def test_the_agent_goes_over_and_back_several_times(tmp_path: Path) -> None:
@@ -134,8 +150,7 @@ def test_a_primary_that_was_locked_out_takes_nothing_in(tmp_path: Path, capsys: 
     for words in work:
         assert run(world, "a", *words) == 0
     world.promote("b")
-    with pytest.raises(KeysReplaced):
-        asyncio.run(check_at_start(load_home(world.home("a")).journal, notices=None, log=Log()))
+    notice_eviction(world, "a")
     capsys.readouterr()
     before = (world.home("a") / "MEMORY.md").read_text()
     for words in work:
@@ -156,11 +171,7 @@ def test_of_two_standbys_that_are_promoted_the_loser_is_not_told_to_evict_the_wi
         raise InterruptedError
 
     world = made(tmp_path, backup=True)
-    shutil.copytree(world.root / "b" / "vault", world.root / "c" / "vault")
-    shutil.copytree(world.root / "b" / "second", world.root / "c" / "second")
-    (world.root / "c").chmod(0o700)
-    world.invite(name="west")
-    world.join("c")
+    add_west(world)
     with monkeypatch.context() as patch:
         patch.setattr("holdfast.recovery.promote.recover_agent", interrupted)
         with pytest.raises(InterruptedError):
@@ -235,3 +246,91 @@ def test_a_hand_over_that_is_repeated_later_says_that_it_is_done(
     world.handoff.write_bytes(kept)
     assert run(world, "a", "instance", "yield", "south", str(world.handoff)) == 0
     assert world.standing("a").view.lines() == before
+
+
+def test_hosts_that_were_locked_out_hand_nothing_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No worker of theirs has seen the new keys: each command looks at the witnesses. Where none answers, it works."""
+    world = made(tmp_path, backup=True)
+    add_west(world)
+    world.promote("b")
+
+    def refused(host: str, *words: str) -> None:
+        capsys.readouterr()
+        assert run(world, host, *words) == KeysReplaced.exit_code, words
+        said = capsys.readouterr().err
+        assert "keys-replaced" in said
+        assert "instance invite NAME FILE" in said
+
+    package = str(world.handoff)
+    refused("a", "instance", "yield", "west", package)
+    refused("a", "instance", "promote", "--yes", "--primary-is-off")
+    refused("a", "instance", "invite", "east", str(world.root / "east.invite"))
+    refused("a", "migrate", "export", package)
+    refused("c", "instance", "promote", "--yes", "--primary-is-off")
+    assert not world.handoff.exists()
+    away = [world.root / name for name in ("witness", "place")]
+    for one in away:
+        one.rename(one.with_suffix(".away"))
+    (world.home("a") / "instance" / "evicted").unlink()
+    assert run(world, "a", "instance", "yield", "west", package) == 0
+    for one in away:
+        one.with_suffix(".away").rename(one)
+    refused("a", "migrate", "cancel", "--nobody-has-it")
+    refused("c", "instance", "promote", package)
+    refused("new", "migrate", "import", package, "--vault", str(world.root / "c" / "vault"))
+    assert world.acts("c") == "absent"
+    assert run(world, "b", "instance", "promote", package) == MoveRefused.exit_code
+    said = capsys.readouterr().err
+    assert "made with keys that were replaced" in said
+    assert "identity evict" not in said
+    assert world.acts("b") == ""
+
+
+def test_a_host_that_was_locked_out_is_told_the_same_by_every_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing there advises to lock out the instance that was promoted, or to go on here."""
+    world = made(tmp_path, backup=True)
+    add_west(world)
+    app = tmp_path / "app.py"
+    app.write_text("import holdfast\n\n@holdfast.task\nasync def wait(run: holdfast.Run) -> None: ...\n")
+    world.promote("b")
+    for host in ("a", "c"):
+        for words in (["doctor"], ["todo"]):  # before and after a worker has seen it
+            run(world, host, *words)
+        early = "".join(capsys.readouterr())
+        notice_eviction(world, host)
+        run(world, host, "doctor")
+        late = "".join(capsys.readouterr())
+        assert run(world, host, "instance", "list") == 0
+        for one in (early, late, "".join(capsys.readouterr())):
+            assert "instance invite NAME FILE" in one
+            for advice in ("recover --again", "worker APP", "instance promote", "is merged", "backup now"):
+                assert advice not in one, one
+        for words in (["submit", f"{app}:wait", "{}", "--no-follow"], ["memory", "add", "a"], ["backup", "now"]):
+            assert run(world, host, *words) == KeysReplaced.exit_code
+            said = capsys.readouterr().err
+            assert "instance invite NAME FILE" in said, words
+            assert "recover --again" not in said
+    assert run(world, "b", "doctor") != 0
+    assert "worker APP" in capsys.readouterr().out  # its open task waits for one
+
+
+def test_doctor_of_a_host_that_handed_over_warns_until_the_other_one_has_the_agent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = made(tmp_path, backup=False)
+    world.give()
+
+    def said() -> str:
+        run(world, "a", "doctor")
+        return next(line for line in capsys.readouterr().out.splitlines() if "handed over to south" in line)
+
+    instance = world.home("a") / "instance"
+    save_state(instance, MergeState(peers={"south": PeerState(heard_ms=1, life="one")}))
+    assert said().startswith("warning")
+    peer = PeerState(heard_ms=SystemClock().wall_ms() + 60_000, life="one")
+    save_state(instance, MergeState(peers={"south": peer}))
+    assert said().startswith("warning")  # it merges, as every standby does
+    save_state(instance, MergeState(peers={"south": peer.heard(peer.heard_ms, "two", 0)}))
+    assert said().startswith("note")  # and has another folder since: that of the package

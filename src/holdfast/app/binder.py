@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.app.instances.shared_roster import has_roster
+from holdfast.app.instances.shared_roster import check_keys_count, has_roster
 from holdfast.app.serving_keys import check_may_begin, serve_journal
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.core.journal_address import JournalAddress
@@ -32,7 +32,9 @@ from holdfast.errors import (
     AgentQuarantined,
     BadSettings,
     HoldfastError,
+    IsStandby,
     KeysMissing,
+    MovedAway,
     NotAJournal,
     text_of,
 )
@@ -140,7 +142,11 @@ async def open_journal(
     Raises MovedAway if the agent was moved to another host; `moving` is for the move itself.
     `connections`: those of a process that serves many agents; what waits for a server waits beside the event loop."""
     if not moving:
-        check_not_moved(address.instance)
+        try:
+            check_not_moved(address.instance)
+        except (IsStandby, MovedAway):
+            check_keys_count(address.folder)  # else people would be told to promote it, or to wait
+            raise
     clock = clock or SystemClock()
     entropy = entropy or SystemEntropy()
     admin, look = journal_at(address, connections=connections), _at_once if connections is None else asyncio.to_thread

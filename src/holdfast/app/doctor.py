@@ -409,7 +409,7 @@ def _second_copies(home: AgentHome, places: tuple[Place, ...]) -> list[Finding]:
         try:
             mine = () if pending is None else (pending.digest,)
             log = check_not_replaced(
-                log, log_in_companions(files), where=f"place {place.name}", port=port, pending=mine
+                log, log_in_companions(files), where=f"place {place.name}", port=port, pending=mine, home=home
             )
         except KeysReplaced as error:
             found.append(damage("identity", error.message, error.hint))

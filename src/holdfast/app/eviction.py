@@ -10,6 +10,9 @@ The remote sources are read first; then what this machine is about to publish; t
 record of our own is written in the opposite order (pending, sent, own log, no longer pending), so
 whatever stage another process of this machine is in, its record is seen in one of the two.
 
+Commands that hand the agent over, take it or change its roster look once, by the same rule (check_at_start), and
+`holdfast doctor` too (find_replaced).
+
 `instance/evicted` holds what was found, so that commands that put work into the folder refuse (check_not_evicted). A
 person is notified once: the file says whether the notice was sent, so that a worker that restarts again and again does
 not send it each time. It counts while the key log here is at the position that it names.
@@ -102,6 +105,17 @@ def check_speaks(home: AgentHome, *, port: Signatures | None = None) -> Looked:
     return Looked(len(sources), silent)
 
 
+async def find_replaced(home: AgentHome) -> KeysReplaced | None:
+    """What a look shows; nothing is noted. What else is wrong is found by others."""
+    try:
+        await asyncio.to_thread(check_speaks, home)
+    except KeysReplaced as error:
+        return error
+    except (HoldfastError, OSError):
+        pass
+    return None
+
+
 def check_not_evicted(home: AgentHome, *, port: Signatures | None = None) -> None:
     """Raises KeysReplaced where a worker of this folder has found that its keys were replaced. Asks nobody."""
     found = _read(home.instance / EVICTED).removesuffix(UNTOLD)
@@ -147,7 +161,7 @@ async def stopped_when_evicted(
 
 
 async def check_at_start(journal: JournalAddress, *, notices: Notices | None, log: Events) -> None:
-    """Raises KeysReplaced, before anything is opened for serving."""
+    """Raises KeysReplaced, before anything is opened for serving, handed over or taken."""
     home = _watched_home(journal.folder)
     if home is None:
         return

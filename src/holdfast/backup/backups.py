@@ -143,7 +143,7 @@ class Backups:
         held, _silent = await fetch_copies(log.id, reached.by_key)
         copies |= {f"witness {reached.addresses[key]}": copy for key, copy in held.items()}
         for where, copy in copies.items():
-            check_not_replaced(log, copy, where=where, port=self._port, pending=mine)
+            check_not_replaced(log, copy, where=where, port=self._port, pending=mine, home=self.home)
 
     async def _chain_to_continue(self, beside: Mapping[str, dict[str, bytes]]) -> tuple[Chain, Warned | None]:
         """The chain that the next head continues, and a warning if the folder is behind it.

@@ -73,14 +73,16 @@ async def _run(args: argparse.Namespace) -> int:
 
 async def every_finding(address: JournalAddress, *, settings: Settings, deep: bool) -> AsyncIterator[Finding]:
     """About the journal, and about the agent in whose folder it is, if that has an identity. One recovery elsewhere is
-    found at each place and at the witnesses: the fix is named once."""
+    found at each place and at the witnesses: the fix is named once. Of an instance that was locked out that is the only
+    advice: nothing else would help there."""
     from dataclasses import replace
 
-    from holdfast.app.doctor import Level, examine, examine_identity
-    from holdfast.app.instances.examine import examine_instances, examine_without_identity
+    from holdfast.app.doctor import Level, damage, examine, examine_identity
+    from holdfast.app.eviction import find_replaced
+    from holdfast.app.instances.examine import CHECK, examine_instances, examine_without_identity, judged_hand_over
     from holdfast.app.instances.examine_merges import examine_merges
     from holdfast.app.mail.examine_relays import examine_relays
-    from holdfast.layout.agent_home import load_home
+    from holdfast.layout.agent_home import load_home, peek_home
 
     async def found() -> AsyncIterator[Finding]:
         async for one in examine(address, settings=settings, deep=deep):
@@ -95,10 +97,16 @@ async def every_finding(address: JournalAddress, *, settings: Settings, deep: bo
             async for one in examine_without_identity(address):
                 yield one
 
-    evicted = False
+    home = peek_home(address.folder)
+    out = await find_replaced(home) if home is not None and home.roster_file.is_file() else None
+    if out is not None:
+        yield damage(out.code, out.message, out.hint)
+    evicted = out is not None
     async for finding in found():
+        if out is not None and (finding.check == CHECK or finding.level in (Level.NOTE, Level.WARNING)):
+            continue
         replaced = finding.check == "identity" and finding.level is Level.DAMAGE
-        yield replace(finding, mend="") if replaced and evicted else finding
+        yield replace(finding, mend="") if replaced and evicted else judged_hand_over(home, finding)
         evicted = evicted or replaced
 
 

@@ -48,8 +48,9 @@ EVICTED = "evicted"
 RETURN_HINT = (
     "if you promoted another instance, this folder does not act any more: move it aside (`mv ada ada.old`), run "
     "`holdfast instance invite NAME FILE` on the host that acts and `holdfast instance join FILE` here, with the new "
-    "vault, then add the lines that only the old memory files have. If nobody promoted one, a thief may have the keys: "
-    "run `holdfast identity evict --paper`"
+    "vault, then add the lines that only the old memory files have. If you rotated the keys on another host, copy its "
+    "vault here and run `holdfast identity show --fetch`. If neither, a thief may have the keys: run "
+    "`holdfast identity evict --paper`"
 )
 
 

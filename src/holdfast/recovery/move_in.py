@@ -30,6 +30,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.app.binder import KEYS
+from holdfast.app.eviction import check_at_start
 from holdfast.app.instances.roster_change import RosterChange
 from holdfast.backup.archive.contained_writer import sync_tree
 from holdfast.backup.archive.reader import STATE, Snapshot, read_snapshot
@@ -49,8 +50,9 @@ from holdfast.errors import (
     NotAnAgent,
 )
 from holdfast.host.folder_swap import remove_tree, settle, swap_in
+from holdfast.host.log import Log
 from holdfast.host.private_files import check_place, ensure_private_folder, write_atomically
-from holdfast.identity.files.own_log import read_own_log
+from holdfast.identity.files.own_log import find_own_log, read_own_log
 from holdfast.identity.files.roster_file import read_roster
 from holdfast.identity.journal_keys.vault_keys import point_keys
 from holdfast.identity.lease.enrolment import destroy_enrolment, find_enrolment, keep_enrolment
@@ -66,7 +68,7 @@ from holdfast.identity.statements.statements import Head, JournalMark, find_faul
 from holdfast.identity.vault.ring import Escrow, change, with_place
 from holdfast.identity.vault.vault import Vault
 from holdfast.journal.bind import journal_at
-from holdfast.layout.agent_home import HEARTBEAT_FILE, MEMORY_FILE, AgentHome, MemoryPlace, load_home
+from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.moved import (
     MOVED,
     STAGING,
@@ -80,9 +82,7 @@ from holdfast.layout.moved import (
 from holdfast.layout.settings import NAME as SETTINGS
 from holdfast.layout.settings import write_identity_settings
 from holdfast.layout.witness_address import WitnessAddress
-from holdfast.memory.heartbeat import free_lines
-from holdfast.memory.lines import removal_mark
-from holdfast.memory.sidecar import load_state
+from holdfast.recovery.carry_memory import carry_memory
 from holdfast.recovery.move_lease import MoveLease, MoveMeans
 from holdfast.recovery.move_package import (
     archive_of,
@@ -280,6 +280,7 @@ class _Arrival:
             HeadFile(state / "heads.jsonl").append(head)
             ensure_private_folder(state / INSTANCE)
             self._carry_enrolment(state, record.id)
+            await check_at_start(file_at(state / FILE), notices=None, log=Log())
             home = self._home_of(state)
             if (lease := self._lease(home, state)) is not None:
                 lease.check_heir(key.public, mark.incarnation)
@@ -303,6 +304,12 @@ class _Arrival:
             log = read_own_log(snapshot.state, means.port)
         except (LogMissing, LogDamaged) as error:
             raise MoveRefused(f"the package has no valid key log: {error.message}") from None
+        here = find_own_log(self.target, means.port)
+        if here is not None and here.id == log.id and log.position < here.position:
+            raise MoveRefused(
+                "the package was made with keys that were replaced since: the host that made it was locked out",
+                hint="destroy it, and invite that host again as a standby",
+            )
         fault = find_fault_in_head(head, log, port=means.port)
         if fault is not None:
             raise MoveRefused(f"the head of the package is not valid: {fault.message}")
@@ -397,22 +404,6 @@ class _Arrival:
         if target.is_dir() and not any(target.iterdir()):
             target.rmdir()
         return str(aside) if swap_in(state, target, aside=aside) else ""
-
-
-def carry_memory(old: Path, new: Path) -> None:
-    """Lines of a standby's memory files that those which came do not have are added at the end: no line is lost. Not
-    those that were removed there in the last day; one that was removed earlier may come back. Safe to repeat."""
-    place = MemoryPlace(folder=new)
-    files = [old / MEMORY_FILE, old / HEARTBEAT_FILE, *sorted(MemoryPlace(folder=old).days.glob("*.md"))]
-    for path in (one for one in files if one.is_file() and not one.is_symlink()):
-        target = new / path.relative_to(old)
-        have = target.read_bytes() if target.is_file() else b""
-        known, gone = set(have.split(b"\n")), {one.entry for one in load_state(place.sidecar(target)).gone}
-        missing = [line for line in free_lines(path.read_bytes()) if line.strip() and line not in known]
-        missing = [line for line in missing if removal_mark(line.decode(errors="surrogateescape")) not in gone]
-        if missing:
-            target.parent.mkdir(mode=0o700, exist_ok=True)
-            write_atomically(target, have.rstrip(b"\n") + b"\n" * bool(have) + b"\n".join(missing) + b"\n")
 
 
 def furnish(state: Path, vault: Vault, here: HostPaths) -> None:

@@ -61,7 +61,7 @@ from holdfast.layout.moved import (
     write_standby,
 )
 from holdfast.layout.settings import IdentitySettings, find_settings, write_identity_settings
-from holdfast.recovery.move_in import carry_memory
+from holdfast.recovery.carry_memory import carry_memory
 from holdfast.recovery.recover_agent import RecoveredAgent, RecoveryTarget, recover_agent
 from holdfast.recovery.survey import Evidence, Survey, survey_evidence
 

@@ -12,10 +12,11 @@ from holdfast.app.instances.presence import ALIVE, AWAY, UNSEEN, InstanceList, l
 from holdfast.app.instances.standing import StandingKind, standing_at
 from holdfast.core.clock import SystemClock
 from holdfast.core.journal_address import JournalAddress
-from holdfast.errors import HoldfastError, NotEnrolled
+from holdfast.errors import HoldfastError, MovedAway, NotEnrolled
 from holdfast.identity.statements.certificate import Role
+from holdfast.instances.merge_state import load_state
 from holdfast.layout.agent_home import AgentHome
-from holdfast.layout.moved import STANDBY
+from holdfast.layout.moved import STANDBY, find_mark
 
 CHECK = "instances"
 
@@ -37,6 +38,19 @@ def standby_faults(home: AgentHome) -> list[Finding]:
         return []
     text = f"this standby cannot be promoted: the second place ({home.second or 'not set'}) is not on this host"
     return [warning(CHECK, text, "copy it here, with what opens it, and set `second` in [identity] of holdfast.toml")]
+
+
+def judged_hand_over(home: AgentHome | None, finding: Finding) -> Finding:
+    """The warning of a folder that has handed over ends when the other instance is seen with a new folder since: that
+    of the package."""
+    try:
+        mark = find_mark(home.instance) if home is not None and finding.check == MovedAway.code else None
+    except HoldfastError:
+        return finding
+    heir = None if home is None or mark is None else load_state(home.instance).peers.get(mark.instance)
+    if mark is None or heir is None or not heir.life_before or heir.heard_ms <= mark.at * 1000:
+        return finding
+    return note(finding.check, f"this instance handed over to {mark.instance}, which has taken the agent")
 
 
 async def examine_without_identity(address: JournalAddress) -> AsyncIterator[Finding]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import msgspec
 
 from holdfast.app.binder import open_journal
+from holdfast.app.eviction import check_not_evicted
 from holdfast.app.instances.standing import Seen, StandingKind, find_standing, read_seen
 from holdfast.core.clock import Clock
+from holdfast.errors import KeysReplaced
 from holdfast.host.machine import host_id
 from holdfast.identity.files.own_log import find_own_log
 from holdfast.identity.lease.enrolment import find_enrolment
@@ -54,6 +57,11 @@ class InstanceList(msgspec.Struct, frozen=True, kw_only=True):
 def list_instances(home: AgentHome, *, clock: Clock) -> InstanceList:
     """Blocks; asks the shared journal where there is one."""
     standing = find_standing(home, clock=clock)
+    try:
+        check_not_evicted(home)
+    except KeysReplaced as error:
+        if standing.kind is not StandingKind.COPY:
+            standing = replace(standing, kind=StandingKind.COPY, text=error.message, fix=error.hint)
     shared = journal_at(home.journal).find_shared() if standing.view else None
     seen, sessions, marks = Seen(), list[SessionRow](), list[RemarkMark]()
     if shared is not None:

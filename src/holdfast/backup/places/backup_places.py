@@ -280,7 +280,7 @@ class BackupPlaces:
             return None
         mine = () if pending is None else (pending.digest,)
         copy = log_in_companions(files)
-        return check_not_replaced(own, copy, where=f"place {place.name}", port=port, pending=mine)
+        return check_not_replaced(own, copy, where=f"place {place.name}", port=port, pending=mine, home=self.home)
 
     def companions_of(self, place: Place) -> dict[str, bytes]:
         """What the companion files of this place should be now."""

@@ -54,6 +54,8 @@ from holdfast.identity.records.encodings import Digest
 from holdfast.identity.records.records import LogPosition
 from holdfast.identity.witness.observe import find_rivals, merge_copies
 from holdfast.identity.witness.witness import LogCopy
+from holdfast.layout.agent_home import AgentHome
+from holdfast.layout.moved import RETURN_HINT
 
 CLAIMS_MAX = 16  # of one position: files that hold no final record are passed over
 LOOK_AGAIN_S = 1.0  # a file that was created a moment ago may not be written yet
@@ -82,9 +84,16 @@ def judged(
 
 
 def check_not_replaced(
-    own: KeyLog, copy: LogCopy, *, where: str, port: Signatures, pending: Sequence[Digest] = ()
+    own: KeyLog,
+    copy: LogCopy,
+    *,
+    where: str,
+    port: Signatures,
+    pending: Sequence[Digest] = (),
+    home: AgentHome | None = None,
 ) -> KeyLog:
-    """The log with the evidence that lies there. Raises KeysReplaced where somebody else speaks for the agent."""
+    """The log with the evidence that lies there. Raises KeysReplaced where somebody else speaks for the agent: of
+    several instances that is most often the one that was promoted."""
     seen, rival = judged(own, copy, port=port, pending=pending)
     if rival is None:
         return seen
@@ -97,7 +106,7 @@ def check_not_replaced(
     raise KeysReplaced(
         f"another copy recovered this agent or rotated its keys: the key log at {where} is at "
         f"{seen.position}, the key log here is at {own.position}",
-        hint=REPLACED_HINT,
+        hint=RETURN_HINT if home is not None and os.path.lexists(home.roster_file) else REPLACED_HINT,
     )
 
 

@@ -233,8 +233,7 @@ def _enrol_first(args: argparse.Namespace, change: RosterChange, *, join: bool =
 
     view = change.view()
     if view and not join:
-        if change.own() is None:
-            raise NotEnrolled(f"the folder {change.home.folder} is not in the roster of its agent")
+        _own_name(change)
         return
     check_not_moved(change.home.instance)
     others = other_live_hosts(change.home) if not view else []
@@ -342,6 +341,7 @@ def _promote_from_backup(args: argparse.Namespace, home: AgentHome) -> int:
     from holdfast.identity.vault.keyset import KeySet
     from holdfast.recovery.promote import PromoteMeans, get_standby, promote
 
+    own = vault_of(home)
     get_standby(home, SystemClock())
     if home.second is None:
         raise BadSettings(
@@ -355,7 +355,7 @@ def _promote_from_backup(args: argparse.Namespace, home: AgentHome) -> int:
         yes=args.yes,
     )
     with (
-        open_vault_of(args, vault_of(home)) as vault,
+        open_vault_of(args, own) as vault,
         open_existing(
             home.second, "--second-passphrase-fd", args.second_passphrase_fd, what="the second place"
         ) as second,

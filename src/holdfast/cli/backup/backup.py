@@ -136,6 +136,9 @@ def add_parser(commands: Commands) -> None:
 
 
 async def _now(args: argparse.Namespace) -> int:
+    from holdfast.app.instances.shared_roster import check_keys_count
+
+    check_keys_count(home_of(args).folder)
     backups, report = await _in_backups(args, lambda backups: backups.now(args.place, check=not args.no_verify))
     await _tell_warning(backups)
     if args.json:

@@ -46,7 +46,7 @@ async def _run(args: argparse.Namespace) -> int:
     from holdfast.cli.input.input_journal import journal_of, opened
     from holdfast.cli.screen.screen import ago, print_json, print_lines, talk
     from holdfast.core.clock import SystemClock
-    from holdfast.errors import HoldfastError, NotAJournal
+    from holdfast.errors import HoldfastError, KeysReplaced, NotAJournal
     from holdfast.journal.bind import journal_at
     from holdfast.layout.settings import find_settings
     from holdfast.views.unfinished import list_todo
@@ -61,7 +61,7 @@ async def _run(args: argparse.Namespace) -> int:
     alarms = [dataclasses.replace(one, mend=all_named(one.mend, options)) for one in alarms]
     waiting: list[Todo] = []
     code = 0
-    if journal_at(address).exists() and not any(one.check == STOPPED for one in alarms):
+    if journal_at(address).exists() and not any(one.check in (STOPPED, KeysReplaced.code) for one in alarms):
         try:
             async with opened(args) as hf:
                 waiting = [
