@@ -10,14 +10,17 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from holdfast.app.instances.examine import standby_faults
 from holdfast.app.instances.roster_change import RosterChange
 from holdfast.app.instances.standing import StandingKind, find_standing
+from holdfast.app.memory import add_line
 from holdfast.backup.backups import open_backups
 from holdfast.backup.turns import check_backs_up, take_duty
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
 from holdfast.errors import ArchiveRefused, BadInput, IsStandby, JournalFull, MoveRefused, NotEnrolled, NotNow
+from holdfast.identity.files.roster_file import ROSTER
 from holdfast.identity.statements.certificate import Role
 from holdfast.identity.vault.vault import open_vault
 from holdfast.layout.agent_home import MemoryPlace, load_home
@@ -216,3 +219,38 @@ def test_a_promotion_that_the_witnesses_cannot_confirm_changes_nothing(tmp_path:
     (world.root / "b" / "second").rename(world.root / "b" / "lost")
     (fault,) = standby_faults(home)
     assert "cannot be promoted" in fault.text
+
+
+def test_a_folder_that_is_no_instance_any_more_takes_no_line_and_no_work(tmp_path: Path) -> None:
+    world = World(tmp_path / "world")
+    world.make(backup=False)
+    world.invite()
+    world.join()
+    asyncio.run(add_line(load_home(world.home("b")), text="of a standby", to="MEMORY", origin="operator"))
+    world.remove()
+    shutil.copy2(world.home("a") / ROSTER, world.home("b") / ROSTER)  # as a merge brings it
+    for act in (asked(world, "b"), add_line(load_home(world.home("b")), text="x", to="MEMORY", origin="operator")):
+        with pytest.raises(NotEnrolled, match="was removed") as raised:
+            asyncio.run(act)
+        assert "holdfast recover" in raised.value.hint
+    asyncio.run(asked(world, "a"))
+
+
+def test_a_folder_that_the_roster_makes_a_standby_again_takes_no_work(tmp_path: Path) -> None:
+    world = World(tmp_path / "world")
+    world.make(backup=False)
+    world.invite()
+    world.join()
+    world.give()
+    world.take()
+    asyncio.run(asked(world, "b"))
+    world.change("b", lambda change: change.give_role("south", Role.STANDBY))
+    with pytest.raises(IsStandby):
+        asyncio.run(asked(world, "b"))
+    asyncio.run(add_line(load_home(world.home("b")), text="of a standby", to="MEMORY", origin="operator"))
+
+
+async def asked(world: World, host: str) -> None:
+    """As `holdfast submit` does."""
+    async with holdfast.open(world.home(host) / "journal.db", serve=False) as hf:
+        await hf.submit("any")

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.app.instances.shared_roster import check_keys_count, has_roster
+from holdfast.app.instances.shared_roster import check_no_copy, has_roster
 from holdfast.app.serving_keys import check_may_begin, serve_journal
 from holdfast.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from holdfast.core.journal_address import JournalAddress
@@ -145,7 +145,7 @@ async def open_journal(
         try:
             check_not_moved(address.instance)
         except (IsStandby, MovedAway):
-            check_keys_count(address.folder)  # else people would be told to promote it, or to wait
+            check_no_copy(address, clock=SystemClock())  # else people would be told to promote it, or to wait
             raise
     clock = clock or SystemClock()
     entropy = entropy or SystemEntropy()

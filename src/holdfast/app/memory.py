@@ -20,7 +20,7 @@ import msgspec
 from msgspec import structs
 
 from holdfast.app.binder import open_journal, open_secrets
-from holdfast.app.instances.shared_roster import check_keys_count, check_no_copy
+from holdfast.app.instances.shared_roster import check_no_copy
 from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.core.notices import memory_not_written_notice
 from holdfast.core.ports import Recalled, Recollection, Unread
@@ -208,11 +208,10 @@ async def add_line(home: AgentHome, *, text: str, to: str, origin: str) -> Added
     check_remark(remark)
     now_ms = SystemClock().wall_ms()
     added = AddedLine(id=entry_id(remark.remark_id), file=file_of(remark, now_ms), journal=False, written=True)
+    await asyncio.to_thread(check_no_copy, home.journal, clock=SystemClock())
     if not journal_at(home.journal).exists() or has_handed_over(home.instance):  # a standby: its file is merged
-        check_keys_count(home.folder)
         await asyncio.to_thread(write_straight, place, remark, now_ms=now_ms)
         return added
-    await asyncio.to_thread(check_no_copy, home.journal, clock=SystemClock())
     journal, keys = await open_journal(home.journal, create=False)
     try:
         secrets = open_secrets(home.journal, keys=keys, clock=SystemClock(), entropy=SystemEntropy())

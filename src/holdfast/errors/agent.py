@@ -68,7 +68,7 @@ class NotEnrolled(Conflict):
     code = "not-enrolled"
     default_hint = (
         "`holdfast instance list` shows the enrolled instances; to add this host, run `holdfast instance invite` on "
-        "one of them"
+        "one of them. If none is left, run `holdfast recover` with the recovery words"
     )
 
 

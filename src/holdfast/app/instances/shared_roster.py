@@ -56,7 +56,12 @@ def has_roster(address: JournalAddress) -> bool:
 
 def is_asked(address: JournalAddress) -> bool:
     """Whether what people write into this journal must be asked for first (check_no_copy)."""
-    return journal_at(address).hosts or os.path.lexists(address.instance / EVICTED)
+    return journal_at(address).hosts or os.path.lexists(address.instance / EVICTED) or _has_roster_file(address.folder)
+
+
+def _has_roster_file(folder: Path) -> bool:
+    home = peek_home(folder)
+    return home is not None and os.path.lexists(home.roster_file)
 
 
 def check_keys_count(folder: Path) -> None:
@@ -67,18 +72,19 @@ def check_keys_count(folder: Path) -> None:
         check_not_evicted(home)
 
 
-def check_no_copy(address: JournalAddress, *, clock: Clock) -> None:
-    """What people do is written by enrolled folders alone, whatever their role is. Blocks. Raises NotEnrolled,
-    KeysReplaced."""
+def check_no_copy(address: JournalAddress, *, clock: Clock, work: bool = False) -> None:
+    """What people do is written by enrolled folders alone, whatever their role is; but `work` that only the journal in
+    this folder gets needs the one that acts. Blocks. Raises NotEnrolled, KeysReplaced, IsStandby."""
     check_keys_count(address.folder)
-    if has_roster(address):
+    alone = not journal_at(address).hosts
+    if _has_roster_file(address.folder) if alone else has_roster(address):
         from holdfast.app.instances.standing import (
             StandingKind,
             standing_at,
         )  # the rooms of keys: only where there is one
 
         standing = standing_at(address, clock=clock)
-        if standing.kind is StandingKind.COPY:
+        if standing.kind is StandingKind.COPY or (work and alone):
             standing.check()
 
 
@@ -108,8 +114,8 @@ async def stopped_by_roster(
 
 
 class AskedJournal:
-    """A journal that hosts share, or of a folder that was locked out: before the first write it is asked whether this
-    folder is a copy. Any: what the port takes is passed on as it is."""
+    """A journal of an agent with several instances, or of a folder that was locked out: before the first write it is
+    asked whether this folder is a copy. Any: what the port takes is passed on as it is."""
 
     def __init__(self, journal: Journal, address: JournalAddress, *, clock: Clock) -> None:
         self._journal, self._address, self._clock = journal, address, clock
@@ -121,7 +127,7 @@ class AskedJournal:
             return found
 
         async def write(*given: Any, **named: Any) -> Any:
-            await asyncio.to_thread(check_no_copy, self._address, clock=self._clock)
+            await asyncio.to_thread(check_no_copy, self._address, clock=self._clock, work=True)
             self._asked = True
             return await found(*given, **named)
 
