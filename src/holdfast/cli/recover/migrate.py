@@ -137,17 +137,18 @@ def run_cancel(args: argparse.Namespace) -> int:
 def vault_of(home: AgentHome) -> Path:
     """The vault of an agent that shall leave, stay, or change who may act. Raises KeysReplaced where a witness or a
     place shows that its keys were replaced; those that do not answer stop nothing. A promotion that was begun looks by
-    itself: its new keys may be published before this folder has them."""
+    itself: its new keys may be published before this folder has them. A journal that hosts share tells it better."""
     import asyncio
 
     from holdfast.app.eviction import check_at_start
     from holdfast.host.log import Log
+    from holdfast.journal.bind import journal_at
     from holdfast.layout.moved import find_standby
 
     if home.vault is None:
         raise BadSettings(f"{home.settings_file} has no setting `vault`", hint="`holdfast init` makes a vault")
     mark = find_standby(home.instance)
-    if mark is None or mark.promoting is None:
+    if not journal_at(home.journal).hosts and (mark is None or mark.promoting is None):
         asyncio.run(check_at_start(home.journal, notices=None, log=Log()))
     return home.vault
 
