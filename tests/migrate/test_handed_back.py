@@ -12,6 +12,7 @@ import pytest
 from holdfast.app.eviction import check_at_start
 from holdfast.app.instances.standing import StandingKind, wait_enrolled
 from holdfast.backup.backups import open_backups
+from holdfast.backup.places.places import read_places
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
 from holdfast.errors import EXIT_CONFLICT, BadInput, IsStandby, KeysReplaced, MovedAway, MoveRefused
@@ -111,6 +112,36 @@ def test_a_host_whose_package_is_on_the_way_waits_and_can_take_over_without_it(
     assert world.acts("a") == ""
     assert run(world, "a", "instance", "promote", "--yes", "--primary-is-off") == EXIT_CONFLICT
     assert "it acts already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["a", "b"])
+def test_a_promotion_after_a_package_that_nobody_took_keeps_the_places(
+    tmp_path: Path, host: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The package has the newest head; a place that lacks it was not put back to an older day. One that lacks a backup
+    may have been, and a person hears of it."""
+    world = made(tmp_path, backup=True)
+    shutil.copytree(world.root / "place", world.root / "older")
+    world.give()
+    world.handoff.unlink()
+    promote = ["instance", "promote", "--yes", "--primary-is-off"]
+    assert run(world, host, *promote) == 0
+    assert "snapshot 3 at disk, restored for a test" in capsys.readouterr().out
+    assert [one.name for one in read_places(load_home(world.home(host)).places_file)] == ["disk"]
+    if host == "b":
+        return
+    shutil.rmtree(world.root / "b")
+    (world.root / "b").mkdir(mode=0o700)
+    for name in ("vault", "second"):
+        shutil.copytree(world.root / "a" / name, world.root / "b" / name)
+    world.invite(by="a")
+    world.join()
+    shutil.rmtree(world.root / "place")
+    (world.root / "older").rename(world.root / "place")
+    assert run(world, "b", *promote) == 0
+    said = "".join(capsys.readouterr())
+    assert "place disk had only older snapshots" in said
+    assert "holdfast place add NAME FOLDER" in said
 
 
 def test_a_hand_off_that_is_taken_again_is_done(tmp_path: Path) -> None:

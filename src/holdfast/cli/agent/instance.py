@@ -335,6 +335,7 @@ def _promote_from_backup(args: argparse.Namespace, home: AgentHome) -> int:
     from holdfast.backup.open_engine import open_engine
     from holdfast.cli.input.input_slots import open_existing
     from holdfast.cli.input.terminal import confirm
+    from holdfast.cli.recover.agent import report_promoted
     from holdfast.cli.screen.progress import Progress
     from holdfast.cli.signals import run_async
     from holdfast.core.clock import SystemClock, SystemEntropy
@@ -373,23 +374,7 @@ def _promote_from_backup(args: argparse.Namespace, home: AgentHome) -> int:
             primary_is_off=args.primary_is_off,
         )
         done = run_async(promote(home, means, places=tuple(args.place)))
-    journal, restored = done.journal, done.restored
-    fields: dict[str, Any] = {
-        "home": str(done.home.folder),
-        "id": done.log.id,
-        "position": list(done.log.position),
-        "snapshot": None if restored is None else restored.seq,
-        "incarnation": None if journal is None else journal.incarnation,
-        "suspect_tasks": 0 if journal is None else journal.open_tasks,
-        "kept": "" if restored is None else restored.kept,
-        "published_at": list(done.told),
-        "not_published_at": done.untold,
-    }
-    _print(args, fields)
-    if not args.json:
-        for name, why in done.untold.items():
-            talk(f"WARNING: the new keys could not be published at place {name}: {why}")
-        talk("next: `holdfast worker APP` here; invite the other standbys again, with the new vault")
+    report_promoted(args, done)
     return 0
 
 
