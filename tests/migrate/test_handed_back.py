@@ -218,6 +218,35 @@ def test_of_two_standbys_that_are_promoted_the_loser_is_not_told_to_evict_the_wi
         (world.home("c") / ROSTER).unlink(missing_ok=True)  # a backup from before the first invitation has none
 
 
+def test_the_worker_of_a_standby_waits_until_its_promotion_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The restored folder has no roster yet, as the backup is older than the first invitation; nor does it act then."""
+
+    async def interrupted(*_: object, **__: object) -> None:
+        raise InterruptedError
+
+    async def waited() -> None:
+        address = load_home(world.home("b")).journal
+        waiting = wait_enrolled(address, clock=SystemClock(), notices=None, log=Log.to_stderr(), patient=True)
+        task = asyncio.create_task(waiting)
+        await asyncio.sleep(0.5)
+        assert not task.done()
+        await asyncio.to_thread(world.promote, "b")
+        await asyncio.wait_for(task, 10.0)
+
+    world = made(tmp_path, backup=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.recovery.promote.rotate_identity", interrupted)
+        with pytest.raises(InterruptedError):
+            world.promote("b")
+    assert world.acts("b") == IsStandby.code
+    capsys.readouterr()
+    asyncio.run(waited())
+    assert "is being promoted; if `holdfast instance promote` was interrupted, run it again" in capsys.readouterr().err
+    assert world.acts("b") == ""
+
+
 def test_what_is_said_names_the_command_that_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world = made(tmp_path, backup=False)
 

@@ -44,7 +44,7 @@ from holdfast.journal.admin import SharedState
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal, SessionRow
 from holdfast.layout.agent_home import AgentHome, peek_home
-from holdfast.layout.moved import MOVED, RETURN_HINT, find_mark, find_standby
+from holdfast.layout.moved import MOVED, PROMOTING_HINT, RETURN_HINT, find_mark, find_standby
 
 SEEN_TEXT = "instances"  # in the shared journal
 UNKNOWN_MAX = 16
@@ -73,7 +73,7 @@ class Standing:
     text: str = ""
     name: str = ""  # of this instance, where it is enrolled
     view: RosterView = field(default_factory=RosterView)
-    fix: str = ""  # what helps a copy; empty: as for every copy
+    fix: str = ""  # what helps; empty: as for every standby or copy
 
     @property
     def may_act(self) -> bool:
@@ -81,7 +81,7 @@ class Standing:
 
     @property
     def hint(self) -> str:
-        return IsStandby.default_hint if self.kind is StandingKind.STANDBY else self.fix or NotEnrolled.default_hint
+        return self.fix or (IsStandby if self.kind is StandingKind.STANDBY else NotEnrolled).default_hint
 
     def check(self) -> None:
         """Raises IsStandby, NotEnrolled."""
@@ -125,10 +125,14 @@ def find_standing(
     journal raise."""
     port = port or Sodium()
     mark = find_standby(home.instance)
-    if mark is not None and mark.replaced:
+    if mark is not None and (mark.replaced or mark.promoting):
         log = find_own_log(home.folder, port)
         view = RosterView() if log is None else read_roster(home.folder, log, port)
-        return Standing(kind=StandingKind.COPY, view=view, text=mark.beaten(home.folder), fix=RETURN_HINT)
+        if mark.replaced:
+            return Standing(kind=StandingKind.COPY, view=view, text=mark.beaten(home.folder), fix=RETURN_HINT)
+        # What was restored may be older than the roster, or than this instance.
+        text = f"the agent in {home.folder} is being promoted; {PROMOTING_HINT}"
+        return Standing(kind=StandingKind.STANDBY, name=mark.name, view=view, text=text, fix=PROMOTING_HINT)
     shared = journal_at(at if at is not None and at.url else home.journal).find_shared()
     told = () if shared is None else lines_of(shared.read_text(ROSTER_TEXT))
     if not told and not os.path.lexists(home.folder / ROSTER):
