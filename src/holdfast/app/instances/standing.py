@@ -53,6 +53,8 @@ LOOK_S = 2.0  # how often a folder that waits looks again
 WATCH_S = 5.0  # how often an instance that serves looks whether it is still enrolled
 ALONE_WATCH_S = 30.0  # the same while there is no roster
 UNTAKEN = "this instance gets the agent back: run `holdfast instance promote FILE` here, with the other host's package"
+FORKED = "two changes of the roster were made at once: only what both say counts"
+FORK_FIX = "run the command that enrolled, removed or promoted an instance again, on one host"
 FETCH_HINT = "copy the vault of the host that rotated the keys here, then run `holdfast identity show --fetch`"
 JOIN_HINT = (
     "run `holdfast instance invite NAME FILE` on an enrolled host, and here `holdfast instance join FILE --home "
@@ -176,10 +178,14 @@ def _standing(
 ) -> Standing:
     own = None if key is None else view.find(key)
     if own is None:
-        why = "its key was removed from the roster" if key else "it is a copy, or was made before the roster"
+        why = "its key is not in the roster any more" if key else "it is a copy, or was made before the roster"
         if shared is not None:
             note_host(shared, home, clock, None)
-        return Standing(kind=StandingKind.COPY, view=view, text=f"the folder {home.folder} is not enrolled: {why}")
+        fix = ""
+        if any(one.record.find(key) for one in view.versions if key):
+            why, fix = "only one of two changes that were made at once lists its key", JOIN_HINT
+        text = f"the folder {home.folder} is not enrolled: {why}"
+        return Standing(kind=StandingKind.COPY, view=view, text=text, fix=fix)
     if shared is not None and (other := note_host(shared, home, clock, own.key)):
         text = f"the folder {home.folder} has the key of instance {own.name}, which {other} uses"
         return Standing(kind=StandingKind.COPY, view=view, text=text)

@@ -251,6 +251,7 @@ def _enrol_first(args: argparse.Namespace, change: RosterChange, *, join: bool =
 
 def run_list(args: argparse.Namespace) -> int:
     from holdfast.app.instances.presence import list_instances
+    from holdfast.app.instances.standing import FORK_FIX, FORKED
     from holdfast.core.clock import SystemClock
 
     listed = list_instances(home_of(args), clock=SystemClock())
@@ -277,7 +278,7 @@ def run_list(args: argparse.Namespace) -> int:
         state="presence",
     )
     if listed.forked:
-        talk("two rosters have the same version: only what both say counts. Enrol or remove an instance again")
+        talk(f"{FORKED}; {FORK_FIX}")
     for waits in (listed.waits, *(one.waits for one in listed.instances)):
         if waits:
             talk(f"memory: {waits}")
@@ -421,7 +422,7 @@ def run_remove(args: argparse.Namespace) -> int:
 
     home = acting_home(args)
     with _changing(args, home) as change:
-        gone = change.get_named(args.name)
+        gone = change.get_listed(args.name)
         _own_name(change)  # one that was removed removes no other
         if gone.role is Role.PRIMARY and change.hosts:
             _check_another_acts(home, args.name, alive=False)
