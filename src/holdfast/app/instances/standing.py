@@ -246,7 +246,8 @@ def note_host(shared: SharedState, home: AgentHome | JournalAddress, clock: Cloc
         seen = _seen(text)
         bound, unknown = dict(seen.bound), dict(seen.unknown)
         if key and bound.setdefault(key, here).host == here.host:
-            unknown.pop(here.host, None)
+            # Also a folder that was at this path before; a copy elsewhere is noted again at its next look.
+            unknown = {host: one for host, one in unknown.items() if here.host != host and here.who != one.who}
         else:
             unknown[here.host] = here
         newest = sorted(unknown.items(), key=lambda one: one[1].at)[-UNKNOWN_MAX:]
