@@ -184,6 +184,44 @@ def test_an_unknown_name_is_answered_with_the_names_that_there_are(
     assert "invite" not in said
 
 
+def test_two_changes_of_the_roster_at_once_are_named_and_settled_by_either_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One host invites, another one removes. The host that was invited joins, and hears that nobody removed it."""
+    world = World(tmp_path / "world")
+    world.make(backup=False)
+    for host, name in (("b", "south"), ("c", "west"), ("d", "east")):
+        if host != "b":
+            for vault in ("vault", "second"):
+                shutil.copytree(world.root / "b" / vault, world.root / host / vault)
+            (world.root / host).chmod(0o700)
+        if name == "east":
+            shutil.copy(world.home("a") / ROSTER, world.home("b") / ROSTER)
+            world.change("b", lambda change: change.remove("west"))
+        world.invite(name=name)
+        world.join(host)
+    lines = {line for host in "ab" for line in (world.home(host) / ROSTER).read_bytes().splitlines()}
+    for host in "abcd":
+        (world.home(host) / ROSTER).write_bytes(b"".join(line + b"\n" for line in sorted(lines)))
+        assert main(["instance", "list", "--home", str(world.home(host))]) == 0
+        said = "".join(capsys.readouterr())
+        assert "two changes of the roster were made at once: only what both say counts" in said
+        assert "was removed" not in said
+        assert ("only one of two changes that were made at once lists its key" in said) == (host in "cd")
+    package = world.root / "east2.invite"
+    assert main(["instance", "remove", "west", "--yes", "--home", str(world.home("a"))]) == 0
+    assert not world.standing("a").view.forked
+    shutil.copy(world.home("a") / ROSTER, world.home("d") / ROSTER)
+    assert "not in the roster any more" in world.standing("d").text
+    assert main(["instance", "invite", "east", str(package), "--home", str(world.home("a"))]) == 0
+    world.home("d").rename(world.root / "d" / "old")
+    with open_vault(world.root / "d" / "vault") as vault:
+        means = MoveMeans(vault=vault, clock=CLOCK, entropy=ENTROPY, port=PORT)
+        asyncio.run(Joining(package, world.home("d"), means, world.here("d")).run())
+    assert world.standing("d").kind is StandingKind.STANDBY
+    assert {one.name for one in world.standing("d").view.enrolled} == {"north", "south", "east"}
+
+
 def test_a_standby_that_was_removed_cannot_promote_itself(tmp_path: Path) -> None:
     """It has not heard of it; the places have."""
     world = World(tmp_path / "world")

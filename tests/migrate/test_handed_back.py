@@ -12,6 +12,7 @@ import pytest
 from holdfast.app.eviction import check_at_start
 from holdfast.app.instances.standing import StandingKind, wait_enrolled
 from holdfast.backup.backups import open_backups
+from holdfast.backup.places.places import read_places
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
 from holdfast.errors import EXIT_CONFLICT, BadInput, IsStandby, KeysReplaced, MovedAway, MoveRefused
@@ -129,6 +130,36 @@ def test_a_host_whose_package_is_on_the_way_waits_and_can_take_over_without_it(
     assert "it acts already" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("host", ["a", "b"])
+def test_a_promotion_after_a_package_that_nobody_took_keeps_the_places(
+    tmp_path: Path, host: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The package has the newest head; a place that lacks it was not put back to an older day. One that lacks a backup
+    may have been, and a person hears of it."""
+    world = made(tmp_path, backup=True)
+    shutil.copytree(world.root / "place", world.root / "older")
+    world.give()
+    world.handoff.unlink()
+    promote = ["instance", "promote", "--yes", "--primary-is-off"]
+    assert run(world, host, *promote) == 0
+    assert "snapshot 3 at disk, restored for a test" in capsys.readouterr().out
+    assert [one.name for one in read_places(load_home(world.home(host)).places_file)] == ["disk"]
+    if host == "b":
+        return
+    shutil.rmtree(world.root / "b")
+    (world.root / "b").mkdir(mode=0o700)
+    for name in ("vault", "second"):
+        shutil.copytree(world.root / "a" / name, world.root / "b" / name)
+    world.invite(by="a")
+    world.join()
+    shutil.rmtree(world.root / "place")
+    (world.root / "older").rename(world.root / "place")
+    assert run(world, "b", *promote) == 0
+    said = "".join(capsys.readouterr())
+    assert "place disk had only older snapshots" in said
+    assert "holdfast place add NAME FOLDER" in said
+
+
 def test_a_hand_off_that_is_taken_again_is_done(tmp_path: Path) -> None:
     """The name of the package is changed last: a run that was killed after that is repeated with the old name."""
     world = made(tmp_path, backup=False)
@@ -196,6 +227,35 @@ def test_of_two_standbys_that_are_promoted_the_loser_is_not_told_to_evict_the_wi
         assert "again to finish it" not in said
         assert "one instance" not in said
         (world.home("c") / ROSTER).unlink(missing_ok=True)  # a backup from before the first invitation has none
+
+
+def test_the_worker_of_a_standby_waits_until_its_promotion_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The restored folder has no roster yet, as the backup is older than the first invitation; nor does it act then."""
+
+    async def interrupted(*_: object, **__: object) -> None:
+        raise InterruptedError
+
+    async def waited() -> None:
+        address = load_home(world.home("b")).journal
+        waiting = wait_enrolled(address, clock=SystemClock(), notices=None, log=Log.to_stderr(), patient=True)
+        task = asyncio.create_task(waiting)
+        await asyncio.sleep(0.5)
+        assert not task.done()
+        await asyncio.to_thread(world.promote, "b")
+        await asyncio.wait_for(task, 10.0)
+
+    world = made(tmp_path, backup=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.recovery.promote.rotate_identity", interrupted)
+        with pytest.raises(InterruptedError):
+            world.promote("b")
+    assert world.acts("b") == IsStandby.code
+    capsys.readouterr()
+    asyncio.run(waited())
+    assert "is being promoted; if `holdfast instance promote` was interrupted, run it again" in capsys.readouterr().err
+    assert world.acts("b") == ""
 
 
 def test_what_is_said_names_the_command_that_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -175,6 +175,21 @@ def test_an_agent_keeps_an_instance_that_acts(agent: AgentHome, new_host: NewHos
     assert rows(north) == {"north": ("primary", "alive")}
 
 
+def test_a_removed_host_that_joins_again_at_its_path_is_no_unknown_folder(
+    agent: AgentHome, new_host: NewHost, tmp_path: Path
+) -> None:
+    north = host_at(agent.folder, new_host)
+    folder = joined(agent, tmp_path, north, "south").folder
+    north("instance", "remove", "south", "--yes", "--json")
+    assert standing(folder) is StandingKind.COPY
+    assert north("instance", "list", "--json").json["unknown"]
+    folder.rename(tmp_path / "old")
+    (tmp_path / "vault-south").rename(tmp_path / "old-vault")
+    joined(agent, tmp_path, north, "south")
+    assert standing(folder) is StandingKind.PRIMARY
+    assert not north("instance", "list", "--json").json["unknown"]
+
+
 # --- a folder that has the journal's keys alone ---
 
 

@@ -45,6 +45,7 @@ STAGING = "moving"  # in instance/backup: what is packed, until it is sealed
 
 STANDBY = "standby.json"
 EVICTED = "evicted"
+PROMOTING_HINT = "if `holdfast instance promote` was interrupted, run it again to finish it"
 RETURN_HINT = (
     "if you promoted another instance, this folder does not act any more: move it aside (`mv ada ada.old`), run "
     "`holdfast instance invite NAME FILE` on the host that acts and `holdfast instance join FILE` here, with the new "
@@ -166,10 +167,7 @@ def check_not_moved(instance: Path) -> None:
     if standby is not None and standby.replaced:
         raise KeysReplaced(standby.beaten(instance.parent), hint=RETURN_HINT)
     if standby is not None and standby.promoting:
-        raise IsStandby(
-            f"the agent in {instance.parent} is being promoted",
-            hint="run `holdfast instance promote` again to finish it",
-        )
+        raise IsStandby(f"the agent in {instance.parent} is being promoted", hint=PROMOTING_HINT)
     if standby is not None:
         acts = f": {standby.primary} acts" if standby.primary else ""
         raise IsStandby(f"the folder {instance.parent} is a standby of its agent{acts}")

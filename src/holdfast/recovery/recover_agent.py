@@ -35,6 +35,7 @@ from holdfast.app.binder import KEYS
 from holdfast.app.instances.roster_change import RosterChange
 from holdfast.backup.backups import open_backups, ring_of
 from holdfast.backup.chain.heads import HEADS, HeadFile
+from holdfast.backup.chain.sources import newest_first
 from holdfast.backup.engine import Progress
 from holdfast.backup.places.places import Place, read_places, write_places
 from holdfast.backup.places.published import Publisher
@@ -364,8 +365,12 @@ def _check_vaults(target: RecoveryTarget) -> None:
 def _settle_places(home: AgentHome, survey: Survey) -> tuple[str, ...]:
     """places.json says where the places were found; those that were behind are left out.
     A repository that may have been put back to an older day must not be written to again: what it would seal again goes
-    out under numbers that were used before."""
-    behind = {one.place.name for one in survey.overview.places if one.lag is not None}
+    out under numbers that were used before. A package that left this agent has a head too, but is in no place."""
+    heads = survey.overview.chain.heads
+    backups = newest_first(one.record.archive for one in heads)
+    newest = max((one.record.rank for one in heads if one.record.archive in backups), default=())
+    places = survey.overview.places
+    behind = {one.place.name for one in places if one.newest is not None and one.newest.record.rank < newest}
     found = {one.name: one for one in survey.places}
     stored = read_places(home.places_file)
     kept = tuple(_where_found(one, found.get(one.name)) for one in stored if one.name not in behind)

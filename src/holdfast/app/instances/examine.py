@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 from holdfast.app.doctor import Finding, damage, note, ok, warning
 from holdfast.app.instances.presence import ALIVE, AWAY, UNSEEN, InstanceList, list_instances
-from holdfast.app.instances.standing import StandingKind, standing_at
+from holdfast.app.instances.standing import FORK_FIX, FORKED, StandingKind, standing_at
 from holdfast.core.clock import SystemClock
 from holdfast.core.journal_address import JournalAddress
 from holdfast.errors import HoldfastError, MovedAway, NotEnrolled
@@ -72,8 +72,7 @@ def findings_of(listed: InstanceList) -> list[Finding]:
     elif listed.standing == StandingKind.STANDBY:
         found.append(note(CHECK, listed.text, "if that instance is lost: `holdfast instance promote`"))
     if listed.forked:
-        text = "two different rosters have the same version: only what both of them say counts"
-        found.append(warning(CHECK, text, "run the command again that enrolled, removed or promoted an instance"))
+        found.append(warning(CHECK, FORKED, FORK_FIX))
     if not acting and rows:
         found.append(warning(CHECK, "no instance has the role primary: none acts", "`holdfast instance promote`"))
     for one in rows:

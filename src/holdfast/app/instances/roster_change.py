@@ -95,6 +95,13 @@ class RosterChange:
         """Raises NotEnrolled."""
         return get_named(self.view(), name)
 
+    def get_listed(self, name: str) -> Enrolled:
+        """Also one that only one of two rosters of the same version lists: who removed it can do so again.
+        Raises NotEnrolled."""
+        view = self.view()
+        every = (*view.enrolled, *(one for version in view.versions for one in version.record.instances))
+        return next((one for one in every if one.name == name), None) or get_named(view, name)
+
     def apply(self, edit: Edit) -> RosterView:
         """The next version: what `edit` makes of the list. Nothing is signed where that changes nothing.
         Raises KeysReplaced as `view` does."""
@@ -168,7 +175,7 @@ class RosterChange:
 
     def remove(self, name: str) -> RosterView:
         """Raises NotEnrolled. Safe to repeat on the host that removes."""
-        gone = self.get_named(name)
+        gone = self.get_listed(name)
         if self.shared is not None:
             note_removed(self.shared, gone.key)
         view = self.apply(lambda listed: tuple(one for one in listed if one.name != name))

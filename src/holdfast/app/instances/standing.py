@@ -44,7 +44,7 @@ from holdfast.journal.admin import SharedState
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal, SessionRow
 from holdfast.layout.agent_home import AgentHome, peek_home
-from holdfast.layout.moved import MOVED, RETURN_HINT, find_mark, find_standby
+from holdfast.layout.moved import MOVED, PROMOTING_HINT, RETURN_HINT, find_mark, find_standby
 
 SEEN_TEXT = "instances"  # in the shared journal
 UNKNOWN_MAX = 16
@@ -53,6 +53,8 @@ LOOK_S = 2.0  # how often a folder that waits looks again
 WATCH_S = 5.0  # how often an instance that serves looks whether it is still enrolled
 ALONE_WATCH_S = 30.0  # the same while there is no roster
 UNTAKEN = "this instance gets the agent back: run `holdfast instance promote FILE` here, with the other host's package"
+FORKED = "two changes of the roster were made at once: only what both say counts"
+FORK_FIX = "run the command that enrolled, removed or promoted an instance again, on one host"
 FETCH_HINT = "copy the vault of the host that rotated the keys here, then run `holdfast identity show --fetch`"
 JOIN_HINT = (
     "run `holdfast instance invite NAME FILE` on an enrolled host, and here `holdfast instance join FILE --home "
@@ -73,7 +75,7 @@ class Standing:
     text: str = ""
     name: str = ""  # of this instance, where it is enrolled
     view: RosterView = field(default_factory=RosterView)
-    fix: str = ""  # what helps a copy; empty: as for every copy
+    fix: str = ""  # what helps; empty: as for every standby or copy
 
     @property
     def may_act(self) -> bool:
@@ -81,7 +83,7 @@ class Standing:
 
     @property
     def hint(self) -> str:
-        return IsStandby.default_hint if self.kind is StandingKind.STANDBY else self.fix or NotEnrolled.default_hint
+        return self.fix or (IsStandby if self.kind is StandingKind.STANDBY else NotEnrolled).default_hint
 
     def check(self) -> None:
         """Raises IsStandby, NotEnrolled."""
@@ -125,10 +127,14 @@ def find_standing(
     journal raise."""
     port = port or Sodium()
     mark = find_standby(home.instance)
-    if mark is not None and mark.replaced:
+    if mark is not None and (mark.replaced or mark.promoting):
         log = find_own_log(home.folder, port)
         view = RosterView() if log is None else read_roster(home.folder, log, port)
-        return Standing(kind=StandingKind.COPY, view=view, text=mark.beaten(home.folder), fix=RETURN_HINT)
+        if mark.replaced:
+            return Standing(kind=StandingKind.COPY, view=view, text=mark.beaten(home.folder), fix=RETURN_HINT)
+        # What was restored may be older than the roster, or than this instance.
+        text = f"the agent in {home.folder} is being promoted; {PROMOTING_HINT}"
+        return Standing(kind=StandingKind.STANDBY, name=mark.name, view=view, text=text, fix=PROMOTING_HINT)
     shared = journal_at(at if at is not None and at.url else home.journal).find_shared()
     told = () if shared is None else lines_of(shared.read_text(ROSTER_TEXT))
     if not told and not os.path.lexists(home.folder / ROSTER):
@@ -172,10 +178,14 @@ def _standing(
 ) -> Standing:
     own = None if key is None else view.find(key)
     if own is None:
-        why = "its key was removed from the roster" if key else "it is a copy, or was made before the roster"
+        why = "its key is not in the roster any more" if key else "it is a copy, or was made before the roster"
         if shared is not None:
             note_host(shared, home, clock, None)
-        return Standing(kind=StandingKind.COPY, view=view, text=f"the folder {home.folder} is not enrolled: {why}")
+        fix = ""
+        if any(one.record.find(key) for one in view.versions if key):
+            why, fix = "only one of two changes that were made at once lists its key", JOIN_HINT
+        text = f"the folder {home.folder} is not enrolled: {why}"
+        return Standing(kind=StandingKind.COPY, view=view, text=text, fix=fix)
     if shared is not None and (other := note_host(shared, home, clock, own.key)):
         text = f"the folder {home.folder} has the key of instance {own.name}, which {other} uses"
         return Standing(kind=StandingKind.COPY, view=view, text=text)
@@ -236,7 +246,8 @@ def note_host(shared: SharedState, home: AgentHome | JournalAddress, clock: Cloc
         seen = _seen(text)
         bound, unknown = dict(seen.bound), dict(seen.unknown)
         if key and bound.setdefault(key, here).host == here.host:
-            unknown.pop(here.host, None)
+            # Also a folder that was at this path before; a copy elsewhere is noted again at its next look.
+            unknown = {host: one for host, one in unknown.items() if here.host != host and here.who != one.who}
         else:
             unknown[here.host] = here
         newest = sorted(unknown.items(), key=lambda one: one[1].at)[-UNKNOWN_MAX:]

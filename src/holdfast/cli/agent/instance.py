@@ -250,6 +250,7 @@ def _enrol_first(args: argparse.Namespace, change: RosterChange, *, join: bool =
 
 def run_list(args: argparse.Namespace) -> int:
     from holdfast.app.instances.presence import list_instances
+    from holdfast.app.instances.standing import FORK_FIX, FORKED
     from holdfast.core.clock import SystemClock
 
     listed = list_instances(home_of(args), clock=SystemClock())
@@ -276,7 +277,7 @@ def run_list(args: argparse.Namespace) -> int:
         state="presence",
     )
     if listed.forked:
-        talk("two rosters have the same version: only what both say counts. Enrol or remove an instance again")
+        talk(f"{FORKED}; {FORK_FIX}")
     for waits in (listed.waits, *(one.waits for one in listed.instances)):
         if waits:
             talk(f"memory: {waits}")
@@ -334,6 +335,7 @@ def _promote_from_backup(args: argparse.Namespace, home: AgentHome) -> int:
     from holdfast.backup.open_engine import open_engine
     from holdfast.cli.input.input_slots import open_existing
     from holdfast.cli.input.terminal import confirm
+    from holdfast.cli.recover.agent import report_promoted
     from holdfast.cli.screen.progress import Progress
     from holdfast.cli.signals import run_async
     from holdfast.core.clock import SystemClock, SystemEntropy
@@ -373,23 +375,7 @@ def _promote_from_backup(args: argparse.Namespace, home: AgentHome) -> int:
             primary_is_off=args.primary_is_off,
         )
         done = run_async(promote(home, means, places=tuple(args.place)))
-    journal, restored = done.journal, done.restored
-    fields: dict[str, Any] = {
-        "home": str(done.home.folder),
-        "id": done.log.id,
-        "position": list(done.log.position),
-        "snapshot": None if restored is None else restored.seq,
-        "incarnation": None if journal is None else journal.incarnation,
-        "suspect_tasks": 0 if journal is None else journal.open_tasks,
-        "kept": "" if restored is None else restored.kept,
-        "published_at": list(done.told),
-        "not_published_at": done.untold,
-    }
-    _print(args, fields)
-    if not args.json:
-        for name, why in done.untold.items():
-            talk(f"WARNING: the new keys could not be published at place {name}: {why}")
-        talk("next: `holdfast worker APP` here; invite the other standbys again, with the new vault")
+    report_promoted(args, done)
     return 0
 
 
@@ -436,7 +422,7 @@ def run_remove(args: argparse.Namespace) -> int:
 
     home = acting_home(args)
     with _changing(args, home) as change:
-        gone = change.get_named(args.name)
+        gone = change.get_listed(args.name)
         _own_name(change)  # one that was removed removes no other
         if gone.role is Role.PRIMARY and change.hosts:
             _check_another_acts(home, args.name, alive=False)

@@ -351,12 +351,7 @@ def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, s
             ),
         ]
     )
-    for name, why in done.untold.items():
-        talk(f"WARNING: the recovery could not be published at place {name}: {why}")
-    if done.untold:
-        talk("hint: the next `holdfast backup now` that reaches these places publishes it there")
-    if isinstance(done.backup, HoldfastError) or not any(one.verified for one in done.backup.places):
-        talk(f"next: make the first backup: holdfast backup now --home {shlex.quote(str(done.home.folder))}")
+    _say_of_places(done, "the recovery")
     if restored is not None and restored.kept:
         talk(f"the old folder is now {restored.kept}")
     if restored is not None:
@@ -377,13 +372,48 @@ def _report(args: argparse.Namespace, survey: Survey, done: RecoveredAgent, *, s
         talk("a thief of the old machine may know these secrets; replace their values: " + ", ".join(done.secrets))
     if done.evicted:
         talk("the words were typed on this machine: if it has a network, run `holdfast paper replace` soon")
+    if not args.start:
+        talk(f"next: holdfast worker APP {' '.join(_named(done))}")
+
+
+def report_promoted(args: argparse.Namespace, done: RecoveredAgent) -> None:
+    """The report of `holdfast instance promote`."""
+    journal, restored = done.journal, done.restored
+    fields: dict[str, object] = {
+        "home": str(done.home.folder),
+        "id": done.log.id,
+        "position": list(done.log.position),
+        "snapshot": None if restored is None else restored.seq,
+        "incarnation": None if journal is None else journal.incarnation,
+        "suspect_tasks": 0 if journal is None else journal.open_tasks,
+        "kept": "" if restored is None else restored.kept,
+        "published_at": list(done.told),
+        "not_published_at": done.untold,
+        "places_left": list(done.left),
+        "backup": _backup_json(done.backup),
+    }
+    if args.json:
+        print_json(fields)
+        return
+    fields["backup"] = _backup_text(done.backup)
+    print_fields([(name.replace("_", " "), str(value)) for name, value in fields.items()])
+    _say_of_places(done, "the promotion")
+    talk("next: `holdfast worker APP` here; invite the other standbys again, with the new vault")
+
+
+def _say_of_places(done: RecoveredAgent, what: str) -> None:
+    """What a person does about places that do not have what they should."""
     for name in done.left:
         talk(
             f"place {name} had only older snapshots and may have been rolled back: Holdfast no longer writes to "
             "it. Add a new folder: `holdfast place add NAME FOLDER`"
         )
-    if not args.start:
-        talk(f"next: holdfast worker APP {' '.join(_named(done))}")
+    for name, why in done.untold.items():
+        talk(f"WARNING: {what} could not be published at place {name}: {why}")
+    if done.untold:
+        talk("hint: the next `holdfast backup now` that reaches these places publishes it there")
+    if isinstance(done.backup, HoldfastError) or not any(one.verified for one in done.backup.places):
+        talk(f"next: make the first backup: holdfast backup now --home {shlex.quote(str(done.home.folder))}")
 
 
 def _backup_text(backup: NowReport | HoldfastError) -> str:
