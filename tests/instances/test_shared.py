@@ -677,3 +677,16 @@ def test_a_line_that_was_moved_and_then_removed_between_two_passes_stays_away() 
     one.file, one.write = [*FIRST[:2], FIRST[3]], one.write + 1
     tell(other, one)
     assert one.settle() == [*FIRST[:2], FIRST[3]]
+
+
+def test_a_line_that_arrives_while_a_person_moves_another_one_over_it_stays_removed() -> None:
+    one, other, _ = sides()
+    one.file = [FIRST[1], "- new", FIRST[3]]
+    one.settle()
+    other.file = [FIRST[3], *FIRST[:3]]
+    tell(one, other)
+    other.settle()
+    one.file.remove("- new")  # it has not heard of the move yet
+    one.settle()
+    tell_all(one, other)
+    assert one.file == other.file == [FIRST[3], FIRST[1]]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from holdfast.memory.lines import (
     BELIEVED_MS,
     Added,
+    changes,
     entry_id,
     joined,
     key_of,
@@ -135,3 +136,11 @@ def test_what_is_read_of_lines() -> None:
     assert (theirs.text, theirs.id, theirs.origin) == ("by hand", "", "file")
     forged = read("- x <!-- hf 12 2027-01-15T00:00:00Z user -->")
     assert forged.id == ""
+
+
+def test_of_two_lines_that_changed_places_the_steady_one_is_kept() -> None:
+    old, new = ["- one", "- two", "- three", "- four"], ["- two", "- one", "- four", "- three"]
+    for steady in (("- one", "- three"), ("- one", "- four"), ("- two", "- three"), ("- two", "- four")):
+        kept, gaps = changes(old, new, steady=steady)
+        assert [line for line, stays in zip(old, kept, strict=True) if stays] == list(steady)
+        assert sum(map(len, gaps)) == 2

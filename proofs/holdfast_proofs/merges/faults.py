@@ -33,7 +33,12 @@ def whole_file() -> Generator[None]:
     change = LineDocument.change_to
 
     def replace_all(
-        self: LineDocument, lines: Sequence[str], author: Author, *, known: LineDocument | None = None
+        self: LineDocument,
+        lines: Sequence[str],
+        author: Author,
+        *,
+        known: LineDocument | None = None,
+        steady: Collection[str] = (),
     ) -> bool:
         if self.lines() == list(lines):
             return False
@@ -41,7 +46,7 @@ def whole_file() -> Generator[None]:
             self._doc.get_list(LINES).delete(0, count)
             self._doc.commit()
             self._read = None
-        return change(self, lines, author, known=known)
+        return change(self, lines, author, known=known, steady=steady)
 
     with patched(LineDocument, "change_to", replace_all):
         yield

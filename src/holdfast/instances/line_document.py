@@ -97,10 +97,13 @@ class LineDocument:
         """All lines, also those that are shown as one."""
         return self._look()[0]
 
-    def change_to(self, lines: Sequence[str], author: Author, *, known: LineDocument | None = None) -> bool:
+    def change_to(
+        self, lines: Sequence[str], author: Author, *, known: LineDocument | None = None, steady: Collection[str] = ()
+    ) -> bool:
         """Bring in and remove lines, so that these are shown; whether anything had to change.
         An entry that was removed stays away where `author.ours` has it. `known`: another document of the same file,
-        which knows who brought in some of the lines, and what was removed."""
+        which knows who brought in some of the lines, and what was removed. `steady`: lines that nobody has moved here:
+        what is moved is brought in again, and stays where another instance removes it meanwhile."""
         (elements, shown), gone = self._look(), self.gone()
         if gone:
             lines = [line for line in lines if entry_hash(line) not in gone or key_of(line) not in author.ours]
@@ -108,7 +111,7 @@ class LineDocument:
         also_gone = frozenset[str]() if known is None else known.gone() - gone
         if [one.text for one in shown] == list(lines) and not also_gone:
             return False
-        kept, gaps = lowest_kept(shown, *changes([one.text for one in shown], lines))
+        kept, gaps = lowest_kept(shown, *changes([one.text for one in shown], lines, steady=steady))
         stay = [one for one, stays in zip(shown, kept, strict=True) if stays]
         removed = [one for one, stays in zip(shown, kept, strict=True) if not stays]
         deletes = {place for one in removed for place in one.places}

@@ -94,6 +94,7 @@ class SharedDocument:
         self._asked: set[str] = set()  # who wants the whole document
         self._shown = _Shown()
         self._stored = NOTHING  # the version that was loaded or stored last
+        self._arrived: set[str] = set()  # lines of the document that the file has not shown yet
         self._is_founder = False  # the document was made from the file, just now
         self.unsure: list[str] = []  # lines that stayed though one side may have removed them, not reported yet
 
@@ -179,6 +180,7 @@ class SharedDocument:
         document = self._document
         last = list(base) if base is not None and _digest(base) == self._shown.digest else self._last()
         is_other = bool(self._shown.write) and life != self._shown.life
+        self._arrived = set(document.lines()).difference(file if last is None else last)
         seen, since = self._merged_with(last, merged)
         if marks := {one for one, when in gone.items() if is_other or when > self._shown.write}:
             known = None if is_other else seen
@@ -203,7 +205,7 @@ class SharedDocument:
             after = [*_without(last, stay), *Counter(stay).elements()]
             others = self._tell_apart(last, last, after, author, self._shown.version)
             then = _without(without_removed(seen, base, kept), others | own)
-            document.change_to(merged_at(then, base, document.lines()).lines, author)
+            document.change_to(merged_at(then, base, document.lines()).lines, author, steady=self._arrived)
             kept |= others
         apart = self._tell_apart(seen, base, file, author, since)
         unsure = self._doubted(apart | kept)
@@ -284,7 +286,7 @@ class SharedDocument:
     def finish(self, shown: Sequence[str], write: int, author: Author, *, life: str = "") -> bool:
         """The file shows these lines now; whether there is anything new to store."""
         document, before = self._document, self._shown
-        changed = document.change_to(shown, author)
+        changed = document.change_to(shown, author, steady=self._arrived)
         differs = document.lines() != list(shown)
         version, since = (None, document.version()) if differs else (document.version(), None)
         base = list(shown) if differs else None
@@ -453,7 +455,7 @@ class SharedDocument:
             then = knows.brought_at(since)
             old = {one.text for one in mine.elements() if one.brought in then}
             merged = merged_at(_without(before, kept | set(own).difference(old)), own, left)
-        other.change_to(merged.lines, author, known=mine)
+        other.change_to(merged.lines, author, known=mine, steady=set(theirs).difference(own))
         self.document = other
         shown = self._shown
         self._shown = _Shown(

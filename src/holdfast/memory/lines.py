@@ -225,8 +225,11 @@ def shortened(recent: Sequence[Added], *, now_ms: int) -> list[Added]:
     return [one for one in recent if now_ms - one.at_ms < RECENT_MS][-RECENT_MAX:]
 
 
-def changes(base: Sequence[str], side: Sequence[str]) -> tuple[list[bool], list[list[str]]]:
-    """Which lines of the base the side has kept, and what it has put before each and at the end."""
+def changes(
+    base: Sequence[str], side: Sequence[str], *, steady: Collection[str] = ()
+) -> tuple[list[bool], list[list[str]]]:
+    """Which lines of the base the side has kept, and what it has put before each and at the end. Of two lines that
+    have changed places, one that is `steady` is kept."""
     kept = [False] * len(base)
     gaps: list[list[str]] = [[] for _ in range(len(base) + 1)]
     head = _common(base, side, lambda at: at)
@@ -235,7 +238,7 @@ def changes(base: Sequence[str], side: Sequence[str]) -> tuple[list[bool], list[
         kept[at] = True
     old, new = base[head : len(base) - tail], side[head : len(side) - tail]
     low = first = 0
-    for at, where in (*_matches(old, new), (len(old), len(new))):
+    for at, where in (*_matches(old, new, steady), (len(old), len(new))):
         gaps[head + low].extend(new[first:where])
         if at < len(old):
             kept[head + at] = True
@@ -243,11 +246,11 @@ def changes(base: Sequence[str], side: Sequence[str]) -> tuple[list[bool], list[
     return kept, gaps
 
 
-def _matches(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, int]]:
+def _matches(old: Sequence[str], new: Sequence[str], steady: Collection[str]) -> Iterator[tuple[int, int]]:
     """Pairs of equal lines, both rising. Lines that each side has once come first, so that the time that this takes
     grows with the number of lines and not with its square; the lines between two of them are compared one by one."""
     low = first = 0
-    for at, where in (*_anchors(old, new), (len(old), len(new))):
+    for at, where in (*_anchors(old, new, steady), (len(old), len(new))):
         if low < at and first < where and (at - low > 1 or where - first > 1 or old[low] == new[first]):
             matcher = SequenceMatcher(None, old[low:at], new[first:where], autojunk=False)
             for one, other, size in matcher.get_matching_blocks():
@@ -257,11 +260,21 @@ def _matches(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, int]
         low, first = at + 1, where + 1
 
 
-def _anchors(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
-    """Lines that each side has exactly once and that say something, as many as are in the same order on both."""
+def _anchors(old: Sequence[str], new: Sequence[str], steady: Collection[str]) -> list[tuple[int, int]]:
+    """Lines that each side has exactly once and that say something, as many as are in the same order on both: first of
+    those that are `steady`, then of the others that fit between them."""
     counts, others = Counter(filter(is_telling, old)), Counter(filter(is_telling, new))
     places = {line: at for at, line in enumerate(new) if others[line] == 1}
     pairs = [(at, places[line]) for at, line in enumerate(old) if counts[line] == 1 and line in places]
+    if fixed := _rising([pair for pair in pairs if old[pair[0]] in steady]):
+        fences = [(-1, -1), *fixed, (len(old), len(new))]
+        after = ((pair, bisect_left(fences, pair)) for pair in pairs)
+        pairs = [pair for pair, at in after if fences[at - 1][1] < pair[1] <= fences[at][1]]
+    return _rising(pairs)
+
+
+def _rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """As many of these pairs, which rise by their first place, as rise by the other one too."""
     ends: list[int] = []  # the smallest place at which a rising run of each length ends
     runs: list[int] = []
     for _, where in pairs:
