@@ -46,6 +46,8 @@ def test_schedules_hold(part: int) -> None:
         2074073,
         4004547,
         4036915,
+        5049677,
+        5092603,
     ],
 )
 def test_schedules_that_broke_once_hold(seed: int) -> None:
@@ -211,3 +213,58 @@ def test_the_end_of_a_schedule_is_judged_by_what_the_files_show() -> None:
     world.remove(world.instances["a"], FIRST[2])  # though the file still has it
     assert world.settle() == ""
     assert "back" in world.judge()
+
+
+@pytest.mark.parametrize("noted", [0, 1, 2])
+def test_a_line_that_is_removed_and_written_anew_was_moved_unless_the_sidecar_of_the_pass_lacks_it(noted: int) -> None:
+    world, line = World(0), FIRST[2]
+    one, other = world.instances["a"], world.instances["b"]
+    for host in (one, other):
+        world.remove(host, line)
+        host.disk = replace(host.disk, file=tuple(left for left in FIRST if left != line))
+    if noted:
+        world.project(one)
+    world.bring(one, line)
+    one.disk = replace(one.disk, file=(*one.disk.file[:2], line, *one.disk.file[2:]))
+    if noted == 2:
+        world.project(one)
+    world.merge_pass(one)
+    assert world.settle() == ""
+    assert (line in one.disk.file) is (noted == 1)
+    assert world.judge() == ""
+
+
+def test_of_a_line_that_is_written_anew_elsewhere_and_those_between_each_may_be_the_moved_one() -> None:
+    world, line = World(0), FIRST[2]
+    one = world.instances["a"]
+    world.remove(one, line)
+    world.bring(one, line)
+    one.disk = replace(one.disk, file=(*FIRST[:2], *FIRST[3:5], line, *FIRST[5:]))
+    world.note_moves(one)
+    assert not one.disk.pending.removals
+    moved = [world.ledger.adds[add] for add in one.disk.pending.adds]
+    assert {add.line for add in moved} == set(FIRST[2:5])
+    assert {add.why for add in moved} == {Why.MOVED}
+
+
+def test_a_line_that_a_killed_pass_brought_while_a_person_moved_another_one_over_it_stays_removed() -> None:
+    world = World(0)
+    one, other = world.instances["a"], world.instances["b"]
+    for line in (FIRST[0], FIRST[2]):
+        world.remove(one, line)
+    world.bring(one, LINE)
+    one.disk = replace(one.disk, file=("", LINE, *FIRST[3:]))
+    world.merge_pass(one)
+    for line in FIRST[:4]:
+        world.bring(other, line, Why.MOVED)
+    other.disk = replace(other.disk, file=(FIRST[3], *FIRST[:3], *FIRST[4:]))
+    world.take(other, one.document.update_for("b"))
+    with pytest.raises(Died):
+        world.merge_pass(other, dies=2)
+    other.open()
+    world.merge_pass(other)
+    world.remove(one, LINE)
+    one.disk = replace(one.disk, file=("", *FIRST[3:]))
+    assert world.settle() == ""
+    assert LINE not in one.disk.file
+    assert world.judge() == ""

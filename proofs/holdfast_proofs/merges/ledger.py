@@ -11,7 +11,8 @@ has no certain add, but an uncertain one, or one whose removal is uncertain. How
 figures. Without the excuse exactly these schedules are red:
 
 - `moved`: a person moved the line, or one that changed places with it, and another host removed it without having seen
-  that. A move is a removal and a new line.
+  that. A move is a removal and a new line. A person who removes a line and writes it anew, between two passes, moves
+  it: in the old place the file is as it was, and nothing can tell, unless the sidecar was written in between.
 - `listed`: the sidecar or the document of a host was lost, or two hosts that were restored have no common
   version, and the merge report lists the line: that of the pass after it, or that of hosts that hear of the removal.
 - `forgotten`: a removal that only the lost document of one host knew, of a line that came to this host again later; or
@@ -106,11 +107,18 @@ class Ledger:
         self.adds.append(Add(line, why, is_copy))
         return len(self.adds) - 1
 
+    def doubt(self, add: int, why: Why) -> None:
+        self.adds[add] = replace(self.adds[add], why=why)
+
     def of(self, line: str, adds: Iterable[int]) -> list[int]:
         return [one for one in adds if self.adds[one].line == line]
 
     def is_of_one_copy(self, removal: Removal, line: str) -> bool:
         return removal.why is Why.COPIED and self.adds[removal.add].line == line
+
+    def is_whole(self, removal: Removal, line: str) -> bool:
+        """Whether it left no such line in its file."""
+        return removal.why is not Why.COPIED and self.adds[removal.add].line == line
 
     def removal(self, adds: Iterable[tuple[int, Why | None]], *, left: int = 1) -> frozenset[Removal]:
         self._events += 1

@@ -80,6 +80,7 @@ class World:
         self.lives = 0  # sidecars that took the place of lost ones
         self.ledger = Ledger((line for line in FIRST if is_telling(line)), without=without)
         self.remark_adds: dict[str, int] = {}
+        self.anew: dict[int, int] = {}  # adds of lines that were removed since the last pass, and by which act
         self.went_back: set[str] = set()  # the instances that were restored, or lost their documents
         self.flying: list[tuple[str, Update]] = []
         founder = SharedDocument(instance="a", file="MEMORY.md")
@@ -154,7 +155,11 @@ class World:
 
     def bring(self, one: Instance, line: str, why: Why | None = None, *, is_copy: bool = False) -> None:
         if is_telling(line):
-            self.pend(one, Changes(frozenset([self.ledger.add(line, why, is_copy=is_copy)])))
+            add = self.ledger.add(line, why, is_copy=is_copy)
+            removed = [each.event for each in one.disk.pending.removals if self.ledger.is_whole(each, line)]
+            if removed and why is None and not is_copy:
+                self.anew[add] = max(removed)
+            self.pend(one, Changes(frozenset([add])))
 
     def move(self, one: Instance, lines: Sequence[str], line: str, at: int) -> None:
         places = [at, *(place for place, left in enumerate(lines) if left == line)]
@@ -173,6 +178,20 @@ class World:
         else:
             # An entry that is removed stays away, also where it was copied meanwhile.
             self.bring(one, line, Why.COPIED if entry_hash(line) else None, is_copy=True)
+
+    def note_moves(self, one: Instance) -> None:
+        """What was removed since the last pass and written anew, and is in the file's sidecar, was moved, or nothing
+        happened to it: a pass cannot know more."""
+        file, base = one.disk.file, one.disk.file if one.disk.base is None else one.disk.base
+        for add in one.disk.pending.adds & self.anew.keys():
+            line, pending = self.ledger.adds[add].line, one.disk.pending
+            if line in base and line in file:
+                left = frozenset(each for each in pending.removals if each.event != self.anew[add])
+                one.disk = replace(one.disk, pending=replace(pending, removals=left))
+                self.ledger.doubt(add, Why.MOVED)
+                passed = set(base[: base.index(line)]).symmetric_difference(file[: file.index(line)])
+                for moved in passed.intersection(base, file):
+                    self.bring(one, moved, Why.MOVED)
 
     def remove(self, one: Instance, line: str, *, left: int = 0) -> None:
         """A person removes what the file shows. `left`: how often it shows the line still."""
@@ -220,6 +239,7 @@ class World:
         the two is as one that is killed after them (`merges.kills` kills it at each call)."""
         if one.document.document is None:
             return
+        self.note_moves(one)
         disk = one.disk
         author = self.author(one.name, disk)
         gone, life = dict(disk.gone), str(disk.life)
