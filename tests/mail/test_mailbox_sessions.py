@@ -54,7 +54,7 @@ async def test_a_session_outlives_a_question_without_an_answer(
         paused.append(seconds)
 
     monkeypatch.setattr(mailbox.asyncio, "sleep", sleep)
-    box: Any = type("Box", (), {"token": "", "trouble": ""})()
+    box: Any = type("Box", (), {"token": "", "trouble": "", "is_first": False})()
     one = Scripted(script)
     with pytest.raises(_Over):
         await one._watch(box)

@@ -7,7 +7,7 @@
     secured     by the rule of app/mail/held_mail.py; a kill before it: the relays keep held mail longer
 
 Each `received` is a request and a sync at a relay, and each note is a message. So `received` waits a moment for others,
-and a sender that has just got a note gets the next one some seconds later, for all messages since.
+and a sender that has just got a note gets the next one half a minute later, for all messages since.
 
 What the journal does not take (a full disk) is not acknowledged, and waits at the relays. What cannot be read, or be
 kept as JSON, is a dead letter: it becomes a task that fails with the reason, a person gets a notice, the relays hear
@@ -53,8 +53,8 @@ from holdfast.runtime.tool.mail_tool import NAME as SEND_MAIL
 NOTE_KEYS_MAX = 32  # in one note: the signed text is kept as evidence of each
 NOTE_TRIES, NOTE_AGAIN_S = 5, 2.0
 NOTES_AT_ONCE = 32  # tries; between two tries a sender holds up no other
-NOTE_EVERY_S = 5.0  # between two notes to one sender
-ACK_WAIT_S, ACKS_MAX = 0.5, 128  # how long `received` waits; with so many it waits no longer
+NOTE_EVERY_S = 30.0  # between two notes to one sender
+ACK_WAIT_S, ACKS_MAX = 1.5, 128  # how long `received` waits; with so many it waits no longer
 NOTED_S = 60.0  # within this time a further copy of a message gets no second note
 NOTED_MAX = 20_000
 NOTES_WAITING_MAX = 10_000  # keys; beyond that a sender gets its note when it sends again

@@ -33,6 +33,7 @@ class Box:
     relay: WitnessRelay
     channel: RelayChannel
     check: ChainCheck
+    is_first: bool = False  # of the agent's relays: senders prefer it
     token: str = ""
     after: int = 0
     first: int = 0

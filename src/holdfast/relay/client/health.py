@@ -1,10 +1,15 @@
-"""How relays have answered lately: which to ask first, when to hedge, and when to leave one alone for a while."""
+"""How relays have answered lately: which to ask first, when to hedge, and when to leave one alone for a while.
+
+Of a recipient's relays one comes first for every sender, as long as it answers about as fast as the others: the
+recipient waits for mail there, and looks for the second copies at the others later, many at once.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.layout.witness_address import WitnessRelay
@@ -14,6 +19,7 @@ BACKOFF_S, BACKOFF_S_MAX = 0.5, 30.0
 HEDGE_S_MIN, HEDGE_S_MAX = 0.3, 2.0
 TIMES_KEPT = 64
 RELAYS_MAX = 1_024  # that are remembered
+PREFERRED = 0.1  # of its cost counts for a recipient's first relay: one that is some ten times slower is not chosen
 
 
 @dataclass(slots=True)
@@ -53,14 +59,22 @@ class HealthBook:
             self._by_key.popitem(last=False)
         return found
 
-    def ranked(self, relays: Sequence[WitnessRelay], now: float) -> list[WitnessRelay]:
-        """The best first. Some chance is in it, so that a relay that was slow once is tried again."""
+    def ranked(self, relays: Sequence[WitnessRelay], now: float, *, first: str = "") -> list[WitnessRelay]:
+        """The best first. Some chance is in it, so that a relay that was slow once is tried again. `first`: the key of
+        the recipient's first relay."""
 
         def cost(relay: WitnessRelay) -> tuple[bool, float]:
             health = self.of(relay)
-            return health.open_until > now, (health.typical_s + health.failures) * random.uniform(0.5, 1.5)
+            share = PREFERRED if relay.key == first else 1.0
+            return health.open_until > now, (health.typical_s + health.failures) * share * random.uniform(0.5, 1.5)
 
         return sorted(relays, key=cost)
+
+
+def first_relay(id: str, keys: Iterable[str]) -> str:
+    """The key of the relay where this recipient waits for mail: the same for all who know its relays, in whatever
+    order, and not the same relay for all recipients."""
+    return max(keys, key=lambda key: hashlib.sha256(f"{id} {key}".encode()).digest(), default="")
 
 
 def backoff_s(tries: int) -> float:

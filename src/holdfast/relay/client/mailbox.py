@@ -5,6 +5,11 @@ stops for a while when too many of them are not acknowledged, so memory has a bo
 for others, because each costs a request. One that a relay did not get is kept and sent again before the next question;
 if this process dies first, the relay delivers that mail again, and the journal knows it.
 
+Each message comes from two relays, and the second copy is not urgent. So a relay that gave nothing but copies is asked
+again after COPIES_S; but the first one (`health.py`), which senders prefer, is asked again at once, and so are all
+others while it is in trouble. A message that is only at the others is late by COPIES_S at most; then they are asked at
+once, for as long as they give mail that is new.
+
 What makes a message good: its certificate is signed by keys that the sender's log still stands by, its instance key
 signed the envelope, it opens with a mail key of ours, and its inner key fits the outer one. Mail of keys that the
 sender's owner has evicted is a dead letter: it may be the thief's. If the sender's log must be asked for, its messages
@@ -56,7 +61,7 @@ from holdfast.relay.client.address_book import AddressBook
 from holdfast.relay.client.box import Arrival, Box
 from holdfast.relay.client.chain_check import ChainCheck, KeptAnswers, statement_in, statement_of
 from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel, ReplacedHere, SessionOver
-from holdfast.relay.client.health import backoff_s
+from holdfast.relay.client.health import backoff_s, first_relay
 from holdfast.relay.client.instance_key import InstanceKey
 from holdfast.relay.client.sender_logs import SenderLogs
 from holdfast.relay.protocol.calls import FOR_NOW, REASON_CHARS_MAX, Ack
@@ -64,6 +69,7 @@ from holdfast.relay.protocol.envelope import Envelope, Inner, letter_of, open_en
 from holdfast.relay.protocol.note import read_note
 
 POLL_S_MIN, POLL_S = 12, 20  # how long a relay may wait with its answer
+COPIES_S = 1.0
 EMPTY_S = 0.1  # after an empty answer: one that lies may give it at once, again and again
 UNACKED_MAX = 512  # of one relay, given out or waiting here
 RECEIVED_MAX, REFUSED_MAX, CONTACTS_MAX = 512, 128, 256  # in one acknowledgement: together less than its body may have
@@ -89,11 +95,14 @@ class RelayMailbox:
     memory: Path
     proofs: Path
     wait_s: float = 20.0  # of `next`
+    published: Callable[[], Collection[str]] = tuple  # keys of the relays that senders know
     contacts: set[str] = field(default_factory=set[str])
     others: dict[str, str] = field(default_factory=dict[str, str])  # other live instances: key, and url of a relay
     _boxes: dict[str, Box] = field(default_factory=dict[str, Box])
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
     _arrived: asyncio.Queue[Arrival | HoldfastError] = field(default_factory=asyncio.Queue["Arrival | HoldfastError"])
+    _listed: OrderedDict[bytes, None] = field(default_factory=OrderedDict[bytes, None])  # ids of envelopes that came
+    _hurry: asyncio.Event = field(default_factory=asyncio.Event)  # the first relay is in trouble
     _given: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict[tuple[str, str], None])
     _copies: OrderedDict[bytes, Delivery] = field(default_factory=OrderedDict[bytes, Delivery])  # by digest
     _inners: dict[bytes, Inner] = field(default_factory=dict[bytes, Inner])  # of those that wait for a sender's log
@@ -149,6 +158,7 @@ class RelayMailbox:
         self._rewind, self._rewound, self._on_rewound = after, set(done), on_done
         self._given.clear()
         self._copies.clear()
+        self._listed.clear()
         self._open_boxes()
         for box in self._boxes.values():
             box.token = ""
@@ -196,6 +206,9 @@ class RelayMailbox:
                 with contextlib.suppress(BadRecord):  # none is kept
                     kept = KeptAnswers(self.memory).find(key)
                     check.add(statement_of(kept, to=self.instance.id, key=channel.key, port=self.port))
+        first = first_relay(self.instance.id, self.published() or listed)
+        for key, box in self._boxes.items():
+            box.is_first = key == first
 
     def _start(self) -> None:
         self._open_boxes()
@@ -213,6 +226,8 @@ class RelayMailbox:
             try:
                 await self._one_round(box)
                 tries, ended, box.trouble = 0, False, ""
+                if box.is_first:
+                    self._hurry.clear()
                 continue
             except SessionOver as error:
                 box.trouble, box.token = str(error), ""
@@ -237,6 +252,8 @@ class RelayMailbox:
             except (HoldfastError, OSError) as error:
                 box.trouble, box.token = str(error), ""
             tries += 1
+            if box.is_first:
+                self._hurry.set()
             await asyncio.sleep(backoff_s(tries))
 
     async def _one_round(self, box: Box) -> None:
@@ -261,12 +278,17 @@ class RelayMailbox:
             await self._find_other(box, page.other.encode())
         if not page.items:
             await asyncio.sleep(EMPTY_S)
+            return
+        copies = all(item.id in self._listed for item in page.items)
         for item in page.items:
             box.after = item.seq
+            keep_newest(self._listed, item.id, None, most=GIVEN_MAX)
             if item.envelope:
                 arrival = Arrival(box.relay.key, item.seq, item.id.hex(), item.envelope)
                 box.unacked.add((arrival.seq, arrival.entry))
                 self._arrived.put_nowait(arrival)
+        if copies and box.after >= page.last and not box.is_first:
+            await wait_event(self._hurry, COPIES_S)
 
     async def _log_in(self, box: Box) -> None:
         """The caller holds the turn of the box."""

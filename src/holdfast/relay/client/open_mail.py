@@ -64,6 +64,7 @@ def open_mail(
         port,
         memory=home.mailbox_file,
         proofs=home.relay_proofs,
+        published=_lately(lambda: _published(home)),
         contacts=contacts,
     )
     return AgentMail(post=post, mailbox=mailbox)
@@ -87,6 +88,11 @@ def mail_relays(home: AgentHome) -> list[WitnessRelay]:
     held = find_own_profile(home)
     left = () if held is None else tuple(one for one in held.record.left if "#" in one)
     return [*own_relays(home), *map(parse_relay_address, left)]
+
+
+def _published(home: AgentHome) -> tuple[str, ...]:
+    held = find_own_profile(home)
+    return () if held is None else tuple(one.wit for one in held.record.relays)
 
 
 def _handles(home: AgentHome) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.bounded import keep_newest
 from holdfast.relay.client.address_book import AddressBook, Peer
 from holdfast.relay.client.channel import Answered, RelayChannel
-from holdfast.relay.client.health import HealthBook, backoff_s
+from holdfast.relay.client.health import HealthBook, backoff_s, first_relay
 from holdfast.relay.client.instance_key import InstanceKey
 from holdfast.relay.client.profile import echo_in
 from holdfast.relay.protocol import calls
@@ -203,7 +203,8 @@ class RelayPost:
 
     async def _round(self, sending: _Sending, envelope: bytes) -> None:
         """As many relays as are missing at once; one more when the hedge's time is over or one has failed."""
-        waiting = self.health.ranked(sending.open_relays(), time.monotonic())
+        first = first_relay(sending.peer.id, (one.key for one in sending.peer.relays))
+        waiting = self.health.ranked(sending.open_relays(), time.monotonic(), first=first)
         running: set[asyncio.Task[None]] = set()
         hedge_s = max((self.health.of(one).hedge_s for one in waiting[: sending.missing]), default=0.0)
         try:

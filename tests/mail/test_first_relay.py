@@ -1,0 +1,110 @@
+"""A recipient waits for mail at one relay, which senders prefer; second copies of the others come later, together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.layout.witness_address import WitnessRelay
+from holdfast.relay.client import mailbox
+from holdfast.relay.client.box import Box
+from holdfast.relay.client.health import HealthBook, first_relay
+from holdfast.relay.client.mailbox import RelayMailbox
+from holdfast.relay.protocol.calls import MailAnswer, MailItem
+
+KEYS = ("z6MkA", "z6MkB", "z6MkC")
+RELAYS = [WitnessRelay(f"http://127.0.0.1:{n}", key) for n, key in enumerate(KEYS, 1)]
+NOTHING: Any = None
+
+
+def test_all_senders_know_the_same_first_relay_and_it_is_not_one_for_all_recipients() -> None:
+    assert len({first_relay("hf1ada", order) for order in permutations(KEYS)}) == 1
+    assert {first_relay(f"hf1agent{n}", KEYS) for n in range(50)} == set(KEYS)
+    assert first_relay("hf1ada", ()) == ""
+
+
+def test_a_sender_prefers_it_until_it_is_much_slower_or_fails() -> None:
+    def chosen(book: HealthBook) -> int:
+        return sum(book.ranked(RELAYS, 0.0, first="z6MkB")[0].key == "z6MkB" for _ in range(200))
+
+    book = HealthBook()
+    assert chosen(book) == 200
+    for _ in range(64):
+        book.of(RELAYS[1]).succeeded(0.15)
+    assert chosen(book) == 200
+    for _ in range(64):
+        book.of(RELAYS[1]).succeeded(2.0)
+    assert chosen(book) < 20
+    tripped = HealthBook()
+    for _ in range(3):
+        tripped.of(RELAYS[1]).failed(0.0)
+    tripped.of(RELAYS[1]).open_until = 1.0
+    assert chosen(tripped) == 0
+
+
+class Channel:
+    """Gives one page after the other, then waits; and when each was asked for."""
+
+    def __init__(self, *pages: list[int]) -> None:
+        self.pages, self.asked = list(pages), list[float]()
+
+    async def take(self, *_: object, after: int, **_more: object) -> Any:
+        self.asked.append(time.monotonic())
+        if not self.pages:
+            await asyncio.Event().wait()
+        page = self.pages.pop(0)
+        items = tuple(MailItem(after + n, bytes([one]) * 32, 0, b"x") for n, one in enumerate(page, 1))
+        return MailAnswer(to="hf1", after=after, head=bytes(32), items=items, last=after + len(page)), None
+
+
+async def pauses(monkeypatch: pytest.MonkeyPatch, *, first: bool, known: set[int], trouble: bool = False) -> list[bool]:
+    """After which pages, of one message each, the relay is not asked again at once."""
+    monkeypatch.setattr(mailbox, "COPIES_S", 0.3)
+    one = RelayMailbox(type("Instance", (), {"id": "hf1"})(), NOTHING, list, NOTHING, Path(), Path())  # pyright: ignore
+    monkeypatch.setattr(one, "_learn", lambda *_: None)
+    one._listed.update({bytes([number]) * 32: None for number in known})
+    if trouble:
+        one._hurry.set()
+    channel = Channel([1], [2], [3])
+    box: Any = Box(RELAYS[0], channel, NOTHING, token="t", is_first=first)  # pyright: ignore
+    task = asyncio.create_task(one._watch(box))
+    while len(channel.asked) < 4:
+        await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return [later - before > 0.2 for before, later in zip(channel.asked, channel.asked[1:], strict=False)]
+
+
+async def test_only_a_relay_that_gives_copies_is_asked_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await pauses(monkeypatch, first=False, known={1, 3}) == [True, False, True]
+    assert await pauses(monkeypatch, first=True, known={1, 2, 3}) == [False, False, False]
+    assert await pauses(monkeypatch, first=False, known={1, 2, 3}, trouble=True) == [False, False, False]
+
+
+async def test_trouble_with_the_first_relay_is_told_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = RelayMailbox(type("Instance", (), {"id": "hf1"})(), NOTHING, list, NOTHING, Path(), Path())  # pyright: ignore
+    outcomes: list[Exception | None] = [OSError("cut"), None]
+    seen: list[bool] = []
+
+    async def round_of(_: object) -> None:
+        seen.append(one._hurry.is_set())
+        if not outcomes:
+            await asyncio.Event().wait()
+        outcome = outcomes.pop(0)
+        if outcome is not None:
+            raise outcome
+
+    monkeypatch.setattr(one, "_one_round", round_of)
+    monkeypatch.setattr(mailbox, "backoff_s", lambda _: 0.0)
+    box: Any = Box(RELAYS[0], NOTHING, NOTHING, is_first=True)
+    task = asyncio.create_task(one._watch(box))
+    while len(seen) < 3:
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert seen == [False, True, False]
