@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Generator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from cast import SODIUM, Owner, key, refused
 from holdfast.cli.main import main
 from holdfast.errors import (
     BadInput,
+    BadRecord,
     RelayBusy,
     RelayNotAdmitted,
     RelayRefused,
@@ -36,10 +38,10 @@ from holdfast.errors import (
     RelayUntrusted,
 )
 from holdfast.host.sqlite import Db
-from holdfast.identity.records.encodings import PublicKey, key_digest
+from holdfast.identity.records.encodings import PublicKey, digest_of, key_digest
 from holdfast.identity.records.records import Keys, parse_receipt
-from holdfast.identity.records.signed import Reason
-from holdfast.identity.statements.relay_answer import digest_of_request, read_answer, signed_answer
+from holdfast.identity.records.signed import Family, Reason, sealed
+from holdfast.identity.statements.relay_answer import RelayAnswer, digest_of_request, read_answer, signed_answer
 from holdfast.identity.witness.relay_link import RelayLink
 from holdfast.identity.witness.witness_relay import RelayWitness
 from holdfast.layout.witness_address import WitnessRelay, parse_relay_address, parse_witness_address
@@ -121,6 +123,26 @@ def test_row_09_an_answer_of_a_relay_counts_for_its_request_alone() -> None:
     for changed, given in wrong:
         with pytest.raises(BadInput):
             read(changed, **given)
+
+
+def test_the_line_of_an_answer_is_that_of_any_record_and_one_of_another_form_is_read_too() -> None:
+    ask = digest_of_request("GET", "/v1/relay", "n" * 24, b"")
+    signer = key("relay")
+    answer = RelayAnswer(wit=signer.public, ask=ask, st=200, body=digest_of(b"yes"), at=1)
+    line = sealed(answer, Family.RELAY, (signer,)).line()
+    assert signed_answer(ask=ask, status=200, content=b"yes", now=1, signer=signer) == line + b"\nyes"
+
+    def read(raw: bytes) -> bytes:
+        return read_answer(raw, asks={ask}, status=200, key=signer.public, port=SODIUM)
+
+    far = sealed(replace(answer, at=10**15), Family.RELAY, (signer,)).line()  # more digits than a clock has
+    assert read(far + b"\nyes") == b"yes"
+    twice = sealed(answer, Family.RELAY, (signer, key("other"))).line()
+    for raw in (line.replace(b'"at":1,', b'"at":2,'), line.replace(b'"at":1,', b'"at":01,'), twice):
+        with pytest.raises(BadRecord):
+            read(raw + b"\nyes")
+    with pytest.raises(BadRecord):
+        read(line + b"\nyes ")
 
 
 def test_a_relay_with_another_key_is_not_believed(relay: RelayProcess) -> None:

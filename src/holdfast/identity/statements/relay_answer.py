@@ -14,18 +14,34 @@ may carry the answer, drop it or delay it, and can change nothing in it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from holdfast.errors import BadRecord
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.ed25519 import Signatures, Signer
-from holdfast.identity.records.encodings import Digest, PublicKey, digest_of
+from holdfast.identity.records.encodings import (
+    Digest,
+    PublicKey,
+    digest_of,
+    key_bytes,
+    signature_bytes,
+    signature_text,
+)
 from holdfast.identity.records.fields import Body, Fields, of, record, whole
-from holdfast.identity.records.signed import Family, find_bad_signature, read_line, sealed
+from holdfast.identity.records.signed import Family, find_bad_signature, message, read_line
 
 NONCE_HEADER = "holdfast-nonce"
 INVITE_HEADER = "holdfast-invite"
 NONCE_FORM = r"[A-Za-z0-9_-]{16,86}"
+
+
+_BODY = b'{"ask":"%b","at":%d,"body":"%b","st":%d,"t":"ran","v":1,"wit":"%b"}'
+_LINE = re.compile(
+    rb'\{"b":(\{"ask":"([a-z2-7]{52})","at":(?:0|[1-9][0-9]{0,14}),"body":"([a-z2-7]{52})","st":([0-9]{3}),'
+    rb'"t":"ran","v":1,"wit":"(\w{48})"\}),"sig":\[\["(\w{48})","([\w-]{86})"\]\]\}',
+    re.ASCII,
+)
 
 
 @record
@@ -45,9 +61,22 @@ def digest_of_request(method: str, target: str, nonce: str, body: bytes) -> Dige
 
 
 def signed_answer(*, ask: Digest, status: int, content: bytes, now: int, signer: Signer) -> bytes:
-    """The whole body of the answer."""
-    answer = RelayAnswer(wit=signer.public, ask=ask, st=status, body=digest_of(content), at=now)
-    return sealed(answer, Family.RELAY, (signer,)).line() + b"\n" + content
+    """The whole body of the answer. The line is written out, and read below by its form: both are done for every
+    request, and cost a fifth of what records of any kind cost. It is the same line."""
+    body = _BODY % (ask.encode(), now, digest_of(content).encode(), status, signer.public.encode())
+    signature = signature_text(signer.sign(message(Family.RELAY, body)))
+    return b'{"b":%b,"sig":[["%b","%b"]]}\n%b' % (body, signer.public.encode(), signature.encode(), content)
+
+
+def _is_answer(
+    plain: re.Match[bytes], asks: Collection[Digest], status: int, key: PublicKey, content: bytes, port: Signatures
+) -> bool:
+    """Whether all is well with a line of the usual form. If not, reading it as any record says why."""
+    body, ask, digest, st, wit, signer = plain.groups()[:6]
+    expected = (key.encode(), key.encode(), b"%d" % status, digest_of(content).encode())
+    if (wit, signer, st, digest) != expected or ask.decode() not in asks:
+        return False
+    return port.verifies(key_bytes(key), message(Family.RELAY, body), signature_bytes(plain[7].decode()))
 
 
 def read_answer(raw: bytes, *, asks: Collection[Digest], status: int, key: PublicKey, port: Signatures) -> bytes:
@@ -56,6 +85,9 @@ def read_answer(raw: bytes, *, asks: Collection[Digest], status: int, key: Publi
     if not found:
         raise BadRecord("the answer does not begin with a signed line")
     content = raw[len(line) + 1 :]
+    plain = _LINE.fullmatch(line)
+    if plain is not None and _is_answer(plain, asks, status, key, content, port):
+        return content
     signed = read_line(line, RelayAnswer, "a relay's answer")
     answer = signed.record
     if answer.wit != key or not signed.signatures:

@@ -200,8 +200,8 @@ def _open_box(db: Db, id: AgentId) -> _Box:
     return _Box(bytes(row[0]), *row[1:])
 
 
-def page_of(db: Db, id: AgentId, *, after: int) -> MailAnswer:
-    """Entries after a number; those that have left the table are not listed, and `after` says so."""
+def page_of(db: Db, id: AgentId, *, after: int, most: int = PAGE_MAX) -> MailAnswer:
+    """At most so many entries after a number; those that have left the table are not listed, and `after` says so."""
     row = db.execute(
         "SELECT mailbox.agent, seq, mailbox.head, folded, folded_head FROM mailbox "
         "JOIN agent ON agent.number = mailbox.agent WHERE agent.id = ?",
@@ -222,7 +222,7 @@ def page_of(db: Db, id: AgentId, *, after: int) -> MailAnswer:
     for seq, env_id, at, state, raw in db.execute(
         "SELECT seq, id, at, state, CASE state WHEN 0 THEN envelope END FROM mail WHERE agent = ? AND seq > ? "
         "ORDER BY seq LIMIT ?",
-        (agent, after, PAGE_MAX),
+        (agent, after, most),
     ):
         size += len(raw) if state == WAITING else 0
         if size > PAGE_BYTES_MAX and items:

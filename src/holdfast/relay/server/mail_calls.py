@@ -59,7 +59,7 @@ NONCES_MAX = 16_384
 SESSIONS_MAX = 16_384
 SENDERS_MAX, SENDERS_BYTES_MAX = 1_024, 8 * 1024 * 1024  # logs of senders that are not registered here
 JUDGED_MAX = 4_096
-INLINE_MAX = 4  # envelopes that are judged at once; more are, in a thread beside the loop
+INLINE_MAX = 4  # envelopes that are judged or read at once; more are, in a thread beside the loop
 POLLS_MAX = 2  # of one session at a time
 ALIVE_S = 60.0  # since its last call: one that takes mail calls again after 25 s at the latest
 OLDER_MAX = 8  # instances of an agent that are remembered
@@ -409,21 +409,24 @@ class MailDesk:
         """Woken by mail, and by a new key record: that may end the session."""
         event, id_ = asyncio.Event(), session.id
         self._waiting.setdefault(id_, set()).add(event)
-        until = time.monotonic() + wait_s
+        until, woken = time.monotonic() + wait_s, False
         try:
             while True:
                 event.clear()
-                page = await asyncio.to_thread(self.store.read, lambda db: mail.page_of(db, id_, after=after))
+                page = self.store.read(lambda db: mail.page_of(db, id_, after=after, most=INLINE_MAX))
+                if page.items and page.items[-1].seq < page.last:
+                    page = await asyncio.to_thread(self.store.read, lambda db: mail.page_of(db, id_, after=after))
                 left = until - time.monotonic()
                 if page.items or left <= 0 or self.stopping:
                     return page
+                if woken:  # the caller checks what is answered
+                    self._check(session)
+                    self._check_taker(session, called=False)
                 try:
                     async with asyncio.timeout(left):
-                        await event.wait()
+                        woken = await event.wait()
                 except TimeoutError:
                     return page
-                self._check(session)
-                self._check_taker(session, called=False)
         finally:
             self._waiting[id_].discard(event)
             if not self._waiting[id_]:
