@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from intake_stage import until
 
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.client import mailbox
@@ -73,8 +78,7 @@ async def pauses(monkeypatch: pytest.MonkeyPatch, *, first: bool, known: set[int
     channel = Channel([1], [2], [3])
     box: Any = Box(RELAYS[0], channel, NOTHING, token="t", is_first=first)  # pyright: ignore
     task = asyncio.create_task(one._watch(box))
-    while len(channel.asked) < 4:
-        await asyncio.sleep(0.01)
+    await until(lambda: len(channel.asked) >= 4)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     return [later - before > 0.2 for before, later in zip(channel.asked, channel.asked[1:], strict=False)]
@@ -103,8 +107,7 @@ async def test_trouble_with_the_first_relay_is_told_to_the_others(monkeypatch: p
     monkeypatch.setattr(mailbox, "backoff_s", lambda _: 0.0)
     box: Any = Box(RELAYS[0], NOTHING, NOTHING, is_first=True)
     task = asyncio.create_task(one._watch(box))
-    while len(seen) < 3:
-        await asyncio.sleep(0)
+    await until(lambda: len(seen) >= 3)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert seen == [False, True, False]

@@ -20,14 +20,7 @@ from collections.abc import Collection
 from holdfast.errors import BadRecord
 from holdfast.identity.records.canonical import LINE_BYTES_MAX
 from holdfast.identity.records.ed25519 import Signatures, Signer
-from holdfast.identity.records.encodings import (
-    Digest,
-    PublicKey,
-    digest_of,
-    key_bytes,
-    signature_bytes,
-    signature_text,
-)
+from holdfast.identity.records.encodings import Digest, PublicKey, digest_of, key_bytes, signature_bytes, signature_text
 from holdfast.identity.records.fields import Body, Fields, of, record, whole
 from holdfast.identity.records.signed import Family, find_bad_signature, message, read_line
 
