@@ -107,6 +107,19 @@ def test_envelopes_with_a_bad_signature_are_charged_to_their_address_and_not_to_
     asyncio.run(story())
 
 
+@pytest.mark.parametrize(
+    "target", ["/v1/mail", "/v1/mail/", "/v1/mail/ID/", "/v2/mail/ID", "/v1/mailbox/ID/ack/", "/v1/mailbox//ack", "/x"]
+)
+def test_an_address_that_is_nearly_that_of_a_call_about_mail_is_none(relay: Relay, target: str) -> None:
+    async def scenario() -> None:
+        channel = DirectChannel(relay)
+        agent = await channel.registered()
+        with pytest.raises(RelayRefused, match="no such call"):
+            await channel.call("POST", target.replace("ID", agent.id), b"")
+
+    asyncio.run(scenario())
+
+
 def test_key_logs_that_anyone_brings_take_few_bytes(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
     one = RelayAgent()
     for _ in range(10):

@@ -67,6 +67,7 @@ from holdfast.relay.server.store import Store
 
 PROTOCOL = 1
 INVITE_CHARS_MAX = 128
+ID_AT = 3  # in the parts of a path: /v1/mailbox/{id}/ack
 _OCTETS = "application/octet-stream"
 _STATUS = {
     Reason.NOT_ADMITTED: HTTPStatus.FORBIDDEN,
@@ -153,7 +154,7 @@ class Relay:
         ]
         app = _App(routes=routes, exception_handlers={HTTPException: self._no_route})
         app.direct = {
-            (method, *one.path.split("/")[2::2]): one.endpoint for one in routes[:3] for method in one.methods or ()
+            (method, *_fixed(one.path.split("/"))): one.endpoint for one in routes[:3] for method in one.methods or ()
         }
         app.router.redirect_slashes = False  # a redirect would be an answer that the relay did not sign
         return app
@@ -340,17 +341,21 @@ class Relay:
         return "\n".join(lines) + "\n"
 
 
+def _fixed(parts: list[str]) -> list[str]:
+    return parts[:ID_AT] + parts[ID_AT + 1 :]
+
+
 class _App(Starlette):
     """The calls that agents make all the time go past Starlette's layers, which cost as much as many a call itself."""
 
-    direct: Mapping[tuple[str, ...], Callable[[Request], Awaitable[Response]]]  # by method, and the fixed parts
+    direct: Mapping[tuple[str, ...], Callable[[Request], Awaitable[Response]]]  # by method and fixed parts of the path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             parts = scope["path"].split("/")
-            endpoint = self.direct.get((scope["method"], *parts[2::2]))
-            if endpoint is not None and parts[:2] == ["", "v1"] and parts[3]:
-                scope["path_params"] = {"id": parts[3]}
+            endpoint = self.direct.get((scope["method"], *_fixed(parts)))
+            if endpoint is not None and len(parts) > ID_AT and parts[ID_AT]:
+                scope["path_params"] = {"id": parts[ID_AT]}
                 response = await endpoint(Request(scope, receive))
                 return await response(scope, receive, send)
         return await super().__call__(scope, receive, send)
