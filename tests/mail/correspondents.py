@@ -82,7 +82,7 @@ class Correspondent:
     @asynccontextmanager
     async def open(self, *, wait_s: float = 0.3, give_up_s: float = 4.0) -> AsyncGenerator[AgentMail]:
         mail = open_mail(self.home, self.agent.speaker(), incarnation=lambda: self.e, port=PORT)
-        mail.mailbox.wait_s, mail.post.give_up_s = wait_s, give_up_s
+        mail.mailbox.wait_s, mail.mailbox.copies_s, mail.post.give_up_s = wait_s, 0.0, give_up_s
         try:
             yield mail
         finally:

@@ -69,9 +69,9 @@ class Channel:
 
 async def pauses(monkeypatch: pytest.MonkeyPatch, *, first: bool, known: set[int], trouble: bool = False) -> list[bool]:
     """After which pages, of one message each, the relay is not asked again at once."""
-    monkeypatch.setattr(mailbox, "COPIES_S", 0.3)
     one = RelayMailbox(type("Instance", (), {"id": "hf1"})(), NOTHING, list, NOTHING, Path(), Path())  # pyright: ignore
     monkeypatch.setattr(one, "_learn", lambda *_: None)
+    one.copies_s = 0.3
     one._listed.update({bytes([number]) * 32: None for number in known})
     if trouble:
         one._hurry.set()

@@ -121,7 +121,7 @@ async def some(mail: AgentMail) -> list[Delivery]:
     return found
 
 
-def in_order(_: HealthBook, relays: Sequence[WitnessRelay], _now: float) -> list[WitnessRelay]:
+def in_order(_: HealthBook, relays: Sequence[WitnessRelay], _now: float, **_more: str) -> list[WitnessRelay]:
     return list(relays)
 
 

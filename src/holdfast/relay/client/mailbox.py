@@ -95,6 +95,7 @@ class RelayMailbox:
     memory: Path
     proofs: Path
     wait_s: float = 20.0  # of `next`
+    copies_s: float = COPIES_S
     published: Callable[[], Collection[str]] = tuple  # keys of the relays that senders know
     contacts: set[str] = field(default_factory=set[str])
     others: dict[str, str] = field(default_factory=dict[str, str])  # other live instances: key, and url of a relay
@@ -288,7 +289,7 @@ class RelayMailbox:
                 box.unacked.add((arrival.seq, arrival.entry))
                 self._arrived.put_nowait(arrival)
         if copies and box.after >= page.last and not box.is_first:
-            await wait_event(self._hurry, COPIES_S)
+            await wait_event(self._hurry, self.copies_s)
 
     async def _log_in(self, box: Box) -> None:
         """The caller holds the turn of the box."""
