@@ -26,7 +26,7 @@ from holdfast.relay.protocol.calls import MALFORMED, RATE, UNKNOWN_SENDER, Ack, 
 from holdfast.relay.server import limits, mail_calls
 from holdfast.relay.server.app import Relay
 from holdfast.relay.server.limits import Buckets, Rate
-from holdfast.relay.server.serve import AGENT_CONNECTIONS, Callers
+from holdfast.relay.server.serve import AGENT_CONNECTIONS, Callers, JoinedWrites
 from holdfast_proofs.support.relay_agents import ENTROPY, RelayAgent
 from holdfast_proofs.support.relays import RelayProcess, relays
 
@@ -105,6 +105,36 @@ def test_envelopes_with_a_bad_signature_are_charged_to_their_address_and_not_to_
         assert answer.items[0].code == RATE, "no signature is checked for an agent that may send nothing now"
 
     asyncio.run(story())
+
+
+async def test_head_and_body_of_an_answer_leave_together_also_before_a_close() -> None:
+    written: list[bytes] = []
+
+    class Transport:
+        closed = False
+
+        def is_closing(self) -> bool:
+            return self.closed
+
+        def write(self, data: bytes) -> None:
+            written.append(data)
+
+        def close(self) -> None:
+            self.closed = True
+
+    transport = Transport()
+    joined = JoinedWrites(transport, asyncio.get_running_loop())  # pyright: ignore[reportArgumentType]
+    joined.write(b"head")
+    joined.write(b"body")
+    joined.write(b"")
+    assert written == []
+    await asyncio.sleep(0)
+    assert written == [b"headbody"]
+    joined.write(b"last")
+    joined.close()
+    joined.write(b"too late")
+    await asyncio.sleep(0)
+    assert (written, joined.is_closing()) == ([b"headbody", b"last"], True)
 
 
 @pytest.mark.parametrize(

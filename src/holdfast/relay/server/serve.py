@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import uvicorn
@@ -92,6 +92,33 @@ class Callers:
             del self._open[name]
 
 
+class JoinedWrites:
+    """A transport that writes once for all that is written in one turn of the loop: uvicorn writes the head and the
+    body of an answer one after the other, and each would be a system call here and one more to read it there."""
+
+    def __init__(self, transport: Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        if data:
+            if not self._parts:
+                self._loop.call_soon(self._flush)
+            self._parts.append(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:  # Any: all else is the transport's own
+        return getattr(self._transport, name)
+
+    def _flush(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts and not self._transport.is_closing():
+            self._transport.write(b"".join(parts))
+
+
 class TimedProtocol(H11Protocol):
     """Closes a connection whose request does not begin in time, and one whose reader does not read: uvicorn waits for
     both for ever. And one too many of its address."""
@@ -105,6 +132,7 @@ class TimedProtocol(H11Protocol):
 
     def connection_made(self, transport: Transport) -> None:
         super().connection_made(transport)
+        self.transport = cast("Transport", JoinedWrites(transport, self.loop))
         self.app_state = {**self.app_state, KNOW: self._know}
         self._watch()
         if not self.callers.enter(self._address):
