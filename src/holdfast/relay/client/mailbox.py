@@ -96,7 +96,7 @@ class RelayMailbox:
     proofs: Path
     wait_s: float = 20.0  # of `next`
     copies_s: float = COPIES_S
-    published: Callable[[], Collection[str]] = tuple  # keys of the relays that senders know
+    published: Callable[[], Collection[str]] = lambda: ()  # keys of the relays that senders know
     contacts: set[str] = field(default_factory=set[str])
     others: dict[str, str] = field(default_factory=dict[str, str])  # other live instances: key, and url of a relay
     _boxes: dict[str, Box] = field(default_factory=dict[str, Box])
