@@ -27,8 +27,7 @@ import msgspec
 from holdfast.errors import HoldfastError, RelayBusy, RelayUnreachable
 from holdfast.identity.witness.witness_folder import WitnessService, witness_signer
 from holdfast.relay.client.channel import RelayChannel, SessionOver
-from holdfast.relay.client.health import backoff_s
-from holdfast.relay.client.mailbox import poll_s
+from holdfast.relay.client.health import backoff_s, poll_s
 from holdfast.relay.protocol.envelope import parse_envelope
 from holdfast.relay.server import mail
 from holdfast.relay.server.logs import AdmittingLogs, KeyLogs

@@ -17,6 +17,7 @@ from holdfast.layout.witness_address import WitnessRelay
 FAILURES_MAX = 3  # in a row
 BACKOFF_S, BACKOFF_S_MAX = 0.5, 30.0
 HEDGE_S_MIN, HEDGE_S_MAX = 0.3, 2.0
+POLL_S_MIN, POLL_S = 12, 20
 TIMES_KEPT = 64
 RELAYS_MAX = 1_024  # that are remembered
 PREFERRED = 0.1  # of its cost counts for a recipient's first relay: one that is some ten times slower is not chosen
@@ -75,6 +76,12 @@ def first_relay(id: str, keys: Iterable[str]) -> str:
     """The key of the relay where this recipient waits for mail: the same for all who know its relays, in whatever
     order, and not the same relay for all recipients."""
     return max(keys, key=lambda key: hashlib.sha256(f"{id} {key}".encode()).digest(), default="")
+
+
+def poll_s() -> int:
+    """How long a relay may wait with its answer. Not the same for all: agents that came back together would ask again
+    together, every time."""
+    return random.randint(POLL_S_MIN, POLL_S)
 
 
 def backoff_s(tries: int) -> float:

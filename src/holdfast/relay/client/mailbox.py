@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import random
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -45,13 +44,7 @@ from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, digest_of
 from holdfast.identity.records.signed import Family
-from holdfast.identity.statements.certificate import (
-    Certificate,
-    find_fault_by_log,
-    find_inactive,
-    only_planned,
-    parse_certificate,
-)
+from holdfast.identity.statements.certificate import Certificate, find_fault_by_log, parse_certificate
 from holdfast.identity.witness.observe import merge_copies
 from holdfast.identity.witness.relay_link import open_link
 from holdfast.identity.witness.witness_relay import RelayWitness
@@ -61,14 +54,13 @@ from holdfast.relay.client.address_book import AddressBook
 from holdfast.relay.client.box import Arrival, Box
 from holdfast.relay.client.chain_check import ChainCheck, KeptAnswers, statement_in, statement_of
 from holdfast.relay.client.channel import Answered, FencedByRelay, RelayChannel, ReplacedHere, SessionOver
-from holdfast.relay.client.health import backoff_s, first_relay
+from holdfast.relay.client.health import backoff_s, first_relay, poll_s
 from holdfast.relay.client.instance_key import InstanceKey
-from holdfast.relay.client.sender_logs import SenderLogs
+from holdfast.relay.client.sender_logs import SenderCheck, SenderLogs
 from holdfast.relay.protocol.calls import FOR_NOW, REASON_CHARS_MAX, Ack
 from holdfast.relay.protocol.envelope import Envelope, Inner, letter_of, open_envelope, parse_envelope
 from holdfast.relay.protocol.note import read_note
 
-POLL_S_MIN, POLL_S = 12, 20  # how long a relay may wait with its answer
 COPIES_S = 1.0
 EMPTY_S = 0.1  # after an empty answer: one that lies may give it at once, again and again
 UNACKED_MAX = 512  # of one relay, given out or waiting here
@@ -78,7 +70,6 @@ BATCH_MAX = 256
 ACK_S, ACK_AT_ONCE = 0.25, 64  # so long, or until there are so many, acknowledgements wait for each other
 CLOSE_S = 1.0  # for those that are left at the end
 COPIES_MAX, COPY_BYTES_MAX = 1_024, 8_192  # messages that are kept open until another relay delivers them too
-JUDGED_MAX = 1_024  # certificates of senders whose signature was checked
 ROOM_S = 5.0  # until a box with too many messages here is looked at again
 ACKS = "acks"
 SEEN, SEEN_WAITING_MAX = "seen", 64  # answers that senders were given, and that wait to be checked
@@ -108,7 +99,6 @@ class RelayMailbox:
     _copies: OrderedDict[bytes, Delivery] = field(default_factory=OrderedDict[bytes, Delivery])  # by digest
     _inners: dict[bytes, Inner] = field(default_factory=dict[bytes, Inner])  # of those that wait for a sender's log
     _private_keys: dict[str, X25519PrivateKey] = field(default_factory=dict[str, X25519PrivateKey])
-    _judged: OrderedDict[bytes, KeyLog] = field(default_factory=OrderedDict[bytes, KeyLog])  # by certificate
     _seen: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue[bytes](SEEN_WAITING_MAX))
     _owing: asyncio.Event = field(default_factory=asyncio.Event)
     _secured: int = -1
@@ -118,6 +108,7 @@ class RelayMailbox:
 
     def __post_init__(self) -> None:
         self._senders = SenderLogs[Arrival](self.book, self._found, self._give_back)
+        self._check = SenderCheck(self.port)
 
     async def next(self) -> list[Delivery]:
         self._start()
@@ -460,7 +451,7 @@ class RelayMailbox:
                     self._inners[envelope.id] = inner
                 self._boxes[arrival.relay].unacked.discard((arrival.seq, arrival.entry))  # it takes no room of others
                 return None
-            self._check_sender(envelope, log)
+            self._check.check(envelope, log)
             return await self._delivery(envelope, inner, at)
         except BadRecord as error:
             return Delivery(id=digest_of(arrival.raw), at=at, fault=error.message, sender=sender)
@@ -478,18 +469,6 @@ class RelayMailbox:
         repeated = name in self._given
         keep_newest(self._given, name, None, most=GIVEN_MAX)
         return Delivery(id=id_, at=at, letter=letter, repeated=repeated, echo=inner.echo)
-
-    def _check_sender(self, envelope: Envelope, log: KeyLog) -> None:
-        """Raises BadRecord. Times of the certificate were the relay's to judge: mail may wait longer than they last."""
-        crt = envelope.certificate
-        if self._judged.get(envelope.outer.crt) is not log:  # many messages have one certificate
-            if find_fault_by_log(crt, Family.CERT, log, self.port) is not None:
-                raise BadRecord("the sender's keys did not sign the certificate of the message")
-            keep_newest(self._judged, envelope.outer.crt, log, most=JUDGED_MAX)
-        if not only_planned(crt.record.position, log) or find_inactive(log) is not None:
-            raise BadRecord("the sender's keys were replaced since, because they were stolen or lost")
-        if not envelope.is_signed(self.port):
-            raise BadRecord("the sender did not sign the message")
 
     async def _private(self, kid: str) -> X25519PrivateKey:
         if kid not in self._private_keys:
@@ -515,8 +494,3 @@ class RelayMailbox:
                         )
                         box.check.add(said)
                         self._learn(box, answered)
-
-
-def poll_s() -> int:
-    """Not the same for all: agents that came back together would ask again together, every time."""
-    return random.randint(POLL_S_MIN, POLL_S)

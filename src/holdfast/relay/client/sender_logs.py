@@ -21,6 +21,7 @@ import contextlib
 import random
 import socket
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -28,13 +29,18 @@ from functools import partial
 from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import BadRecord, HoldfastError
 from holdfast.identity.log.log_state import KeyLog
+from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId
 from holdfast.identity.records.records import LogPosition
+from holdfast.identity.records.signed import Family
+from holdfast.identity.statements.certificate import find_fault_by_log, find_inactive, only_planned
 from holdfast.layout.witness_address import WitnessRelay
+from holdfast.relay.bounded import keep_newest
 from holdfast.relay.client.address_book import AddressBook, parse_hints
 from holdfast.relay.client.find import is_private_host
+from holdfast.relay.protocol.envelope import Envelope
 
 LOOKS_MAX, HINTED_MAX = 8, 4  # at the same time: at relays that are known, and at those that messages name
 LOOK_S = 10.0
@@ -44,8 +50,29 @@ NAME_S = 3.0
 _NAMES = ThreadPoolExecutor(HINTED_MAX, "names")
 OF_SENDER_MAX, WAITING_MAX = 16, 256  # messages that wait here, 64 KiB each at most
 GIVE_UP_S = 600.0  # how long a sender is looked for
+JUDGED_MAX = 1_024  # certificates of senders whose signature was checked
 
 T = TypeVar("T")
+
+
+@dataclass
+class SenderCheck:
+    """Whether an envelope is of its sender, by the sender's log."""
+
+    port: Signatures
+    _judged: OrderedDict[bytes, KeyLog] = field(default_factory=OrderedDict[bytes, KeyLog])  # by certificate
+
+    def check(self, envelope: Envelope, log: KeyLog) -> None:
+        """Raises BadRecord. Times of the certificate were the relay's to judge: mail may wait longer than they last."""
+        crt = envelope.certificate
+        if self._judged.get(envelope.outer.crt) is not log:  # many messages have one certificate
+            if find_fault_by_log(crt, Family.CERT, log, self.port) is not None:
+                raise BadRecord("the sender's keys did not sign the certificate of the message")
+            keep_newest(self._judged, envelope.outer.crt, log, most=JUDGED_MAX)
+        if not only_planned(crt.record.position, log) or find_inactive(log) is not None:
+            raise BadRecord("the sender's keys were replaced since, because they were stolen or lost")
+        if not envelope.is_signed(self.port):
+            raise BadRecord("the sender did not sign the message")
 
 
 @dataclass(eq=False)
