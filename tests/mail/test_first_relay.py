@@ -52,6 +52,13 @@ def test_a_sender_prefers_it_until_it_is_much_slower_or_fails() -> None:
     assert chosen(tripped) == 0
 
 
+def nothing_learned(_box: Box, _answered: object) -> None: ...
+
+
+def no_backoff(_tries: int) -> float:
+    return 0.0
+
+
 class Channel:
     """Gives one page after the other, then waits; and when each was asked for."""
 
@@ -70,7 +77,7 @@ class Channel:
 async def pauses(monkeypatch: pytest.MonkeyPatch, *, first: bool, known: set[int], trouble: bool = False) -> list[bool]:
     """After which pages, of one message each, the relay is not asked again at once."""
     one = RelayMailbox(type("Instance", (), {"id": "hf1"})(), NOTHING, list, NOTHING, Path(), Path())  # pyright: ignore
-    monkeypatch.setattr(one, "_learn", lambda *_: None)
+    monkeypatch.setattr(one, "_learn", nothing_learned)
     one.copies_s = 0.3
     one._listed.update({bytes([number]) * 32: None for number in known})
     if trouble:
@@ -104,7 +111,7 @@ async def test_trouble_with_the_first_relay_is_told_to_the_others(monkeypatch: p
             raise outcome
 
     monkeypatch.setattr(one, "_one_round", round_of)
-    monkeypatch.setattr(mailbox, "backoff_s", lambda _: 0.0)
+    monkeypatch.setattr(mailbox, "backoff_s", no_backoff)
     box: Any = Box(RELAYS[0], NOTHING, NOTHING, is_first=True)
     task = asyncio.create_task(one._watch(box))
     await until(lambda: len(seen) >= 3)
