@@ -6,7 +6,7 @@ moment is taken before the journal is read. Facts that came later are missing un
 
     lag <= pause + time of one look and one write,    pause = LOOK_S, or longer where looking costs
 
-The pause grows with what the last look and write have cost: looking takes at most 1/100 of a core
+The pause grows with what the last look and write have cost: looking takes at most 1/50 of a core
 from the work itself, writing at most 1/5 of the disk's time for a pause of 0.3 s at most.
 Up to some thousand tasks it stays at LOOK_S, about a hundredth of a core, and what is older than
 one second is in the file. A SIGKILL at any instant leaves the old text or the new one, whole;
@@ -48,7 +48,7 @@ LOOK_S = 0.2
 LOCK_AGAIN_S = 0.5
 PAUSE_S_MAX = 5.0
 DISK_PAUSE_S_MAX = 0.3
-CPU_SHARE = 100
+CPU_SHARE = 50
 DISK_SHARE = 5
 SAVES_MAX = 5  # of others, while we write once
 LOCK = "handoff.lock"
