@@ -18,7 +18,7 @@ from intake_stage import until
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.client import mailbox
 from holdfast.relay.client.box import Box
-from holdfast.relay.client.health import HealthBook, first_relay
+from holdfast.relay.client.health import AGAIN_S, HealthBook, first_relay
 from holdfast.relay.client.mailbox import RelayMailbox
 from holdfast.relay.protocol.calls import MailAnswer, MailItem
 
@@ -45,6 +45,11 @@ def test_a_sender_prefers_it_until_it_is_much_slower_or_fails() -> None:
     for _ in range(64):
         book.of(RELAYS[1]).succeeded(2.0)
     assert chosen(book) < 20
+    failed = HealthBook()
+    failed.of(RELAYS[1]).failed(-1.0)
+    assert chosen(failed) == 0
+    failed.of(RELAYS[1]).failed(-AGAIN_S)
+    assert chosen(failed) == 200
     tripped = HealthBook()
     for _ in range(3):
         tripped.of(RELAYS[1]).failed(0.0)
@@ -74,31 +79,41 @@ class Channel:
         return MailAnswer(to="hf1", after=after, head=bytes(32), items=items, last=after + len(page)), None
 
 
-async def pauses(monkeypatch: pytest.MonkeyPatch, *, first: bool, known: set[int], trouble: bool = False) -> list[bool]:
+def a_mailbox() -> RelayMailbox:
+    instance = type("Instance", (), {"id": "hf1"})()
+    one = RelayMailbox(instance, NOTHING, list, NOTHING, Path(), Path(), copies_s=0.3)  # pyright: ignore
+    one._learn = nothing_learned  # type: ignore[method-assign]
+    return one
+
+
+async def pauses(one: RelayMailbox, *numbers: int, first: bool = False) -> list[bool]:
     """After which pages, of one message each, the relay is not asked again at once."""
-    one = RelayMailbox(type("Instance", (), {"id": "hf1"})(), NOTHING, list, NOTHING, Path(), Path())  # pyright: ignore
-    monkeypatch.setattr(one, "_learn", nothing_learned)
-    one.copies_s = 0.3
-    one._listed.update({bytes([number]) * 32: None for number in known})
-    if trouble:
-        one._hurry.set()
-    channel = Channel([1], [2], [3])
+    channel = Channel(*([number] for number in numbers))
     box: Any = Box(RELAYS[0], channel, NOTHING, token="t", is_first=first)  # pyright: ignore
     task = asyncio.create_task(one._watch(box))
-    await until(lambda: len(channel.asked) >= 4)
+    await until(lambda: len(channel.asked) > len(numbers))
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     return [later - before > 0.2 for before, later in zip(channel.asked, channel.asked[1:], strict=False)]
 
 
-async def test_only_a_relay_that_gives_copies_is_asked_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert await pauses(monkeypatch, first=False, known={1, 3}) == [True, False, True]
-    assert await pauses(monkeypatch, first=True, known={1, 2, 3}) == [False, False, False]
-    assert await pauses(monkeypatch, first=False, known={1, 2, 3}, trouble=True) == [False, False, False]
+async def test_only_a_relay_that_gives_copies_of_what_the_first_one_gave_is_asked_later() -> None:
+    one = a_mailbox()
+    assert await pauses(one, 1, 3, first=True) == [False, False]
+    assert await pauses(one, 1, 2, 3) == [True, False, True]
+    assert await pauses(one, 1, 2, 3, first=True) == [False, False, False]
+    one._hurry.set()
+    assert await pauses(one, 1, 2, 3) == [False, False, False]
+
+
+async def test_relays_that_give_what_the_first_one_withholds_do_not_wait_for_each_other() -> None:
+    one = a_mailbox()
+    assert await pauses(one, 1, 2) == [False, False]
+    assert await pauses(one, 1, 2) == [False, False]
 
 
 async def test_trouble_with_the_first_relay_is_told_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = RelayMailbox(type("Instance", (), {"id": "hf1"})(), NOTHING, list, NOTHING, Path(), Path())  # pyright: ignore
+    one = a_mailbox()
     outcomes: list[Exception | None] = [OSError("cut"), None]
     seen: list[bool] = []
 

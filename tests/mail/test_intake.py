@@ -80,6 +80,29 @@ async def test_one_note_is_for_all_messages_since_the_last_one(lab: Lab) -> None
     assert post.notes == [(ADA, (KEYS[0],)), (ADA, (KEYS[1], KEYS[2]))]
 
 
+async def test_a_note_that_can_name_no_more_messages_does_not_wait(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    relay, post = MemoryRelay(), ScriptedPost()
+    monkeypatch.setattr(intake_module, "NOTE_KEYS_MAX", 2)
+    async with lab.open(Handled().task) as hf, taking(lab, hf, relay, post=post, note_every_s=3_600.0):
+        for number in range(4):
+            relay.put(letter(number))
+            await until(lambda number=number: relay.count("held") == number + 1)
+        await until(lambda: len(post.notes) == 2)
+    assert post.notes[:2] == [(ADA, (KEYS[0],)), (ADA, (KEYS[1], KEYS[2]))]
+
+
+async def test_a_process_that_ends_acknowledges_what_it_has_and_sends_the_notes_that_wait(lab: Lab) -> None:
+    handled, relay, post = Handled(), MemoryRelay(), ScriptedPost()
+    async with lab.open(handled.task) as hf:
+        async with taking(lab, hf, relay, post=post, note_every_s=3_600.0, ack_wait_s=3_600.0):
+            for number in range(2):
+                relay.put(letter(number))
+                await until(lambda number=number: len(handled.seen) == number + 1)
+            assert (relay.count("held"), len(post.notes)) == (0, 1)
+        assert relay.count("held") == 2
+    assert post.notes == [(ADA, (KEYS[0],)), (ADA, (KEYS[1],))]
+
+
 async def test_a_sender_that_cannot_be_reached_holds_up_no_note_of_another(lab: Lab) -> None:
     relay, reached = MemoryRelay(), list[str]()
 

@@ -136,6 +136,18 @@ async def a_pair(tmp_path: Path, three: list[RelayProcess]) -> tuple[Corresponde
     return ada, bob
 
 
+def test_mail_is_sent_to_the_relay_where_its_recipient_waits(tmp_path: Path, three: list[RelayProcess]) -> None:
+    async def story() -> None:
+        ada, bob = await a_pair(tmp_path, three)
+        async with ada.open() as hers, bob.open() as his:
+            await entered(his)
+            (first,) = (box.relay.url for box in his.mailbox._boxes.values() if box.is_first)
+            for number in range(10):
+                assert first in (await hers.post.send(to=bob.id, body=number, key=key(number))).relays
+
+    asyncio.run(story())
+
+
 def test_a_relay_that_does_not_answer_a_check_holds_up_no_mail(
     tmp_path: Path, three: list[RelayProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,8 @@
     secured     by the rule of app/mail/held_mail.py; a kill before it: the relays keep held mail longer
 
 Each `received` is a request and a sync at a relay, and each note is a message. So `received` waits a moment for others,
-and a sender that has just got a note gets the next one half a minute later, for all messages since.
+and a sender that has just got a note gets the next one half a minute later, for all messages since; sooner if a note
+can name no more of them. A process that is told to end sends what waits.
 
 What the journal does not take (a full disk) is not acknowledged, and waits at the relays. What cannot be read, or be
 kept as JSON, is a dead letter: it becomes a task that fails with the reason, a person gets a notice, the relays hear
@@ -57,6 +58,7 @@ NOTE_EVERY_S = 30.0  # between two notes to one sender
 ACK_WAIT_S, ACKS_MAX = 1.5, 128  # how long `received` waits; with so many it waits no longer
 NOTED_S = 60.0  # within this time a further copy of a message gets no second note
 NOTED_MAX = 20_000
+END_S = 1.0  # for what waits at the end
 NOTES_WAITING_MAX = 10_000  # keys; beyond that a sender gets its note when it sends again
 JOURNAL_AGAIN_S = 0.5
 GAP_LOOK_S = 0.5  # between two looks whether a message has waited long enough
@@ -120,7 +122,11 @@ class Intake:
             group.create_task(self._send_notes())
             group.create_task(self._keep_securing())
             group.create_task(self._end_gaps())
-            await self._take_all()
+            try:
+                await self._take_all()
+            except asyncio.CancelledError:
+                await self._send_what_waits()
+                raise
 
     async def _take_all(self) -> None:
         while True:
@@ -151,12 +157,25 @@ class Intake:
         while True:
             await self._acks_owed.wait()
             await wait_event(self._acks_full, self.ack_wait_s)
-            self._acks_owed.clear()
-            self._acks_full.clear()
-            acks, self._acks = self._acks, []
-            mark = await self.newest_record()  # they were committed before it
-            await self.mailbox.received(acks, mark=mark)
-            self._received.append(Received(time.monotonic(), mark))
+            await self._acknowledge()
+
+    async def _acknowledge(self) -> None:
+        self._acks_owed.clear()
+        self._acks_full.clear()
+        acks, self._acks = self._acks, []
+        if not acks:
+            return
+        mark = await self.newest_record()  # they were committed before it
+        await self.mailbox.received(acks, mark=mark)
+        self._received.append(Received(time.monotonic(), mark))
+
+    async def _send_what_waits(self) -> None:
+        """Else this mail would come again after the next start, and its senders would send it again."""
+        owed, self._owed = self._owed, {}
+        notes = [self._send_all_notes(sender, keys) for sender, keys in owed.items()]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                await asyncio.gather(self._acknowledge(), *notes, return_exceptions=True)
 
     # the order in a thread
 
@@ -296,8 +315,8 @@ class Intake:
             self._owes.set()
 
     async def _send_notes(self) -> None:
-        """At once to a sender that has got none lately; to others when its time has come, for all messages since. Each
-        sender has a task of its own: one that cannot be reached holds up no other's note."""
+        """At once to a sender that has got none lately, or whose next note is full; to others when its time has come.
+        Each sender has a task of its own: one that cannot be reached holds up no other's note."""
         pause_s = NOTED_S
         async with asyncio.TaskGroup() as group:
             while True:
@@ -305,9 +324,12 @@ class Intake:
                 self._owes.clear()
                 now_s = time.monotonic()
                 self._note_at = {one: at for one, at in self._note_at.items() if now_s - at < self.note_every_s}
-                for sender in [one for one in self._owed if one not in self._note_at and one not in self._noting]:
-                    keys, self._note_at[sender] = self._owed.pop(sender), now_s
+                for sender, keys in list(self._owed.items()):
+                    if sender in self._noting or (sender in self._note_at and len(keys) < NOTE_KEYS_MAX):
+                        continue
+                    self._note_at[sender] = now_s
                     self._noting.add(sender)
+                    del self._owed[sender]
                     group.create_task(self._send_all_notes(sender, keys))
                 later = [self._note_at.get(one, 0.0) for one in self._owed if one not in self._noting]
                 pause_s = max(0.0, min(later) + self.note_every_s - time.monotonic()) if later else NOTED_S

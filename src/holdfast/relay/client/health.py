@@ -20,12 +20,14 @@ HEDGE_S_MIN, HEDGE_S_MAX = 0.3, 2.0
 POLL_S_MIN, POLL_S = 12, 20
 TIMES_KEPT = 64
 RELAYS_MAX = 1_024  # that are remembered
+AGAIN_S = 10.0  # after a failure a recipient's first relay is tried again, though the others are good
 PREFERRED = 0.1  # of its cost counts for a recipient's first relay: one that is some ten times slower is not chosen
 
 
 @dataclass(slots=True)
 class RelayHealth:
     failures: int = 0
+    failed_at: float = 0.0
     open_until: float = 0.0  # the breaker: others are asked first until then
     times: deque[float] = field(default_factory=lambda: deque(maxlen=TIMES_KEPT))
 
@@ -34,7 +36,7 @@ class RelayHealth:
         self.times.append(seconds)
 
     def failed(self, now: float) -> None:
-        self.failures += 1
+        self.failures, self.failed_at = self.failures + 1, now
         if self.failures >= FAILURES_MAX:
             self.open_until = now + backoff_s(self.failures - FAILURES_MAX)
 
@@ -66,8 +68,10 @@ class HealthBook:
 
         def cost(relay: WitnessRelay) -> tuple[bool, float]:
             health = self.of(relay)
-            share = PREFERRED if relay.key == first else 1.0
-            return health.open_until > now, (health.typical_s + health.failures) * share * random.uniform(0.5, 1.5)
+            failures, share = health.failures, 1.0
+            if relay.key == first:
+                failures, share = failures if now < health.failed_at + AGAIN_S else 0, PREFERRED
+            return health.open_until > now, (health.typical_s * share + failures) * random.uniform(0.5, 1.5)
 
         return sorted(relays, key=cost)
 

@@ -5,10 +5,10 @@ stops for a while when too many of them are not acknowledged, so memory has a bo
 for others, because each costs a request. One that a relay did not get is kept and sent again before the next question;
 if this process dies first, the relay delivers that mail again, and the journal knows it.
 
-Each message comes from two relays, and the second copy is not urgent. So a relay that gave nothing but copies is asked
-again after COPIES_S; but the first one (`health.py`), which senders prefer, is asked again at once, and so are all
-others while it is in trouble. A message that is only at the others is late by COPIES_S at most; then they are asked at
-once, for as long as they give mail that is new.
+Each message comes from two relays, and the second copy is not urgent. So a relay that gave nothing but mail which the
+first one (`health.py`) had given is asked again after COPIES_S. The first one itself is asked again at once, and so are
+all others while it is in trouble, or gives no mail that they have. A message that is only at the others is late by
+COPIES_S at most.
 
 What makes a message good: its certificate is signed by keys that the sender's log still stands by, its instance key
 signed the envelope, it opens with a mail key of ours, and its inner key fits the outer one. Mail of keys that the
@@ -93,7 +93,7 @@ class RelayMailbox:
     _boxes: dict[str, Box] = field(default_factory=dict[str, Box])
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
     _arrived: asyncio.Queue[Arrival | HoldfastError] = field(default_factory=asyncio.Queue["Arrival | HoldfastError"])
-    _listed: OrderedDict[bytes, None] = field(default_factory=OrderedDict[bytes, None])  # ids of envelopes that came
+    _at_first: OrderedDict[bytes, None] = field(default_factory=OrderedDict[bytes, None])  # ids of its mail
     _hurry: asyncio.Event = field(default_factory=asyncio.Event)  # the first relay is in trouble
     _given: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict[tuple[str, str], None])
     _copies: OrderedDict[bytes, Delivery] = field(default_factory=OrderedDict[bytes, Delivery])  # by digest
@@ -150,7 +150,7 @@ class RelayMailbox:
         self._rewind, self._rewound, self._on_rewound = after, set(done), on_done
         self._given.clear()
         self._copies.clear()
-        self._listed.clear()
+        self._at_first.clear()
         self._open_boxes()
         for box in self._boxes.values():
             box.token = ""
@@ -271,14 +271,15 @@ class RelayMailbox:
         if not page.items:
             await asyncio.sleep(EMPTY_S)
             return
-        copies = all(item.id in self._listed for item in page.items)
         for item in page.items:
             box.after = item.seq
-            keep_newest(self._listed, item.id, None, most=GIVEN_MAX)
             if item.envelope:
+                if box.is_first:
+                    keep_newest(self._at_first, item.id, None, most=GIVEN_MAX)
                 arrival = Arrival(box.relay.key, item.seq, item.id.hex(), item.envelope)
                 box.unacked.add((arrival.seq, arrival.entry))
                 self._arrived.put_nowait(arrival)
+        copies = all(item.id in self._at_first for item in page.items)
         if copies and box.after >= page.last and not box.is_first:
             await wait_event(self._hurry, self.copies_s)
 
