@@ -112,6 +112,19 @@ async def test_relays_that_give_what_the_first_one_withholds_do_not_wait_for_eac
     assert await pauses(one, 1, 2) == [False, False]
 
 
+async def test_a_relay_that_gave_copies_does_not_wait_when_all_mail_is_listed_again() -> None:
+    one = a_mailbox()
+    assert await pauses(one, 1, first=True) == [False]
+    one.copies_s = 3_600.0
+    box: Any = Box(RELAYS[0], Channel([1]), NOTHING, token="t")  # pyright: ignore
+    paused = asyncio.create_task(one._one_round(box))
+    await asyncio.sleep(0.1)
+    assert not paused.done()
+    one._found((), NOTHING, True)
+    async with asyncio.timeout(10):
+        await paused
+
+
 async def test_trouble_with_the_first_relay_is_told_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     one = a_mailbox()
     outcomes: list[Exception | None] = [OSError("cut"), None]

@@ -406,12 +406,17 @@ class RelayMailbox:
 
     def _found(self, arrivals: Sequence[Arrival], log: KeyLog, forgotten: bool) -> None:
         """What waited for the log of its sender is opened now; what had no room here comes after a new login, at once:
-        the question that waits at the relay ends."""
+        the question that waits at the relay ends, and so does the pause of a relay that gave copies: one that lists
+        its mail before the others do makes the intake give up on what is only at those."""
         for one in arrivals:
             one.log = log
             self._boxes[one.relay].unacked.add((one.seq, one.entry))
             self._arrived.put_nowait(one)
-        for box in self._boxes.values() if forgotten else ():
+        if not forgotten:
+            return
+        self._at_first.clear()
+        self._hurry.set()  # until the first relay has answered
+        for box in self._boxes.values():
             box.token = ""
             if box.poll is not None:
                 box.poll.reschedule(0)
