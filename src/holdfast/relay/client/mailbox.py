@@ -7,8 +7,7 @@ if this process dies first, the relay delivers that mail again, and the journal 
 
 Each message comes from two relays, and the second copy is not urgent. So a relay that gave nothing but mail which the
 first one (`health.py`) had given is asked again after COPIES_S. The first one itself is asked again at once, and so are
-all others while it is in trouble, or gives no mail that they have. A message that is only at the others is late by
-COPIES_S at most.
+all others while it is in trouble, or gives no mail that they have. No message is later than COPIES_S by that.
 
 What makes a message good: its certificate is signed by keys that the sender's log still stands by, its instance key
 signed the envelope, it opens with a mail key of ours, and its inner key fits the outer one. Mail of keys that the
@@ -405,9 +404,8 @@ class RelayMailbox:
         return one
 
     def _found(self, arrivals: Sequence[Arrival], log: KeyLog, forgotten: bool) -> None:
-        """What waited for the log of its sender is opened now; what had no room here comes after a new login, at once:
-        the question that waits at the relay ends, and so does the pause of a relay that gave copies: one that lists
-        its mail before the others do makes the intake give up on what is only at those."""
+        """What waited for the log of its sender is opened now; what had no room here comes after a new login, at once
+        and from all relays: questions that wait there end, and so do pauses after copies."""
         for one in arrivals:
             one.log = log
             self._boxes[one.relay].unacked.add((one.seq, one.entry))
