@@ -580,7 +580,8 @@ def test_a_copy_that_a_killed_pass_brought_stays_where_it_removed_the_line() -> 
     assert one.file.count(line) == 1
 
 
-def test_a_line_stays_away_that_its_instance_removed_before_it_took_another_document() -> None:
+def restored_and_edited() -> tuple[Side, Side, Side]:
+    """The second one is restored from before a change that the first has compacted; the third has its new line."""
     one, other, third = sides()
     old = other.document.stored()
     one.add("- more")
@@ -589,6 +590,11 @@ def test_a_line_stays_away_that_its_instance_removed_before_it_took_another_docu
     other = Side("b", old)
     other.add("- by hand")
     tell(other, third)
+    return one, other, third
+
+
+def test_a_line_stays_away_that_its_instance_removed_before_it_took_another_document() -> None:
+    one, other, third = restored_and_edited()
     other.file.remove("- by hand")
     other.settle()
     other.document.receive(one.document.update_since(NOTHING, whole=True), other.author)  # without this history
@@ -644,14 +650,7 @@ def test_a_line_stays_away_that_its_instance_removed_after_it_took_another_docum
 
 @pytest.mark.parametrize("compacted", [False, True])
 def test_a_line_stays_away_that_others_have_from_both_documents_of_its_instance(compacted: bool) -> None:
-    one, other, third = sides()
-    old = other.document.stored()
-    one.add("- more")
-    tell_all(one, other, third)
-    one.document.compact(NAMES)
-    other = Side("b", old)
-    other.add("- by hand")
-    tell(other, third)
+    one, other, third = restored_and_edited()
     other.document.receive(one.document.update_since(NOTHING, whole=True), other.author)  # it brings its line along
     tell(other, third)
     other.file.remove("- by hand")
