@@ -8,7 +8,7 @@ from holdfast.errors import BadUpdate
 from holdfast.instances.line_document import NOTHING, Author, LineDocument
 from holdfast.instances.shared import SharedDocument, Update
 from holdfast.memory.lines import entry_id, removal_mark, rendered
-from holdfast.memory.shared_lines import merged_with
+from holdfast.memory.shared_lines import NEVER, merged_with
 
 FIRST = ["# Memory", "", "- the first line", "- the second line"]
 NAMES = ("a", "b", "c")
@@ -20,7 +20,7 @@ class Side:
 
     def __init__(self, name: str, stored: bytes | None = None) -> None:
         self.name, self.file, self.base, self.write = name, list(FIRST), list[str](FIRST), 1
-        self.merged: tuple[int, str] = (0, "")
+        self.merged = NEVER
         self.document = SharedDocument(instance=name, file="MEMORY.md")
         if stored is None:
             self.document.found(FIRST)
@@ -38,7 +38,7 @@ class Side:
         start = self.document.begin(self.base, self.write, {}, self.author, file=self.file, merged=self.merged)
         self.file = merged_with(start.lines, self.file, base=start.base, gone=start.gone, ours=()).lines
         self.base, self.write = list(self.file), self.write + 1
-        self.merged = self.write, start.version
+        self.merged = start.noted(self.write, self.file)
         if dies:
             self.document = SharedDocument.load(stored, instance=self.name, file="MEMORY.md")
         else:
@@ -689,3 +689,21 @@ def test_a_line_that_arrives_while_a_person_moves_another_one_over_it_stays_remo
     one.settle()
     tell_all(one, other)
     assert one.file == other.file == [FIRST[3], FIRST[1]]
+
+
+def test_who_removes_one_of_two_lines_after_a_killed_pass_brought_the_copy_leaves_one() -> None:
+    one, other, third = sides()
+    line = FIRST[2]
+    other.file.insert(3, line)
+    other.settle()
+    tell(other, one, third)
+    third.settle()
+    assert one.settle(dies=True).count(line) == 2
+    for side in (one, third):  # each person removes one of the two, and neither knows of the other
+        side.file.remove(line)
+    one.base, one.write = list(one.file), one.write + 1  # a write without the document
+    one.settle()
+    third.settle()
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file
+    assert one.file.count(line) == 1
