@@ -691,7 +691,9 @@ def test_a_line_that_arrives_while_a_person_moves_another_one_over_it_stays_remo
     assert one.file == other.file == [FIRST[3], FIRST[1]]
 
 
-def test_who_removes_one_of_two_lines_after_a_killed_pass_brought_the_copy_leaves_one() -> None:
+@pytest.mark.parametrize("kills", [0, 1, 2])
+@pytest.mark.parametrize("noted", [False, True])
+def test_who_removes_one_of_two_lines_after_a_killed_pass_brought_the_copy_leaves_one(kills: int, noted: bool) -> None:
     one, other, third = sides()
     line = FIRST[2]
     other.file.insert(3, line)
@@ -701,7 +703,10 @@ def test_who_removes_one_of_two_lines_after_a_killed_pass_brought_the_copy_leave
     assert one.settle(dies=True).count(line) == 2
     for side in (one, third):  # each person removes one of the two, and neither knows of the other
         side.file.remove(line)
-    one.base, one.write = list(one.file), one.write + 1  # a write without the document
+    if noted:
+        one.base, one.write = list(one.file), one.write + 1  # a write without the document
+    for _ in range(kills):
+        one.settle(dies=True)
     one.settle()
     third.settle()
     tell_all(one, other, third)

@@ -202,15 +202,14 @@ class SharedDocument:
             had, came, now = Counter(last), Counter(seen) - Counter(last), Counter(base)
             stay = {line: min(had[line], now[line] - came[line]) for line in merged[2] if 0 < came[line] <= now[line]}
             after = [*_without(last, stay), *Counter(stay).elements()]
+            stored = [line for line in stored if not came[line] or line in merged[2]]  # the file has shown what came
             others = self._tell_apart(last, last, after, author, self._shown.version)
             then = _without(without_removed(seen, base, kept), others | own)
             document.change_to(merged_at(then, base, document.lines()).lines, author, steady=self._arrived)
             kept |= others
         apart = self._tell_apart(seen, base, file, author, since)
-        unsure = self._doubted(apart | kept)
-        near = self._near(last, author)
-        left = without_removed(base, file, apart)
-        version = self._stored.hex()
+        unsure, near = self._doubted(apart | kept), self._near(last, author)
+        left, version = without_removed(base, file, apart), self._stored.hex()
         return Start(lines=document.lines(), base=left, near=near, unsure=unsure, version=version, stored=stored)
 
     def _merged_with(self, last: list[str] | None, merged: MergedAt) -> tuple[list[str] | None, Version | None]:
