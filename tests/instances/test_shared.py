@@ -8,7 +8,7 @@ from holdfast.errors import BadUpdate
 from holdfast.instances.line_document import NOTHING, Author, LineDocument
 from holdfast.instances.shared import SharedDocument, Update
 from holdfast.memory.lines import entry_id, removal_mark, rendered
-from holdfast.memory.shared_lines import NEVER, merged_with
+from holdfast.memory.shared_lines import NEVER, MergedAt, merged_with
 
 FIRST = ["# Memory", "", "- the first line", "- the second line"]
 NAMES = ("a", "b", "c")
@@ -20,7 +20,7 @@ class Side:
 
     def __init__(self, name: str, stored: bytes | None = None) -> None:
         self.name, self.file, self.base, self.write = name, list(FIRST), list[str](FIRST), 1
-        self.merged = NEVER
+        self.merged: MergedAt = NEVER
         self.document = SharedDocument(instance=name, file="MEMORY.md")
         if stored is None:
             self.document.found(FIRST)
