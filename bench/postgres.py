@@ -7,8 +7,8 @@
 The server is one of its own, on the disk, with `fsync` on; nothing of it is tuned. Every measurement has a process and
 a database of its own. In a round every subject has its turn at every size, and a ratio is the median of the ratios
 within a round: a noisy neighbour then meets both sides of it. The floor is one insert of a row of a step's size per
-commit, over one connection, by the same driver. Claims: how long one takes with 1,000 and with 1,000,000 tasks that
-wait.
+commit, over one connection, by the same driver, measured before and after ours: a disk's speed drifts. Claims: how
+long one takes with 1,000 and with 1,000,000 tasks that wait.
 
 30 ms, in two ways. A slow link: a proxy gives every answer of the server 30 ms later, so each round trip counts. A slow
 commit: the server waits 30 ms before it writes the log, as it does for a standby far away; other answers come at once.
@@ -35,7 +35,7 @@ SLOW_MS = 30
 WAITING = (1_000, 1_000_000)
 # How many steps a task gets: as many with 50 tasks as with 500, and a lone one about as many seconds as the floor. A
 # peer's task costs something before its first step, so it gets more than a few.
-STEPS = {1: 5_000, 50: 100, 500: 100}
+STEPS = {1: 7_500, 50: 100, 500: 100}
 PEER_STEPS = {1: 300, 50: 40, 500: 10}
 SLOW_STEPS = {1: 200, 50: 40, 500: 20}
 SLOW_PEER_STEPS = {1: 40, 50: 10, 500: 4}
@@ -81,15 +81,17 @@ class Bench:
         found: dict[tuple[str, int], list[Figures]] = {}
         for nth in range(rounds):
             for size in sizes:
-                self.say(f"PostgreSQL{what}: round {nth + 1} of {rounds}, {size} tasks, raw commits")
-                floor = self.run([str(HERE / "postgres_floor.py"), "--url", url(self.database())])["commits_per_s"]
-                floors.append(floor)
-                ours = 0.0
+                now = f"PostgreSQL{what}: round {nth + 1} of {rounds}, {size} tasks"
+                ones = dict[str, Figures]()
+                around = [self.floor(now, url)]
                 for name in (OURS, *(peers if self.peers else ())):
-                    self.say(f"PostgreSQL{what}: round {nth + 1} of {rounds}, {size} tasks, {name}")
-                    one = self.subject(name, size, steps[name != OURS], url(self.database()))
-                    ours = one["steps_per_s"] if name == OURS else ours
-                    ratios = {"of_floor": one["steps_per_s"] / floor, "ours_is": ours / one["steps_per_s"]}
+                    self.say(f"{now}, {name}")
+                    ones[name] = self.subject(name, size, steps[name != OURS], url(self.database()))
+                    around += [self.floor(now, url)] if name == OURS else []
+                floors += around
+                for name, one in ones.items():
+                    rate = one["steps_per_s"]
+                    ratios = {"of_floor": rate / statistics.mean(around), "ours_is": ones[OURS]["steps_per_s"] / rate}
                     found.setdefault((name, size), []).append(one | ratios)
         rows = [_row(name, size, ones) for (name, size), ones in found.items()]
         return {
@@ -98,6 +100,10 @@ class Bench:
             "rates": rows,
             "best_peer": {size: best for size in sizes if (best := _best_peer(rows, size)) is not None},
         }
+
+    def floor(self, now: str, url: Callable[[str], str]) -> float:
+        self.say(f"{now}, raw commits")
+        return self.run([str(HERE / "postgres_floor.py"), "--url", url(self.database())])["commits_per_s"]
 
     def subject(self, name: str, size: int, steps: dict[int, int], url: str) -> Figures:
         sized = ["--tasks", str(size), "--steps", str(steps.get(size, max(2_000 // size, 5)))]

@@ -8,7 +8,7 @@ from holdfast.errors import BadUpdate
 from holdfast.instances.line_document import NOTHING, Author, LineDocument
 from holdfast.instances.shared import SharedDocument, Update
 from holdfast.memory.lines import entry_id, removal_mark, rendered
-from holdfast.memory.shared_lines import merged_with
+from holdfast.memory.shared_lines import NEVER, MergedAt, merged_with
 
 FIRST = ["# Memory", "", "- the first line", "- the second line"]
 NAMES = ("a", "b", "c")
@@ -20,7 +20,7 @@ class Side:
 
     def __init__(self, name: str, stored: bytes | None = None) -> None:
         self.name, self.file, self.base, self.write = name, list(FIRST), list[str](FIRST), 1
-        self.merged: tuple[int, str] = (0, "")
+        self.merged: MergedAt = NEVER
         self.document = SharedDocument(instance=name, file="MEMORY.md")
         if stored is None:
             self.document.found(FIRST)
@@ -38,7 +38,7 @@ class Side:
         start = self.document.begin(self.base, self.write, {}, self.author, file=self.file, merged=self.merged)
         self.file = merged_with(start.lines, self.file, base=start.base, gone=start.gone, ours=()).lines
         self.base, self.write = list(self.file), self.write + 1
-        self.merged = self.write, start.version
+        self.merged = start.noted(self.write, self.file)
         if dies:
             self.document = SharedDocument.load(stored, instance=self.name, file="MEMORY.md")
         else:
@@ -580,7 +580,8 @@ def test_a_copy_that_a_killed_pass_brought_stays_where_it_removed_the_line() -> 
     assert one.file.count(line) == 1
 
 
-def test_a_line_stays_away_that_its_instance_removed_before_it_took_another_document() -> None:
+def restored_and_edited() -> tuple[Side, Side, Side]:
+    """The second one is restored from before a change that the first has compacted; the third has its new line."""
     one, other, third = sides()
     old = other.document.stored()
     one.add("- more")
@@ -589,6 +590,11 @@ def test_a_line_stays_away_that_its_instance_removed_before_it_took_another_docu
     other = Side("b", old)
     other.add("- by hand")
     tell(other, third)
+    return one, other, third
+
+
+def test_a_line_stays_away_that_its_instance_removed_before_it_took_another_document() -> None:
+    one, other, third = restored_and_edited()
     other.file.remove("- by hand")
     other.settle()
     other.document.receive(one.document.update_since(NOTHING, whole=True), other.author)  # without this history
@@ -644,14 +650,7 @@ def test_a_line_stays_away_that_its_instance_removed_after_it_took_another_docum
 
 @pytest.mark.parametrize("compacted", [False, True])
 def test_a_line_stays_away_that_others_have_from_both_documents_of_its_instance(compacted: bool) -> None:
-    one, other, third = sides()
-    old = other.document.stored()
-    one.add("- more")
-    tell_all(one, other, third)
-    one.document.compact(NAMES)
-    other = Side("b", old)
-    other.add("- by hand")
-    tell(other, third)
+    one, other, third = restored_and_edited()
     other.document.receive(one.document.update_since(NOTHING, whole=True), other.author)  # it brings its line along
     tell(other, third)
     other.file.remove("- by hand")
@@ -690,3 +689,26 @@ def test_a_line_that_arrives_while_a_person_moves_another_one_over_it_stays_remo
     one.settle()
     tell_all(one, other)
     assert one.file == other.file == [FIRST[3], FIRST[1]]
+
+
+@pytest.mark.parametrize("kills", [0, 1, 2])
+@pytest.mark.parametrize("noted", [False, True])
+def test_who_removes_one_of_two_lines_after_a_killed_pass_brought_the_copy_leaves_one(kills: int, noted: bool) -> None:
+    one, other, third = sides()
+    line = FIRST[2]
+    other.file.insert(3, line)
+    other.settle()
+    tell(other, one, third)
+    third.settle()
+    assert one.settle(dies=True).count(line) == 2
+    for side in (one, third):  # each person removes one of the two, and neither knows of the other
+        side.file.remove(line)
+    if noted:
+        one.base, one.write = list(one.file), one.write + 1  # a write without the document
+    for _ in range(kills):
+        one.settle(dies=True)
+    one.settle()
+    third.settle()
+    tell_all(one, other, third)
+    assert one.file == other.file == third.file
+    assert one.file.count(line) == 1

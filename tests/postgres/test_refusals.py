@@ -107,6 +107,10 @@ async def test_a_schema_that_is_not_there_of_others_or_newer(
     for schema in (missing, others):
         assert type(await why_not(open_it, f"{server.url()}&schema={schema}")) is NotAJournal
     assert server.execute(f"SELECT 1 FROM pg_namespace WHERE nspname = '{missing}'") == []
+    server.execute(f"ALTER TABLE {others}.version RENAME TO goods")
+    with pytest.raises(NotAJournal, match="goods"):
+        await open_it(place=PostgresPlace.read(f"{server.url()}&schema={others}"))
+    assert server.execute(f"SELECT relname FROM pg_class WHERE relnamespace = '{others}'::regnamespace") == [("goods",)]
     server.execute(f"UPDATE {place.schema}.version SET number = 99")
     newer = await why_not(open_it, f"{server.url()}&schema={place.schema}")
     assert (type(newer), "nothing was changed" in newer.message) == (JournalNewer, True)

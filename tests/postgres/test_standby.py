@@ -125,6 +125,23 @@ def test_submit_says_at_its_timeout_that_the_standby_is_gone(
     assert "same --request-id" in said["hint"]
 
 
+def test_a_database_that_is_read_only_is_told(
+    new_host: NewHost, server: Server, place: PostgresPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submit, "ACCEPT_S_MIN", 0.2)
+    user = f"reader_{place.schema}"
+    server.execute(f"CREATE ROLE {user} LOGIN; GRANT CREATE ON DATABASE postgres TO {user}")
+    host = new_host("one", at=f"{server.url(user=user)}&schema={place.schema}")
+    host.submit('{"cents": 5}', "order-1", "--no-follow")
+    server.execute(f"ALTER ROLE {user} SET default_transaction_read_only = on")
+    words = ("submit", host.app, '{"cents": 5}', "--task", "pay", "--request-id", "order-2", "--timeout", "0.2")
+    said = host.look(*words, "--json", code=CommitUnknown.exit_code).error
+    assert "the database is read only" in said["message"]
+    shown = host.look("doctor", code=1).out
+    assert "the database is read only" in shown
+    assert f'for the user "{user}"' in shown
+
+
 async def test_a_user_who_may_not_look_is_told_the_grant(
     open_it: OpenJournal, server: Server, place: PostgresPlace
 ) -> None:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from holdfast.instances.line_document import LINES, Author, LineDocument
 from holdfast.instances.shared import SharedDocument
-from holdfast.memory.shared_lines import Start
+from holdfast.memory.shared_lines import NEVER, MergedAt, Start
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def wrong_version() -> Generator[None]:
         *,
         file: Sequence[str],
         life: str = "",
-        merged: tuple[int, str] = (0, ""),
+        merged: MergedAt = NEVER,
     ) -> Start:
         start = begin(self, base, write, gone, author, file=file, life=life, merged=merged)
         return Start(lines=start.lines, base=None if start.base is None else list(start.lines), gone=start.gone)

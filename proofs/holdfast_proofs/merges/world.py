@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from holdfast.instances.line_document import Author
 from holdfast.instances.shared import SharedDocument, Update
 from holdfast.memory.lines import RECENT_MS, entry_hash, entry_id, is_telling, key_of, merge, removal_mark, rendered
-from holdfast.memory.shared_lines import merged_with
+from holdfast.memory.shared_lines import NEVER, MergedAt, merged_with
 from holdfast_proofs.merges.ledger import NONE, Changes, Ledger, Removal, Sight, Why
 
 INSTANCES = ("a", "b", "c", "d", "e")
@@ -29,7 +29,7 @@ class Disk:
     write: int
     document: bytes | None
     life: int = 0  # of the sidecar
-    merged: tuple[int, str] = (0, "")  # its last write that merged with the document, and with which version
+    merged: MergedAt = NEVER  # its last write that merged with the document
     projected: int = 0  # remarks of the journal that are in the file
     ours: frozenset[str] = frozenset()
     gone: frozenset[tuple[str, int]] = frozenset()  # lines that were removed, and by which write
@@ -255,7 +255,7 @@ class World:
             raise Died
         one.disk = replace(disk, file=merged, showed=shows, pending=pending)
         came = {key_of(line) for line in merged if is_telling(line) and line not in disk.file}
-        noted_at = disk.write + 1, start.version
+        noted_at = start.noted(disk.write + 1, merged)
         one.disk = written(replace(one.disk, ours=disk.ours | came, merged=noted_at), merged)
         if dies == 2:
             raise Died
@@ -396,7 +396,7 @@ class World:
         """What Holdfast keeps beside the file, or a part of it."""
         which = self.random.randrange(3)
         if which != 1:
-            one.disk = replace(one.disk, base=None, write=0, merged=(0, ""), gone=frozenset(), ours=frozenset())
+            one.disk = replace(one.disk, base=None, write=0, merged=NEVER, gone=frozenset(), ours=frozenset())
             self.lives += 1
             one.disk = replace(one.disk, life=self.lives)
             self.forget(one)

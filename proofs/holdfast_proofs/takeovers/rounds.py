@@ -219,7 +219,8 @@ class Rounds:
                     reasons=tuple(_reason(event) for event in events if _reason(event)),
                 )
             )
-        print(f"round {number}: {kind} {victim.name}, back after {back[victim.name] - began_ms} ms", file=sys.stderr)
+        when = f"back after {back[victim.name] - began_ms} ms" if back[victim.name] else "never gone for a whole lease"
+        print(f"round {number}: {kind} {victim.name}, {when}", file=sys.stderr)
 
     def _edit(self, number: int, where: Instance) -> None:
         """A person adds a line on that host."""

@@ -272,7 +272,7 @@ async def _durability(journal: Journal, settings: Settings) -> Finding:
             return ok("durability", found.text)
         case Kept.PROVIDER | Kept.NO_STANDBY | Kept.UNKNOWN:
             return note("durability", found.text, found.hint)
-        case Kept.GONE:
+        case Kept.GONE | Kept.READ_ONLY:
             return warning("durability", found.text, found.hint)
 
 

@@ -10,7 +10,10 @@ class JournalBusy(Retryable):
     Workers try again by themselves; you can repeat a command."""
 
     code = "journal-busy"
-    default_hint = "another process is writing; Holdfast tries again. See `holdfast doctor` if this continues"
+    default_hint = (
+        "another process uses it: run the command again; a worker tries again by itself. See `holdfast doctor` if this "
+        "continues"
+    )
 
 
 class JournalRefused(HostUnfit):

@@ -39,7 +39,7 @@ from holdfast.errors import BadUpdate, HistoryMissing
 from holdfast.instances.elements import Author, Brought, SharedLine, withdrawal
 from holdfast.instances.line_document import NOTHING, LineDocument, Version, common, rank_of, same, which_has
 from holdfast.memory import lines
-from holdfast.memory.shared_lines import Start, merged_at, unequal, whole_line, without_removed
+from holdfast.memory.shared_lines import NEVER, MergedAt, Start, merged_at, unequal, whole_line, without_removed
 
 FORMAT = 1
 
@@ -170,17 +170,16 @@ class SharedDocument:
         *,
         file: Sequence[str],
         life: str = "",
-        merged: tuple[int, str] = (0, ""),
+        merged: MergedAt = NEVER,
     ) -> Start:
         """What the document says. `base`: the lines that the file's sidecar has, None where it is lost; `write`: its
         number; `gone`: lines (their marks) that were removed from the file, and by which write; `file`: its lines now;
-        `life`: of the sidecar: numbers of another one say nothing; `merged`: its last write that merged with a
-        document, and the version of that, in hex.
+        `life`: of the sidecar: numbers of another one say nothing; `merged`: its last write that merged.
         The `base` of the result is None where it is not known what the file showed last."""
-        document = self._document
+        document, stored = self._document, self._document.lines()
         last = list(base) if base is not None and _digest(base) == self._shown.digest else self._last()
         is_other = bool(self._shown.write) and life != self._shown.life
-        self._arrived = set(document.lines()).difference(file if last is None else last)
+        self._arrived = set(stored).difference(file if last is None else last)
         seen, since = self._merged_with(last, merged)
         if marks := {one for one, when in gone.items() if is_other or when > self._shown.write}:
             known = None if is_other else seen
@@ -199,21 +198,21 @@ class SharedDocument:
             own = _added(last, base, author).intersection(seen, file)  # stays where others remove theirs
             self._tell_apart((), last, own.union(last), author, self._shown.version)
             kept = self._tell_apart(seen, seen, base, author, since)
-            # What the file showed was removed, and the killed pass brought lines with the same words: those stay.
+            # The killed pass removed what the file showed, and brought lines with the same words: those stay.
             had, came, now = Counter(last), Counter(seen) - Counter(last), Counter(base)
-            stay = {line: min(had[line], now[line] - came[line]) for line in had if 0 < came[line] <= now[line]}
+            stay = {line: min(had[line], now[line] - came[line]) for line in merged[2] if 0 < came[line] <= now[line]}
             after = [*_without(last, stay), *Counter(stay).elements()]
+            stored = [line for line in stored if not came[line] or line in merged[2]]  # the file has shown what came
             others = self._tell_apart(last, last, after, author, self._shown.version)
             then = _without(without_removed(seen, base, kept), others | own)
             document.change_to(merged_at(then, base, document.lines()).lines, author, steady=self._arrived)
             kept |= others
         apart = self._tell_apart(seen, base, file, author, since)
-        unsure = self._doubted(apart | kept)
-        near = self._near(last, author)
-        left = without_removed(base, file, apart)
-        return Start(lines=document.lines(), base=left, near=near, unsure=unsure, version=self._stored.hex())
+        unsure, near = self._doubted(apart | kept), self._near(last, author)
+        left, version = without_removed(base, file, apart), self._stored.hex()
+        return Start(lines=document.lines(), base=left, near=near, unsure=unsure, version=version, stored=stored)
 
-    def _merged_with(self, last: list[str] | None, merged: tuple[int, str]) -> tuple[list[str] | None, Version | None]:
+    def _merged_with(self, last: list[str] | None, merged: MergedAt) -> tuple[list[str] | None, Version | None]:
         """The lines that the file was merged with, and their version: those that it showed `last`, or what a pass found
         that was killed before the document noted it. No lines: the document does not have that version."""
         if merged[0] <= self._shown.write:

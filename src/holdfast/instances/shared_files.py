@@ -25,7 +25,7 @@ from holdfast.memory.exchange import read_quiet
 from holdfast.memory.heartbeat import FreePart
 from holdfast.memory.lines import heading, split
 from holdfast.memory.projection import Written, keep_report, merge_file
-from holdfast.memory.shared_lines import Start
+from holdfast.memory.shared_lines import MergedAt, Start
 
 DOCUMENT_BYTES_MAX = 64 * 1024 * 1024
 COMPACT_BYTES = 256 * 1024  # a smaller document is left as it is
@@ -119,7 +119,7 @@ class SharedFile:
         *,
         file: Sequence[str],
         life: str,
-        merged: tuple[int, str],
+        merged: MergedAt,
     ) -> Start:
         author = self._author(ours, self._now_ms)
         return self.document.begin(base, write, gone, author, file=file, life=life, merged=merged)

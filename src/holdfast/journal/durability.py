@@ -22,6 +22,7 @@ class Kept(StrEnum):
     STANDBY = "standby"  # on a synchronous standby
     NO_STANDBY = "no standby"  # nowhere: the server is to have none
     GONE = "standby gone"  # no commit returns
+    READ_ONLY = "read only"  # nothing can be committed
     UNKNOWN = "unknown"  # counts as none
     PROVIDER = "provider"  # a service says so; not proven
 

@@ -65,6 +65,8 @@ def _journal_row(
             changed = {"verdict": Verdict.AT_RISK, "why": broken, "fix": DOCTOR}
         case Kept.STANDBY:
             changed = {"protection": "standby, backup", "verdict": Verdict.COVERED, "why": text, "fix": "", "rpo_s": 0}
+        case Kept.READ_ONLY:
+            changed = {"verdict": Verdict.AT_RISK, "why": text, "fix": DOCTOR}
         case Kept.GONE:
             changed = {"protection": "standby, backup", "verdict": Verdict.AT_RISK, "why": text, "fix": DOCTOR}
         case _:

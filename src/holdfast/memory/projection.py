@@ -357,7 +357,7 @@ class _Pass:
         kept = [one for one in gone.values() if one.entry not in there and self._now_ms - one.at_ms < lines.RECENT_MS]
         merged_at = self._state.merged
         if self._start is not None and self._write > self._state.write:
-            merged_at = self._write, self._start.version
+            merged_at = self._start.noted(self._write, merged)
         return sidecar.State(
             base=lines.joined(merged),
             write=self._write,

@@ -10,13 +10,18 @@ from typing import Protocol
 from holdfast.memory import lines
 from holdfast.memory.lines import Merged, entry_hash, key_of
 
+# A write that merged with a document: its number, the stored version, and the lines of that which it did not leave.
+MergedAt = tuple[int, str, tuple[str, ...]]
+NEVER: MergedAt = (0, "", ())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """What the document says when a pass begins. `base`: the lines that both it and the file had last; None where that
     is not known: then nothing counts as removed, but the entries in `gone` (hashes) do, where Holdfast wrote them.
     `near`: lines that arrived and say nearly the same as one of ours. `unsure`: lines that stayed though one side may
-    have removed them, from before this pass. `version`: of the document as it is stored, for the sidecar."""
+    have removed them, from before this pass. `version`, `stored`: of the document as it is stored, and its lines then,
+    for the sidecar."""
 
     lines: list[str]
     base: list[str] | None
@@ -24,6 +29,12 @@ class Start:
     near: tuple[tuple[str, str], ...] = ()
     unsure: tuple[str, ...] = ()
     version: str = ""
+    stored: Sequence[str] = ()
+
+    def noted(self, write: int, shown: Sequence[str]) -> MergedAt:
+        """What the sidecar of a file says that shows these lines after this pass."""
+        removed = Counter(filter(lines.is_telling, self.stored)) - Counter(shown)
+        return write, self.version, tuple(sorted(removed.elements()))
 
 
 class SharedLines(Protocol):
@@ -38,7 +49,7 @@ class SharedLines(Protocol):
         *,
         file: Sequence[str],
         life: str,
-        merged: tuple[int, str],
+        merged: MergedAt,
     ) -> Start:
         """`base`, `write`, `life`, `merged`: what the file's sidecar has. `gone`: lines (their marks) that were removed
         from the file, and by which write. `ours`: keys of lines that Holdfast brought in. `file`: its lines now, and

@@ -22,6 +22,7 @@ import msgspec
 from holdfast.core.decoding import convert
 from holdfast.host.private_files import explained, sync_folder, write_atomically
 from holdfast.memory.lines import Added, Gone
+from holdfast.memory.shared_lines import NEVER, MergedAt
 
 FORMAT = 1
 REPORTS_MAX = 200
@@ -35,7 +36,7 @@ class State:
     base: str | None = None
     write: int = 0  # counts our writes
     life: str = ""  # which sidecar counts them: one that took the place of a lost one is another
-    merged: tuple[int, str] = (0, "")  # the last write that merged with a document, and the stored version of that
+    merged: MergedAt = NEVER  # the last write that merged with a document
     recent: tuple[Added, ...] = field(default=())
     gone: tuple[Gone, ...] = field(default=())
     taken: dict[str, str] = field(default_factory=dict[str, str])  # asides that are merged: their names and hashes
@@ -60,7 +61,8 @@ def load_state(path: Path) -> State:
         gone = convert(fields.get("gone", ()), tuple[Gone, ...])
         taken = convert(fields.get("taken", {}), dict[str, str])
         write, life = convert(fields["write"], int), convert(fields.get("life", ""), str)
-        merged = convert(fields.get("merged", (0, "")), tuple[int, str])
+        merged_at = convert(fields.get("merged", (0, "")), tuple[int, str])
+        merged = (*merged_at, convert(fields.get("merged_without", ()), tuple[str, ...]))
         return State(base=base, write=write, life=life, merged=merged, recent=recent, gone=gone, taken=taken)
     except (KeyError, msgspec.ValidationError):
         return State()
@@ -82,7 +84,7 @@ def put_state(path: Path, note: Path) -> None:
 def state_bytes(state: State) -> bytes:
     recent = msgspec.to_builtins(state.recent)
     more = {"life": state.life, "gone": msgspec.to_builtins(state.gone), "taken": state.taken}
-    more |= {"merged": state.merged if state.merged[0] else None}
+    more |= {"merged": state.merged[:2] if state.merged[0] else None, "merged_without": state.merged[2]}
     more = {name: value for name, value in more.items() if value}
     return _encoded({"base": state.base, "write": state.write, "recent": recent, **more})
 

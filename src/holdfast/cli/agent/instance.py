@@ -18,7 +18,7 @@ from holdfast.cli.command import (
     new_noun,
     new_verb,
 )
-from holdfast.cli.recover.migrate import move_means, open_vault_of, vault_of
+from holdfast.cli.recover.migrate import checked_vault_of, move_means, open_vault_of
 from holdfast.cli.screen.screen import print_fields, print_json, print_table, talk
 from holdfast.errors import BadInput, BadSettings, IsStandby, NotEnrolled
 
@@ -320,7 +320,7 @@ def _promote_file(args: argparse.Namespace, home: AgentHome) -> int:
 
     identity = home.settings.identity
     here = HostPaths(second=identity.second, arbiter=identity.arbiter, witnesses=home.witnesses)
-    with open_vault_of(args, vault_of(home)) as vault:
+    with open_vault_of(args, checked_vault_of(home)) as vault:
         done = asyncio.run(move_in(path_of(args.package), home.folder, move_means(vault), here=here))
     _say(args, done)
     if not args.json:
@@ -343,7 +343,7 @@ def _promote_from_backup(args: argparse.Namespace, home: AgentHome) -> int:
     from holdfast.identity.vault.keyset import KeySet
     from holdfast.recovery.promote import PromoteMeans, get_standby, promote
 
-    own = vault_of(home)
+    own = checked_vault_of(home)
     get_standby(home, SystemClock())
     if home.second is None:
         raise BadSettings(
@@ -468,7 +468,7 @@ def _changing(args: argparse.Namespace, home: AgentHome) -> Generator[RosterChan
     from holdfast.app.instances.roster_change import RosterChange
     from holdfast.identity.acts.log_act import act_lock
 
-    with open_vault_of(args, vault_of(home)) as vault, act_lock(home.folder):
+    with open_vault_of(args, checked_vault_of(home)) as vault, act_lock(home.folder):
         means = move_means(vault)
         yield RosterChange.at(home, vault, clock=means.clock, entropy=means.entropy, port=means.port)
 

@@ -82,7 +82,7 @@ def run_export(args: argparse.Namespace) -> int:
     from holdfast.recovery.move_out import MoveOut
 
     home = acting_home(args)
-    with open_vault_of(args, vault_of(home)) as vault:
+    with open_vault_of(args, checked_vault_of(home)) as vault:
         move = MoveOut(home, move_means(vault), say=talk, wait_s=args.wait)
         done = asyncio.run(move.run(path_of(args.package)))
     _say(args, done)
@@ -126,7 +126,7 @@ def run_cancel(args: argparse.Namespace) -> int:
     from holdfast.recovery.promote import taken_back
 
     home = acting_home(args)
-    with open_vault_of(args, vault_of(home)) as vault:
+    with open_vault_of(args, checked_vault_of(home)) as vault:
         means = move_means(vault)
         done = asyncio.run(cancel_move(home, means, sure=args.nobody_has_it))
         taken_back(RosterChange.at(home, vault, clock=means.clock, entropy=means.entropy, port=means.port))
@@ -134,7 +134,7 @@ def run_cancel(args: argparse.Namespace) -> int:
     return 0
 
 
-def vault_of(home: AgentHome) -> Path:
+def checked_vault_of(home: AgentHome) -> Path:
     """The vault of an agent that shall leave, stay, or change who may act. Raises KeysReplaced where a witness or a
     place shows that its keys were replaced; those that do not answer stop nothing. A promotion that was begun looks by
     itself: its new keys may be published before this folder has them. A journal that hosts share tells it better."""

@@ -146,7 +146,7 @@ async def _not_known(hf: Holdfast, settings: Settings, args: argparse.Namespace)
         )
         if hf.journal.full:
             why = "there is no space left on the journal's disk"
-        elif found.kept is Kept.GONE:
+        elif found.kept in (Kept.GONE, Kept.READ_ONLY):
             why = found.text
         elif found.kept is Kept.UNKNOWN:
             why = f"{why}, and {found.text}"

@@ -4,9 +4,9 @@ Sending is apart from waiting for the answer (`Answer`), and needs no turn of th
 
 * Of many tasks that run at once, those that are ready first are sent while the others still compute (`Writer.begin`).
 * A task that runs alone waits for its commit anyway, and there is no other to share one with. So the answer is awaited
-  right there for `BRIEF_MS`: a server on the same machine or in the same rack has answered by then, also a busy one.
-  The loop stands still that long and no longer. Where the server is often slower, nothing is awaited in this way for a
-  while. The first `LOOK_S` of it are spent awake (`Awake`, docs/decisions/0122).
+  right there: awake for `LOOK_S` (`Awake`, docs/decisions/0122), then asleep for `BRIEF_MS`. A server on the same
+  machine or in the same rack has answered by then, also a busy one. The loop stands still that long and no longer.
+  Where the server is often slower, nothing is awaited in this way for a while.
 
 The statement of one task has plain values instead of arrays, so that the server can plan it once. It is prepared only
 where the connection leads to the server itself: behind a pooler in transaction mode, the next transaction may run on

@@ -12,10 +12,11 @@ import functools
 from collections.abc import Mapping
 from importlib import resources
 
-from holdfast.errors import BadInput, JournalDamaged, JournalNewer
+from holdfast.errors import BadInput, JournalDamaged, JournalNewer, NotAJournal
 from holdfast.journal.postgres.links import Link, transact
 
 SCHEMA = 1
+_OTHERS = "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace('$s') ORDER BY relname LIMIT 1"
 TOOLS = "_tools"  # at the end of the name of the schema where the tables of Transactional tools are
 
 
@@ -49,12 +50,17 @@ async def make(link: Link, meta: Mapping[str, str], *, incarnation: int = 1, los
 
 
 async def build(link: Link, meta: Mapping[str, str], *, incarnation: int, lost_after_ms: int) -> None:
-    """The same in a transaction of the caller's. Raises BadInput."""
+    """The same in a transaction of the caller's. Raises BadInput, NotAJournal."""
     if link.place.schema.endswith(TOOLS):
         raise BadInput(
             f"a journal cannot be in the schema {link.place.schema}: such a name is for the tables of Transactional "
             "tools, which may drop everything in it",
             hint="name another schema in the url (`schema=NAME`)",
+        )
+    if (other := await link.one(_OTHERS)) is not None and not await find_version(link):
+        raise NotAJournal(
+            f"the schema of {link.place.shown} has something else in it: {other[0]}; nothing was changed",
+            hint="name another schema in the url (`schema=NAME`): Holdfast makes it",
         )
     await link.run("CREATE SCHEMA IF NOT EXISTS $s")
     await link.run(schema_step(1))

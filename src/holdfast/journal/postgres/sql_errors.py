@@ -108,7 +108,7 @@ def translated(error: psycopg.Error, *, opening: bool = False, live: bool = Fals
         ):
             return JournalBusy(
                 f"the database cannot be reached: {_text(error)}",
-                hint="check that the server runs and that its address is right; Holdfast tries again",
+                hint="check that the server runs and that its address is right; a worker tries again by itself",
             )
         case psycopg.DataError():
             return JournalDamaged(f"a row of the journal cannot be understood: {_text(error)}")

@@ -30,7 +30,7 @@ _LOOK = (
     "SELECT current_setting('synchronous_standby_names'), "
     "pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), "
     "(SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum') AND state = 'streaming'), "
-    "current_user"
+    "current_user, current_setting('default_transaction_read_only')::boolean"
 )
 
 # A row that ON CONFLICT leaves as it is was locked, which is a write: so first look.
@@ -41,7 +41,14 @@ _AS_NOTED = (
 
 
 async def find_durability(link: Link, *, provider: bool = False) -> Durability:
-    names, may_look, standbys, user = (await link.one(_LOOK)) or ("", False, 0, "")
+    names, may_look, standbys, user, read_only = (await link.one(_LOOK)) or ("", False, 0, "", False)
+    if read_only:
+        return Durability(
+            kept=Kept.READ_ONLY,
+            text="the database is read only (default_transaction_read_only): no commit is possible, so no step begins",
+            hint="make room on the server's disk if it is full: some services set this then. Else set it to off for "
+            f'the database, and for the user "{user}"',
+        )
     if may_look and names and standbys:
         return Durability(kept=Kept.STANDBY, text="a synchronous standby has every commit before it counts")
     if provider and not names:
@@ -72,7 +79,7 @@ async def until_there(links: Links, *, ttl_ms: int) -> None:
     broken off: that makes commits visible which no standby has. Raises JournalBusy."""
     loop = asyncio.get_running_loop()
     until = loop.time() + WAIT_SHARE * ttl_ms / 1000
-    while (found := await links.read(find_durability)).kept is Kept.GONE:
+    while (found := await links.read(find_durability)).kept in (Kept.GONE, Kept.READ_ONLY):
         if loop.time() >= until:
             raise JournalBusy(found.text, hint=found.hint)
         await asyncio.sleep(LOOK_AGAIN_S)
@@ -81,9 +88,8 @@ async def until_there(links: Links, *, ttl_ms: int) -> None:
 async def note(link: Link, kept: Kept, *, decided: bool = False) -> int:
     """Keep what was seen, where it has changed; since when it is so. In a transaction of the caller's. Not after a
     promotion with loss, until that is `decided`: it would look as if nothing had happened."""
-    if await link.one(_AS_NOTED, (kept.value,)) != (True,) and (
-        decided or await find_promotion(link) is not Promotion.LOSSY
-    ):
+    differs = kept is not Kept.READ_ONLY and await link.one(_AS_NOTED, (kept.value,)) != (True,)
+    if differs and (decided or await find_promotion(link) is not Promotion.LOSSY):
         await link.run(_NOTE.format(value="$timeline"), (TIMELINE,))
         if await link.run(_NOTE.format(value="%s"), (STANDBY, kept.value)):
             await link.run(_NOTE.format(value="($now)::text"), (SINCE,))
