@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,6 +97,38 @@ def test_all_enrolled_hosts_act_and_nobody_else(
     assert standing(tmp_path / "south") is StandingKind.COPY
     assert rows(north) == {"north": ("primary", "alive")}
     assert north("journal", "show", "--json").json["workers"] == 1
+
+
+def test_the_parent_of_a_standby_is_small_and_does_what_a_parent_does(
+    agent: AgentHome, new_host: NewHost, tmp_path: Path
+) -> None:
+    """It has none of the code loaded that its worker needs; it starts the worker again, and ends with it."""
+    north = host_at(agent.folder, new_host)
+    joined(agent, tmp_path, north, "spare", "--standby")
+    spare = host_at(tmp_path / "spare", new_host)
+    acts, waiting = north.worker(), spare.worker()
+    acts.wait_event("session-begun")
+    assert waits(waiting)["state"] == "standby"
+    assert "psycopg" in loaded(acts.process.pid)
+    assert "psycopg" not in loaded(waiting.process.pid)
+
+    os.kill(only_child(waiting.process.pid), signal.SIGKILL)
+    waiting.wait_said("worker ended (-9)")
+    assert waits(waiting)["state"] == "standby"
+    north("instance", "promote", "--instance", "spare", "--json")
+    waiting.wait_event("session-begun")
+    left = only_child(waiting.process.pid)
+    assert waiting.stop() == 0
+    assert not Path(f"/proc/{left}").exists()
+
+
+def loaded(pid: int) -> str:
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
+def only_child(pid: int) -> int:
+    (found,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(found)
 
 
 def test_a_roster_that_a_host_has_not_heard_of_counts_for_it(

@@ -51,7 +51,7 @@ from holdfast.layout.moved import LOOK_S, stopped_when_moved
 from holdfast.layout.settings import find_settings, make_settings
 from holdfast.runtime.engine.claimer import Room
 from holdfast.runtime.engine.engine import Engine
-from holdfast.runtime.engine.supervisor import Warm, say_word, supervise, take_word
+from holdfast.runtime.engine.supervisor import Warm, say_word, supervise, supervise_lean, take_word
 from holdfast.runtime.session.deadman import DeadMan, DeadManShare, SharedDeadMan
 
 JOBS_AFTER_S = 20.0
@@ -112,6 +112,9 @@ def run_worker(order: Order) -> int:
     log = open_log()
     grace_s = _prepared(order) if not order.homes else _prepared_fleet(order)
     text = json.dumps(asdict(order))
+    argv = [sys.executable, "-P", "-m", "holdfast.app.worker", text]
+    if not order.homes and _is_standby(order.address):
+        supervise_lean(argv, grace_s=grace_s, close_s=CLOSE_S)
 
     def work() -> int:
         if not sys.flags.safe_path:
@@ -123,12 +126,26 @@ def run_worker(order: Order) -> int:
     gc.freeze()
     give_back_memory()
     return supervise(
-        [sys.executable, "-P", "-m", "holdfast.app.worker", text],
-        warm=Warm(work),
-        grace_s=grace_s,
-        close_s=CLOSE_S,
-        say=lambda line: log.event("supervisor", text=line),
+        argv, warm=Warm(work), grace_s=grace_s, close_s=CLOSE_S, say=lambda line: log.event("supervisor", text=line)
     )
+
+
+def _is_standby(address: JournalAddress) -> bool:
+    """Whether this folder will wait, by its own roster. A wrong answer costs memory, or time at a restart."""
+    if not os.path.lexists(address.folder / ROSTER):
+        return False
+    from holdfast.identity.lease.enrolment import own_role
+    from holdfast.identity.records.ed25519 import Sodium
+    from holdfast.identity.statements.certificate import Role
+    from holdfast.layout.agent_home import peek_home
+
+    with suppress(HoldfastError, OSError):  # the worker says what is wrong
+        home = peek_home(address.folder)
+        return (
+            home is not None
+            and own_role(home.folder, home.instance, clock=SystemClock(), port=Sodium()) is Role.STANDBY
+        )
+    return False
 
 
 def _prepared(order: Order) -> float:

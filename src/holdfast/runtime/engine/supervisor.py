@@ -24,6 +24,9 @@ and has one thread, no journal, no keys and no event loop; so a fork of it is wh
 The code on the disk may have changed since (an upgrade in place). Half of a program from before and half from after
 must never run together, so a parent whose files have changed starts workers from nothing again. macOS cannot fork
 without exec safely: there it is always so.
+
+An instance that waits as a standby has nothing to resume at once. Its parent starts anew without that code, as this
+module alone (`supervise_lean`): loaded code costs memory for as long as the agent lives.
 """
 
 from __future__ import annotations
@@ -38,10 +41,11 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from holdfast.errors import EXIT_CONFLICT, EXIT_JOURNAL, EXIT_NOT_FOUND, EXIT_PLACE, EXIT_USAGE
 from holdfast.host.hardening import IS_LINUX, PR_SET_CHILD_SUBREAPER, die_with_parent, kill_children, prctl
+from holdfast.host.log import open_log
 
 FIRST_DELAY_S = 0.1
 DELAY_S_MAX = 5.0
@@ -162,6 +166,13 @@ def supervise(
         return _Supervisor(
             argv=argv, grace_s=grace_s, close_s=close_s, terminal=terminal, say=say, wake=wake, warm=warm
         ).run()
+
+
+def supervise_lean(argv: Sequence[str], *, grace_s: float, close_s: float) -> NoReturn:
+    """The same in this process, but begun anew, with nothing loaded that it does not need. Call it with one thread."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-P", "-m", __name__, str(grace_s), str(close_s), *argv])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -385,3 +396,16 @@ def _stamp(path: str) -> tuple[int, int]:
     except OSError:
         return (-1, -1)
     return (found.st_size, found.st_mtime_ns)
+
+
+if __name__ == "__main__":
+    _grace_s, _close_s, *_argv = sys.argv[1:]
+    _log = open_log()
+    sys.exit(
+        supervise(
+            _argv,
+            grace_s=float(_grace_s),
+            close_s=float(_close_s),
+            say=lambda line: _log.event("supervisor", text=line),
+        )
+    )
