@@ -12,7 +12,7 @@ from holdfast.app.worker import Order, parse_order
 from holdfast.cli import doctor
 from holdfast.cli.command import COMMANDS
 from holdfast.cli.main import main
-from holdfast.cli.screen.screen import ago, clock_time, one_line, print_json, shown
+from holdfast.cli.screen.screen import ago, clock_time, one_line, print_json, print_result, shown
 from holdfast.cli.screen.wrapping import wrapped
 from holdfast.core.clock import iso
 from holdfast.errors import BadInput
@@ -177,3 +177,15 @@ def test_an_unknown_option_is_named_before_what_is_missing(
     assert f"error: unknown option {option}\n" in capsys.readouterr().err
     assert main(["submit"]) == 2
     assert "required: APP, REQUEST" in capsys.readouterr().err
+
+
+def test_a_result_is_shown_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    print_result({"places_left": ["disk", "far"], "shared": False, "untold": {}, "at": {"r1": "down"}, "suspect": 0})
+    assert capsys.readouterr().out.split("\n") == [
+        "places left  disk, far",
+        "shared       no",
+        "untold       -",
+        "at           r1: down",
+        "suspect      0",
+        "",
+    ]

@@ -19,7 +19,7 @@ from holdfast.cli.command import (
     new_verb,
 )
 from holdfast.cli.recover.migrate import checked_vault_of, move_means, open_vault_of
-from holdfast.cli.screen.screen import print_fields, print_json, print_table, talk
+from holdfast.cli.screen.screen import print_json, print_result, print_table, talk
 from holdfast.errors import BadInput, BadSettings, IsStandby, NotEnrolled
 
 if TYPE_CHECKING:
@@ -483,4 +483,4 @@ def _print(args: argparse.Namespace, fields: dict[str, Any]) -> None:  # Any: JS
     if args.json:
         print_json(fields)
     else:
-        print_fields([(name.replace("_", " "), str(value)) for name, value in fields.items()])
+        print_result(fields)

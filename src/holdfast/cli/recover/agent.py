@@ -38,7 +38,7 @@ from holdfast.cli.input.input_slots import new_slots, open_existing
 from holdfast.cli.input.terminal import ask_line, confirm
 from holdfast.cli.recover.show import PlannedRecovery, plan_json, show_loss, show_plan, show_survey, survey_json
 from holdfast.cli.screen.progress import Progress
-from holdfast.cli.screen.screen import one_line, print_fields, print_json, talk
+from holdfast.cli.screen.screen import one_line, print_fields, print_json, print_result, talk
 from holdfast.cli.signals import run_async
 from holdfast.core.clock import SystemClock, SystemEntropy, iso
 from holdfast.core.journal_address import parse_journal_url
@@ -396,9 +396,12 @@ def report_promoted(args: argparse.Namespace, done: RecoveredAgent) -> None:
         print_json(fields)
         return
     fields["backup"] = _backup_text(done.backup)
-    print_fields([(name.replace("_", " "), str(value)) for name, value in fields.items()])
+    print_result(fields)
     _say_of_places(done, "the promotion")
-    talk("next: `holdfast worker APP` here; invite the other standbys again, with the new vault")
+    talk(
+        "next: a worker that waits here goes on by itself; if none runs, start one: `holdfast worker APP`. Invite the "
+        "other standbys again, with the new vault"
+    )
 
 
 def _say_of_places(done: RecoveredAgent, what: str) -> None:

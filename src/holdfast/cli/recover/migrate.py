@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Commands, acting_home, add_flag, add_options, add_witnesses, new_noun, new_verb
-from holdfast.cli.screen.screen import print_fields, print_json, talk
+from holdfast.cli.screen.screen import print_json, print_result, talk
 from holdfast.errors import BadSettings, MoveRefused
 
 if TYPE_CHECKING:
@@ -175,4 +175,4 @@ def _say(args: argparse.Namespace, done: object) -> None:
         print_json(fields)
     else:
         fields.pop("relays", None)  # those that lack the head were named already
-        print_fields([(name.replace("_", " "), str(value)) for name, value in fields.items()])
+        print_result(fields)

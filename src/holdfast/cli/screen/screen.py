@@ -12,9 +12,9 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import TextIO, cast
 
 from holdfast.cli.screen.wrapping import screen_width, wrapped
 from holdfast.core.secret_handles import safe
@@ -109,6 +109,27 @@ def print_fields(fields: Sequence[tuple[str, str]]) -> None:
         first, *rest = shown(value).splitlines() or [""]
         for begin, line in ((name, first), *(("", one) for one in rest)):
             print(_fitted(f"{begin:<{width}}  {line}".rstrip(), sys.stdout))
+
+
+def print_result(fields: Mapping[str, object]) -> None:
+    """What a command did, field by field, in words."""
+    print_fields([(name.replace("_", " "), in_words(value)) for name, value in fields.items()])
+
+
+def in_words(value: object) -> str:
+    """A value of a result as a person would write it."""
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case None | "" | [] | ():
+            return "-"
+        case list() | tuple():
+            return ", ".join(map(in_words, cast("Sequence[object]", value)))
+        case dict():
+            pairs = cast("Mapping[object, object]", value)
+            return ", ".join(f"{name}: {in_words(one)}" for name, one in pairs.items()) or "-"
+        case _:
+            return str(value)
 
 
 def json_line(value: object, *, chars_max: int = 100) -> str:
