@@ -10,7 +10,7 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,8 +31,10 @@ from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.statements.certificate import Role
 from holdfast.identity.statements.roster import Enrolled
 from holdfast.identity.vault.vault import Vault, open_vault
+from holdfast.instances.elements import Brought, SharedLine
 from holdfast.instances.merging import Merging
-from holdfast.layout.agent_home import AgentHome, load_home
+from holdfast.instances.shared_files import SharedFile
+from holdfast.layout.agent_home import AgentHome, MemoryPlace, load_home
 from holdfast.memory.lines import RECENT_MS
 from holdfast_proofs.merges.faults import patched
 
@@ -101,6 +103,7 @@ class Folder:
     written: dict[str, bool] = field(default_factory=dict[str, bool])  # line: the folder was enrolled while it had it
     came_ms: dict[str, int] = field(default_factory=dict[str, int])  # lines that a merge brought, by the host's clock
     unheard: set[str] = field(default_factory=set[str])  # lines that were removed here while it was not enrolled
+    untold: set[str] = field(default_factory=set[str])  # lines of a copy that was put back, which its document lacks
 
 
 @functools.cache
@@ -270,15 +273,22 @@ class World:
     def note_removal(self, folder: Folder, line: str) -> None:
         """A removal counts where an enrolled instance makes it; in a folder that is not enrolled it counts no more than
         a line that is added there, and those that show the line keep it. A line that came to this host in the last day
-        may be put back once (decision 0029): nothing in the file says that the person had seen it."""
+        may be put back once (decision 0029): nothing in the file says that the person had seen it. A line that no pass
+        had told the document of, in a copy that was put back, is one of now (`untold` in merges/ledger.py): the removal
+        takes no line with these words that others have from before, and that this host has not heard of again."""
         enrolled = self.enrolled()
+        unknown = self.brought(line, enrolled) - self.brought(line, (folder.name,)) if line in folder.untold else ()
         if folder.name not in enrolled:
             folder.unheard.add(line)
             self.kept[line] = {name for name in enrolled if line in _lines(self.folders[name])}
-        elif self.now_ms(folder) - folder.came_ms.get(line, 0) < RECENT_MS:
+        elif unknown or self.now_ms(folder) - folder.came_ms.get(line, 0) < RECENT_MS:
             self.maybe.add(line)
         else:
             self.removed.add(line)
+
+    def brought(self, line: str, names: Iterable[str]) -> set[Brought]:
+        """The elements of this line in the documents of these folders."""
+        return {one.brought for name in names for one in _elements(self.folders[name]) if one.text == line}
 
     def look(self, name: str = "") -> None:
         """What a worker does every few seconds: whether it may act, and a merge."""
@@ -340,15 +350,17 @@ class World:
         snapshot = folder.snapshot
         new = self._put(folder.name, snapshot)
         new.written, new.came_ms, new.snapshot, new.skew_ms = folder.written, folder.came_ms, snapshot, folder.skew_ms
+        new.untold = set(_lines(new)).difference(one.text for one in _elements(new))
         self.change(others[0], lambda change: change.remove(folder.name))
         self.look(folder.name)  # it is a copy by now
         if folder.name not in self.cut:
             self.change(folder.name, lambda change: change.enrol_here(folder.name))
 
     def lose_lines(self, folder: Folder) -> None:
-        """What no other instance shows is gone with this one; what was removed on it may be back."""
+        """What no other instance shows is gone with this one, whoever wrote it; what was removed on it may be back."""
         known = {line for name in self.enrolled() if name != folder.name for line in _lines(self.folders[name])}
         self.maybe |= {line for line in folder.written if line not in known or line in self.removed}
+        self.maybe |= set(_lines(folder)) - known
         for names in self.kept.values():
             names.discard(folder.name)
 
@@ -467,6 +479,12 @@ class World:
 def _lines(folder: Folder) -> list[str]:
     path = folder.home.memory_file
     return path.read_text().splitlines() if path.exists() else []
+
+
+def _elements(folder: Folder) -> list[SharedLine]:
+    place = MemoryPlace(folder=folder.home.folder)
+    shared = SharedFile(place, folder.home.memory_file, instance=folder.name).document
+    return [] if shared.document is None else shared.document.elements()
 
 
 def _pair_of(folder: Folder) -> KeyPair | None:
