@@ -12,6 +12,7 @@ from starlette.routing import Route
 from holdfast.host.log import Log
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.witness.witness_folder import witness_signer
+from holdfast.relay.protocol import calls
 from holdfast.relay.server import limits, logs, registry
 from holdfast.relay.server.app import Relay
 from holdfast.relay.server.settings import RelaySettings
@@ -45,7 +46,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         f"{limits.WRITES.burst:g} at once, then {limits.WRITES.per_s:g} a second",
         f"{limits.AGENT_WRITES.burst:g} at once, then {limits.AGENT_WRITES.per_s:g} a second",
         f"{logs.LOG_BYTES_MAX >> 20} MiB",
-        f"| handles of one agent | {registry.HANDLES_MAX} |",
+        f"| handles of one agent | {calls.HANDLES_MAX} |",
         f"| {registry.EVIDENCE_MAX} for each agent |",
         f"{limits.LOG_BODY_BYTES_MAX >> 10} KiB",
     ):

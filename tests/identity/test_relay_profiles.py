@@ -11,6 +11,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -21,13 +22,14 @@ from holdfast.app.eviction import check_speaks
 from holdfast.app.mail.profile_job import is_profile_due, renew_profile
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
-from holdfast.errors import EXIT_CONFLICT, EXIT_JOURNAL, KeysReplaced
+from holdfast.errors import EXIT_CONFLICT, EXIT_JOURNAL, EXIT_USAGE, KeysReplaced
 from holdfast.identity.files.public_file import identity_of, read_identity, write_identity
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.records import RotationReason
 from holdfast.identity.records.signed import Reason, Refusal, Signed
 from holdfast.identity.speaker.open_speaker import home_speaker
 from holdfast.identity.statements.statements import Profile, Relay, parse_profile
+from holdfast.identity.witness.relay_link import RelayDescription, RelayLink
 from holdfast.layout.agent_home import load_home
 from holdfast.relay.client.profile import (
     DAY_S,
@@ -145,6 +147,49 @@ def test_row_28_a_handle_belongs_to_the_first_agent_that_signed_for_it(
     found = hf(capsys, "relay", "find", "squat@127.0.0.1", "--relay", three[0].address)
     assert found["id"] == first.log.id
     assert found["version"][:2] == [0, 1]
+
+
+def test_a_handle_too_many_is_refused_before_it_is_signed(
+    tmp_path: Path, three: list[RelayProcess], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A profile that its relay refuses for good would take the agent out of reach with the next change."""
+    agent = made(tmp_path)
+    for n in range(4):
+        add(capsys, agent, three[0], "--handle", f"many{n}")
+    before = find_own_profile(load_home(agent.folder))
+    assert main(["relay", "add", three[0].address, "--handle", "many4", "--home", str(agent.folder)]) == EXIT_CONFLICT
+    assert "many0@127.0.0.1, many1@127.0.0.1" in capsys.readouterr().err
+    assert find_own_profile(load_home(agent.folder)) == before == held_at(three[0], agent)
+
+
+def test_a_handle_that_no_one_could_look_for_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, three: list[RelayProcess], capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent, describe = made(tmp_path), RelayLink.describe
+
+    async def of_another_name(link: RelayLink) -> RelayDescription:
+        return msgspec.structs.replace(await describe(link), name="corner")
+
+    monkeypatch.setattr(RelayLink, "describe", of_another_name)
+    assert main(["relay", "add", three[0].address, "--handle", "x", "--home", str(agent.folder)]) == EXIT_CONFLICT
+    assert "its handles end in @corner" in capsys.readouterr().err
+    assert add(capsys, agent, three[0])["handles"] == []
+
+
+def test_a_relay_does_not_replace_itself_and_one_that_is_away_forwards_nothing(
+    tmp_path: Path, three: list[RelayProcess], capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = made(tmp_path)
+    words = ["relay", "add", three[0].address, "--home", str(agent.folder), "--instead-of"]
+    add(capsys, agent, three[0])
+    assert main([*words, three[0].at.url]) == EXIT_USAGE
+    assert "names the same relay" in capsys.readouterr().err
+    add(capsys, agent, three[1])
+    three[1].kill()
+    assert main([*words, three[1].at.url]) == 0
+    told = capsys.readouterr().err
+    assert f"{three[1].at.url} does not have the new profile yet: Connection refused" in told
+    assert "90 days" not in told
 
 
 def test_it_is_renewed_after_a_day_and_after_new_keys_and_not_else(

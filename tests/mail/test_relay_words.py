@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import ssl
 import sys
 import time
 from functools import partial
@@ -15,23 +18,43 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from direct_relay import PORT
+from direct_relay import PORT, direct_relay
+from starlette.requests import Request
 
+from holdfast.cli.input.agent_places import witnesses_of
 from holdfast.cli.mail import send
+from holdfast.cli.main import main
 from holdfast.cli.relay import agent as relay_commands
-from holdfast.errors import BadInput, BadSettings, MailRefused, RelayNotAdmitted, RelayUntrusted
+from holdfast.core.ids import EffectKey
+from holdfast.core.mail import MailKind
+from holdfast.errors import (
+    BadInput,
+    BadSettings,
+    MailRefused,
+    MailUnconfirmed,
+    MailUnsent,
+    RelayNotAdmitted,
+    RelayUnfit,
+    RelayUnreachable,
+    RelayUntrusted,
+)
 from holdfast.identity.acts.recover_identity import _no_log
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.records.signed import Reason, Refusal
 from holdfast.identity.statements.relay_answer import digest_of_request, signed_answer
 from holdfast.identity.statements.statements import Relay, parse_profile
 from holdfast.identity.witness.open_witnesses import OpenWitnesses, _answer
-from holdfast.identity.witness.relay_link import RefusalContent
+from holdfast.identity.witness.relay_link import RefusalContent, open_link, why_of
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.witness_address import WitnessRelay
+from holdfast.relay.client.address_book import AddressBook, Peer
 from holdfast.relay.client.find import find_agent
+from holdfast.relay.client.instance_key import InstanceKey
+from holdfast.relay.client.post import RelayPost, _Sending
 from holdfast.relay.client.profile import ProfileContent, check_handle, without_relay
-from holdfast.relay.server.settings import read_relay_settings
+from holdfast.relay.protocol.envelope import Inner
+from holdfast.relay.server.serve import _listening, _tls
+from holdfast.relay.server.settings import RelaySettings, read_relay_settings
 from holdfast_proofs.support.relay_agents import ENTROPY, RelayAgent
 from holdfast_proofs.support.relays import answering
 
@@ -130,3 +153,92 @@ def test_a_witness_that_refuses_has_answered() -> None:
 
     answer = asyncio.run(_answer(refuses()))
     assert answer == Refusal(Reason.NOT_ADMITTED, "the witness refuses: another agent has used this invite")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        return int(door.getsockname()[1])
+
+
+def test_a_relay_that_is_not_there_is_told_in_words_of_the_system_and_once() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(RelayUnreachable) as told:
+        asyncio.run(open_link(WitnessRelay(url, KEY.public)).describe())
+    assert told.value.message == f"{url}: Connection refused"
+    with pytest.raises(RelayUnreachable) as told:
+        asyncio.run(find_agent(RelayAgent().id, [WitnessRelay(url, KEY.public)], now=1, port=PORT))
+    assert told.value.message.count(url) == 1
+
+
+def test_failures_of_all_addresses_of_a_host_and_of_tls_are_told_in_words() -> None:
+    both = "[Errno 111] Connect call failed ('::1', 7, 0, 0), [Errno 111] Connect call failed ('127.0.0.1', 7)"
+    assert why_of(OSError(f"Multiple exceptions: {both}")) == os.strerror(111)
+    assert why_of(socket.gaierror(-2, "Name or service not known")) == "Name or service not known"
+    wrong = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)")
+    wrong.reason = "WRONG_VERSION_NUMBER"
+    assert why_of(wrong) == "TLS failed: wrong version number"
+    assert why_of(ConnectionError()) == "ConnectionError"
+
+
+def test_a_handle_without_a_relay_and_one_of_an_unknown_relay_say_what_to_do() -> None:
+    relays = [WitnessRelay("http://127.0.0.1:1", KEY.public)]
+    with pytest.raises(BadInput, match="'bob@' does not name a relay"):
+        asyncio.run(find_agent("bob@", relays, now=1, port=PORT))
+    with pytest.raises(BadInput) as told:
+        asyncio.run(find_agent("bob@r.example", relays, now=1, port=PORT))
+    assert "holdfast relay find bob@r.example --relay https://r.example#" in told.value.hint
+
+
+@pytest.mark.parametrize("raw", [b"\xff\xfe\n", b"a\x01b\n", "für\n".encode()])
+def test_a_file_that_holds_no_invite_is_named(tmp_path: Path, raw: bytes) -> None:
+    (tmp_path / "invite").write_bytes(raw)
+    with pytest.raises(BadInput, match="does not hold an invite"):
+        witnesses_of([f"http://127.0.0.1:1#{KEY.public}"], [str(tmp_path / "invite")])
+
+
+def test_files_that_a_relay_cannot_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no certificate")
+    here, gone = str(tmp_path / "file"), str(tmp_path / "gone")
+    with pytest.raises(BadSettings, match="relay.toml cannot be read: Not a directory"):
+        read_relay_settings(tmp_path / "file")
+    for cert, key in ((gone, here), (here, gone)):
+        with pytest.raises(BadSettings, match=f"{gone} cannot be read: No such file"):
+            _tls(cert, key)
+    with pytest.raises(BadSettings, match="are not a certificate and its key"):
+        _tls(here, here)
+
+
+def test_a_port_that_is_in_use_is_told_without_tuples() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door, pytest.raises(RelayUnfit) as told:
+        _listening("127.0.0.1", door.getsockname()[1])
+    assert told.value.message.endswith(": Address already in use")
+
+
+@pytest.mark.parametrize("words", [["mail", "inbox", "--limit", "x"], ["mail", "send", "a@b", "c", "--timeout", "x"]])
+def test_a_value_that_is_no_number_is_told_without_names_of_functions(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert "'x' is not a valid number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("begun", "error"), [(False, MailUnsent), (True, MailUnconfirmed)])
+async def test_mail_waits_for_an_agent_that_has_left_its_last_relay(begun: bool, error: type[Exception]) -> None:
+    agent = RelayAgent()
+    peer = Peer(profile=parse_profile(agent.profile(1, [])), log=agent.log)
+    inner = Inner(key=bytes(16), body=b'"hi"', at_ms=1)
+    sending = _Sending(peer, MailKind.MESSAGE, inner, 2, lambda: None, begun=begun)
+    post = RelayPost(cast("InstanceKey", None), cast("AddressBook", None), list, PORT)
+    with pytest.raises(error, match=f"{agent.id}: its profile names no relay"):
+        await post._deliver(sending, EffectKey(bytes(16).hex()))
+
+
+async def test_a_relay_without_room_for_mail_says_so_to_its_operator(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    for free, low in ((1, False), (1 << 40, True)):
+        settings = RelaySettings(registration="open", free_mib_min=free)
+        with direct_relay(tmp_path / "relay", settings) as relay:
+            health = await relay._healthz(cast("Request", None))
+            told = f"the relay takes no new mail: less than {free} MiB are free on its disk" if low else ""
+            assert (health.status_code, msgspec.json.decode(health.body)) == (200, {"ok": True, "why": told})
+            assert f"holdfast_relay_disk_low {int(low)}" in relay._figures()

@@ -58,7 +58,7 @@ class StoreTrials:
             port = free.getsockname()[1]
         url = f"http://127.0.0.1:{port}"
         self.settings = RelaySettings(
-            listen=f"127.0.0.1:{port}", url=url, name="127.0.0.1", registration="open", free_mib_min=1
+            listen=f"127.0.0.1:{port}", url=url, registration="open", free_mib_min=1
         )
         key = witness_signer(self.folder).public
         self.talk = Talk(WitnessRelay(url, key), key)

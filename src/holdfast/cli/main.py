@@ -40,7 +40,9 @@ class Parser(argparse.ArgumentParser):
     """Raises BadInput for wrong arguments, so that they are reported like every other error."""
 
     def error(self, message: str) -> NoReturn:
-        raise BadInput(message, hint=f"see `{self.prog} --help`")
+        # argparse names the function that reads the value; all of ours read numbers
+        told = re.sub(r"invalid \w+ value: (.*)", r"\1 is not a valid number", message)
+        raise BadInput(told, hint=f"see `{self.prog} --help`")
 
     @property
     def parts(self) -> dict[str, Parser]:

@@ -58,6 +58,8 @@ def witnesses_of(given: Sequence[str], invites: Sequence[str] = ()) -> tuple[Wit
                     f"{path} does not say for which relay its invite is",
                     hint="write lines of HOST and INVITE, or of HOST:PORT and INVITE",
                 )
+            if not (token.isascii() and token.isprintable()):
+                raise BadInput(f"{path} does not hold an invite", hint="`holdfast relay invite` prints one")
             if token:
                 tokens[host.strip() or relays[0].host] = token
 

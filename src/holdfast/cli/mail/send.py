@@ -7,6 +7,8 @@ import asyncio
 import sys
 from typing import Any
 
+from holdfast.app.handle import TaskHandle
+from holdfast.app.holdfast import Holdfast
 from holdfast.app.open import open as open_holdfast
 from holdfast.cli.command import acting_home
 from holdfast.cli.input.input_values import parse_json, read_text
@@ -22,6 +24,7 @@ from holdfast.relay.client.address_book import AddressBook
 from holdfast.relay.client.profile import own_relays
 from holdfast.runtime.task.mail_task import SEND_TASK
 from holdfast.runtime.tool.mail_tool import check_mail
+from holdfast.views.mail import sent_lines
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,7 +72,8 @@ async def _send(home: AgentHome, body: Any, args: argparse.Namespace) -> int:  #
                 quiet = args.json or not sys.stderr.isatty()
                 sent = await follow(hf, handle, app="APP", quiet=quiet, timeout_s=args.timeout)
             except TaskUnfinished as error:
-                talk(f"the message is stored, and a worker of the agent sends it: {error.message}")
+                why = await _last_trouble(hf, handle)
+                talk(f"the message is stored, and a worker of the agent sends it: {error.message}{why}")
         fields = {"task_id": handle.id, "created": handle.created, "sent": sent}
         if args.json:
             print_json(fields)
@@ -79,6 +83,11 @@ async def _send(home: AgentHome, body: Any, args: argparse.Namespace) -> int:  #
             talk(told(sent))
             print(handle.id)
     return 0
+
+
+async def _last_trouble(hf: Holdfast, handle: TaskHandle) -> str:
+    found = sent_lines(await handle.view(), (), now_ms=hf.journal.now_ms())
+    return "".join(f"; so far: {one['reason']}" for one in found if one["reason"])
 
 
 def told(sent: dict[str, Any]) -> str:  # Any: JSON

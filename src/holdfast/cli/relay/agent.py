@@ -23,6 +23,7 @@ from holdfast.identity.acts.log_act import act_lock
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.statements import Profile, Relay
+from holdfast.identity.witness.relay_link import with_url
 from holdfast.layout.agent_home import AgentHome, home_folder, load_home
 from holdfast.layout.moved import check_not_moved
 from holdfast.layout.witness_address import WitnessRelay, relays_of
@@ -46,12 +47,17 @@ def run_add(args: argparse.Namespace) -> int:
     check_not_moved(home.instance)
     relay = _relay(args.address, args.invite)
     gone = _listed(home, args.instead_of) if args.instead_of else None
+    if gone is not None and address_of(gone) == WitnessRelay(relay.url, relay.key):
+        raise BadInput("--instead-of names the same relay as ADDRESS", hint="name the relay that the agent leaves")
     before = find_own_profile(home)
     done = registered(home, [relay], handle=args.handle, operator=args.operator, instead_of=gone)
     why = done.said.get(relay.url, "")
     if why:
-        raise RelayRefused(f"{relay.url}: {why}", hint=f"`holdfast relay remove {relay.host}` takes it out again")
-    left = "" if gone is None else f"; left: {gone.url}, which answers with the new profile for 90 days"
+        raise RelayRefused(
+            f"{with_url(relay.url, why)}; the agent's new profile names it all the same",
+            hint=f"run the command again later; or leave the relay: `holdfast relay remove {relay.url}`",
+        )
+    left = "" if gone is None else f"; left: {gone.url}{_forwards(done, gone)}"
     _say_lost_handles(before, done)
     return _published(args, done, f"added: {relay.url}{left}")
 
@@ -99,7 +105,11 @@ def run_remove(args: argparse.Namespace) -> int:
     _say_lost_handles(before, done)
     if any(one.key == gone.wit for one in relays_of(home.witnesses)):
         talk("it is still a witness of the key log: `holdfast identity rotate --witness ...` names others")
-    return _published(args, done, f"removed: {gone.url}; it answers with the new profile for 90 days")
+    return _published(args, done, f"removed: {gone.url}{_forwards(done, gone)}")
+
+
+def _forwards(done: PublishedProfile, gone: Relay) -> str:
+    return "" if done.said.get(gone.url) else ", which answers with the new profile for 90 days"
 
 
 def _listed(home: AgentHome, name: str) -> Relay:
@@ -110,7 +120,7 @@ def _listed(home: AgentHome, name: str) -> Relay:
     if len(named) > 1:
         urls = ", ".join(one.url for one in named)
         raise BadInput(
-            f"{name!r} is the host of {len(named)} of the agent's relays: {urls}", hint="give the url of one"
+            f"{name!r} names {len(named)} of the agent's relays: {urls}", hint="give the url or the whole address of one"
         )
     if not named:
         raise BadInput(
@@ -159,7 +169,8 @@ def run_list(args: argparse.Namespace) -> int:
 
 def _told(one: RelayStatus, trouble: str) -> str:
     if one.proof or one.error or trouble:
-        return "contradicts itself" if one.proof else one.error or f"gives the worker no mail: {trouble}"
+        error = one.error.removeprefix(f"{one.address.url}: ")
+        return "contradicts itself" if one.proof else error or f"gives the worker no mail: {trouble}"
     return "newest" if one.newest else "none" if one.profile is None else "other"
 
 
@@ -224,7 +235,7 @@ def run_find(args: argparse.Namespace) -> int:
 
 def _text(value: object) -> str:
     if isinstance(value, dict):
-        return "\n".join(f"{name}: {why}" for name, why in value.items())  # pyright: ignore[reportUnknownVariableType]
+        return "\n".join(with_url(str(name), str(why)) for name, why in value.items())  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, list):
         return "\n".join(map(str, value))  # pyright: ignore[reportUnknownArgumentType]
     return "yes" if value is True else "no" if value is False else str(value)

@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import os
+import re
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable, Container, Iterable
@@ -212,7 +214,7 @@ class RelayLink(RelayAsker):
         except TimeoutError:
             raise RelayUnreachable(f"{self.address.url} gave no whole answer within {ANSWER_S:g} s") from None
         except (OSError, h11.ProtocolError, asyncio.IncompleteReadError) as error:  # ssl.SSLError is an OSError
-            raise RelayUnreachable(f"{self.address.url}: {error or type(error).__name__}") from error
+            raise RelayUnreachable(f"{self.address.url}: {why_of(error)}") from error
         return status, self._signed((method, target, nonce), body, status, raw, proxy=_PROXY)
 
     async def _sent(self, method: str, target: str, nonce: str, body: bytes) -> tuple[int, bytes]:
@@ -230,6 +232,22 @@ class RelayLink(RelayAsker):
             return await receive_answer(connection, reader, bytes_max=ANSWER_BYTES_MAX)
         finally:
             writer.transport.abort()  # nothing more is read or written; a close handshake could take for ever
+
+
+def why_of(error: Exception) -> str:
+    """Why a connection failed, in words for people: the text of asyncio and ssl names Python's tuples and C files."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not valid: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return f"TLS failed: {error.reason.lower().replace('_', ' ')}"
+    numbers = dict.fromkeys(map(int, re.findall(r"\[Errno (\d+)\]", str(error))))  # of all addresses of a host
+    words = ", ".join(map(os.strerror, numbers)) or (error.strerror if isinstance(error, OSError) else "")
+    return words or str(error) or type(error).__name__
+
+
+def with_url(url: str, why: str) -> str:
+    """Most errors of a relay begin with its url."""
+    return why if why.startswith(url) else f"{url}: {why}"
 
 
 async def receive_answer(

@@ -23,7 +23,7 @@ from holdfast.identity.records.ed25519 import Signatures, Signer
 from holdfast.identity.records.encodings import AgentId, PublicKey, parse_key
 from holdfast.identity.records.signed import Family, Signed, sealed
 from holdfast.identity.statements.certificate import Certificate
-from holdfast.identity.witness.relay_link import RefusalContent, RelayAsker, receive_answer
+from holdfast.identity.witness.relay_link import RefusalContent, RelayAsker, receive_answer, why_of
 from holdfast.identity.witness.witness_relay import join_lines
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.protocol.calls import (
@@ -159,7 +159,7 @@ class RelayChannel(RelayAsker):
         except TimeoutError:
             raise RelayUnreachable(f"{self.address.url} gave no whole answer within {answer_s:g} s") from None
         except (OSError, h11.ProtocolError) as error:
-            raise RelayUnreachable(f"{self.address.url}: {error or type(error).__name__}") from error
+            raise RelayUnreachable(f"{self.address.url}: {why_of(error)}") from error
         content = self._signed((method, target, nonce), body, status, raw, proxy=_SERVER_ERRORS)
         if status == HTTPStatus.OK:
             return Answered(content, raw, target, nonce)

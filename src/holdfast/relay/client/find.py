@@ -35,7 +35,7 @@ from holdfast.identity.records.encodings import AgentId, parse_agent_id
 from holdfast.identity.records.signed import Refusal, Signed
 from holdfast.identity.statements.statements import Profile, parse_profile, profile_stands
 from holdfast.identity.witness.observe import OPERATORS_MIN, Observation, SourceAnswer, merge_copies, observe
-from holdfast.identity.witness.relay_link import RelayLink, ask_all
+from holdfast.identity.witness.relay_link import RelayLink, ask_all, with_url
 from holdfast.identity.witness.witness import LogCopy
 from holdfast.identity.witness.witness_relay import RelayWitness
 from holdfast.layout.witness_address import WitnessRelay
@@ -83,7 +83,7 @@ async def find_agent(
         untrusted = next((one for one in failed.values() if isinstance(one, RelayUntrusted)), None)
         if untrusted is not None:
             raise untrusted
-        why = "; ".join(f"{url}: {text}" for url, text in silent.items())
+        why = "; ".join(with_url(url, text) for url, text in silent.items())
         if why:
             raise RelayUnreachable(f"no relay that answered knows {name} ({why})")
         raise LogMissing(f"no relay knows {name}", hint="give another relay with --relay ADDRESS")
@@ -173,10 +173,13 @@ async def _profiles(
     handle, at, host = name.partition("@")
     if at:
         check_handle(handle)
+        if not host:
+            raise BadInput(f"{name!r} does not name a relay", hint="write a handle as NAME@HOST")
     asked = [one for one in relays if not at or one.host == host]
     if at and not asked:
         raise BadInput(
-            f"the key of the relay {host} is not known here", hint=f"give --relay https://{host}#z6Mk... as well"
+            f"the key of the relay {host} is not known here",
+            hint=f"`holdfast relay find {name} --relay https://{host}#z6Mk...` asks it; then write to the id that it shows",
         )
     id_: AgentId | None = None
     if not at:

@@ -40,7 +40,7 @@ from holdfast.identity.witness.relay_link import RelayLink, ask_all, open_link
 from holdfast.identity.witness.witness_relay import bring_log, join_lines
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.witness_address import WitnessRelay, parse_relay_address, relays_of
-from holdfast.relay.protocol.calls import HANDLE_FORM
+from holdfast.relay.protocol.calls import HANDLE_FORM, HANDLES_MAX
 
 DAY_S = 86_400
 LIFE_DAYS = 30
@@ -240,7 +240,7 @@ async def publish_profile(
         _keep(home, signed)
     said = await ask_all(_to_tell(content, more), lambda link: _put(link, signed, log), port=port)
     forks = await find_forks(tuple(map(address_of, content.relays)), log.id, port=port)
-    words = {one.url: str(answer) for one, answer in said.items()}
+    words = {one.url: str(answer).removeprefix(f"{one.url}: ") for one, answer in said.items()}
     return PublishedProfile(signed=signed, said=words, foreign=foreign, forks=forks)
 
 
@@ -266,6 +266,11 @@ async def register(
         link = open_link(one, port=port)
         about = await link.describe()
         await bring_log(link, log)
+        if handle and about.name != one.host:
+            raise RelayRefused(
+                f"{one.url}: its handles end in @{about.name}, and others look for them by the host of its address",
+                hint="register without --handle; its operator sets `url` in relay.toml to the address that agents use",
+            )
         name = f"{handle}@{about.name}" if handle else ""
         taken = await link.find_handle(handle) if handle else None
         if taken is not None and f'"id":"{log.id}"'.encode() not in taken:
@@ -279,6 +284,12 @@ async def register(
             content = without_relay(content, instead_of)
         for entry, name in entries:
             content = with_relay(content, entry, name)
+            held = [one for one in content.handles if name and one.endswith(f"@{address_of(entry).host}")]
+            if len(held) > HANDLES_MAX:
+                raise RelayRefused(
+                    f"{entry.url}: an agent has at most {HANDLES_MAX} handles at a relay: {', '.join(held[:-1])}",
+                    hint="use one of these; `holdfast relay remove` gives up all of them",
+                )
         return content
 
     return await publish_profile(home, speaker, now=now, port=port, change=change, more=relays)

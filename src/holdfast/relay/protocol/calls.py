@@ -22,6 +22,7 @@ ACK_MAX = 1_024  # entries in one request
 CONTACTS_MAX = 10_000
 REASON_CHARS_MAX = 200
 HANDLE_FORM = r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?"
+HANDLES_MAX = 4  # of one agent at one relay
 TOKEN_HEADER = "holdfast-session"
 WAIT_S_MAX = 25
 PAGE_BYTES_MAX = 512 * 1024  # of envelopes in one answer

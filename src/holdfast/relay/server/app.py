@@ -315,7 +315,8 @@ class Relay:
     async def _healthz(self, request: Request) -> Response:
         why = "the relay is stopping" if self.draining else self.store.failed
         status = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
-        return Response(msgspec.json.encode({"ok": not why, "why": why}), status, media_type="application/json")
+        told = {"ok": not why, "why": why or self.mail.no_room}  # without room for mail it still serves all else
+        return Response(msgspec.json.encode(told), status, media_type="application/json")
 
     async def _metrics(self, request: Request) -> Response:
         if request.client is None or request.client.host not in self.settings.metrics_from:
@@ -338,6 +339,7 @@ class Relay:
         ]
         lines.append(f"holdfast_relay_commits_total {self.store.commits}")
         lines.append(f"holdfast_relay_store_failed {int(bool(self.store.failed))}")
+        lines.append(f"holdfast_relay_disk_low {int(bool(self.mail.no_room))}")
         return "\n".join(lines) + "\n"
 
 

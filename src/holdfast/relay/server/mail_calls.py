@@ -179,8 +179,8 @@ class MailDesk:
             why = calls.UNKNOWN_RECIPIENT, "the relay does not know the recipient"
         elif profile is not None and self.key not in {one.wit for one in profile.record.relays}:
             why = calls.MOVED, "the recipient has left this relay"
-        elif self._is_disk_full():
-            why = calls.STORAGE_FULL, "the relay's disk is full"
+        elif no_room := self.no_room:
+            why = calls.STORAGE_FULL, no_room
         closed = profile is not None and ("mail", "contacts") in profile.record.policy
         known: dict[AgentId, _Sender] = {}
         return [self._judge(id, raw, why, known, closed=closed) for raw in raws], profile
@@ -260,6 +260,12 @@ class MailDesk:
         for crt, judged in list(self._judged.items()) if gone else ():
             if any(judged is one for one, _ in gone):
                 self._judged.pop(crt, None)
+
+    @property
+    def no_room(self) -> str:
+        """Why it takes no new mail; empty where it does."""
+        low = f"the relay takes no new mail: less than {self.settings().free_mib_min} MiB are free on its disk"
+        return low if self._is_disk_full() else ""
 
     def _is_disk_full(self) -> bool:
         at, full = self._disk

@@ -25,9 +25,9 @@ from holdfast.identity.statements.statements import (
     parse_head,
     parse_profile,
 )
+from holdfast.relay.protocol.calls import HANDLES_MAX
 
 FORWARD_S = 90 * 86_400
-HANDLES_MAX = 4  # of one agent at one relay
 EVIDENCE_MAX = 16  # lines for one agent
 
 

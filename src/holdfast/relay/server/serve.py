@@ -22,17 +22,18 @@ import msgspec
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from holdfast.errors import RelayUnfit
+from holdfast.errors import BadSettings, RelayUnfit
 from holdfast.host.hardening import harden
 from holdfast.host.log import Log
 from holdfast.host.private_files import check_place
 from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.witness.relay_link import why_of
 from holdfast.identity.witness.witness_folder import witness_signer
 from holdfast.layout.witness_address import host_text
 from holdfast.relay.server.app import Relay
 from holdfast.relay.server.asked import KNOW
 from holdfast.relay.server.limits import InMemory, block_of
-from holdfast.relay.server.settings import RelaySettings
+from holdfast.relay.server.settings import HINT, RelaySettings
 from holdfast.relay.server.store import Store
 
 if TYPE_CHECKING:
@@ -227,10 +228,7 @@ async def _serve(relay: Relay, *, started: Callable[[RunningRelay], None]) -> No
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=DRAIN_S,
     )
-    tls: ssl.SSLContext | None = None
-    if settings.tls_cert:
-        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        tls.load_cert_chain(settings.tls_cert, settings.tls_key)
+    tls = _tls(settings.tls_cert, settings.tls_key) if settings.tls_cert else None
     door = _listening(host, port)
     listen = host_text(*door.getsockname()[:2])
     scheme = "https" if settings.tls_cert else "http"
@@ -328,6 +326,20 @@ def _allowed_connections(wanted: int) -> int:
     return max(1, min(wanted, soft - FILES))
 
 
+def _tls(cert: str, key: str) -> ssl.SSLContext:
+    found = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        for name in (cert, key):  # ssl does not say which one it cannot read
+            Path(name).open("rb").close()
+        found.load_cert_chain(cert, key)
+    except ssl.SSLError as error:
+        why = (error.reason or "").lower().replace("_", " ") or "they cannot be read"
+        raise BadSettings(f"{cert} and {key} are not a certificate and its key: {why}", hint=HINT) from error
+    except OSError as error:
+        raise BadSettings(f"{error.filename} cannot be read: {error.strerror}", hint=HINT) from error
+    return found
+
+
 def _listening(host: str, port: int) -> socket.socket:
     try:
         door = socket.create_server(
@@ -335,7 +347,7 @@ def _listening(host: str, port: int) -> socket.socket:
         )
     except OSError as error:
         raise RelayUnfit(
-            f"the relay cannot listen on {host_text(host, port)}: {error.strerror or error}",
+            f"the relay cannot listen on {host_text(host, port)}: {why_of(error)}",
             hint="stop what listens there, or give another --listen HOST:PORT",
         ) from error
     # asyncio sends at once only on sockets that name TCP as their protocol; on others every second packet of an answer

@@ -16,13 +16,13 @@ from holdfast.layout.witness_address import host_text, is_loopback, parse_relay_
 
 NAME = "relay.toml"
 FILE_BYTES_MAX = 1 << 16
+HINT = "see `holdfast explain relay-settings`"
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     listen: str = "127.0.0.1:7411"
     url: str = ""  # what agents use; empty: http:// and `listen`
-    name: str = ""  # of handles, ada@NAME; empty: the host of `url`
     region: Annotated[str, msgspec.Meta(max_length=100)] = ""  # where it runs, for people: agents spread over regions
     registration: Literal["invite", "open"] = "invite"
     registrations_an_hour: Count = 10  # of one address, where registration is open
@@ -43,6 +43,11 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     free_mib_min: Count = 512  # with less on its disk, the relay takes no new mail
 
     @property
+    def name(self) -> str:
+        """Of handles, ada@NAME: those who look for one know the host of the relay's address, and nothing else."""
+        return urlsplit(self.url).hostname or ""
+
+    @property
     def host_port(self) -> tuple[str, int]:
         parts = urlsplit(f"//{self.listen}")
         return parts.hostname or "", parts.port or 0
@@ -55,8 +60,10 @@ def read_relay_settings(folder: Path, **given: object) -> RelaySettings:
         fields = tomllib.loads(read_plain(path, FILE_BYTES_MAX).decode())
     except FileNotFoundError:
         fields = {}
+    except OSError as error:
+        raise BadSettings(f"{path} cannot be read: {error.strerror}", hint=HINT) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadSettings(f"{path}: {error}") from None
+        raise BadSettings(f"{path}: {error}", hint=HINT) from None
     fields |= {name: value for name, value in given.items() if value}
     try:
         settings = convert(fields, RelaySettings)
@@ -69,13 +76,11 @@ def read_relay_settings(folder: Path, **given: object) -> RelaySettings:
         _check_open_to_others(settings, path)
         url = parse_relay_url(settings.url or f"http://{settings.listen}")
     except (msgspec.ValidationError, ValueError, BadInput) as error:
-        hint = "see `holdfast explain relay-settings`; give `url` where the relay does not listen on this machine alone"
+        hint = f"{HINT}; give `url` where the relay does not listen on this machine alone"
         raise BadSettings(f"{path}: {error}", hint=hint) from None
     if not host or bool(settings.tls_cert) != bool(settings.tls_key):
         raise BadSettings(f"{path}: `listen` must be HOST:PORT, and `tls_cert` and `tls_key` need each other")
-    return msgspec.structs.replace(
-        settings, url=url, name=settings.name or urlsplit(url).hostname or "", listen=host_text(host, port)
-    )
+    return msgspec.structs.replace(settings, url=url, listen=host_text(host, port))
 
 
 def _check_open_to_others(settings: RelaySettings, path: Path) -> None:
