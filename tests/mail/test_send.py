@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.cli.mail import send
 from holdfast.core.mail import BODY_BYTES_MAX
 from holdfast.core.step import StepState
 from holdfast.errors import MailKeyReused, MailRefused, MailUnconfirmed, MailUnsent, Refused, TaskFailed, ToolFailed
@@ -45,6 +46,16 @@ async def test_what_is_not_confirmed_is_sent_again_under_the_same_key(lab: Lab, 
     assert len(post.tries) == 3
     assert len({one.key for one in post.tries}) == 1
     assert len(post.sent) == 1
+
+
+async def test_a_wait_that_ends_too_early_says_what_went_wrong_so_far(lab: Lab) -> None:
+    post = ScriptedPost(*(MailUnsent("bob: nothing listens") for _ in range(30)))
+    async with lab.open(greet, post=post) as hf:
+        handle = await hf.submit(greet)
+        while not (told := await send._last_trouble(hf, handle)):
+            await asyncio.sleep(0.01)
+    assert told.startswith("; so far: ")
+    assert "bob: nothing listens" in told
 
 
 async def test_a_message_waits_while_no_relay_answers_and_is_not_parked(
