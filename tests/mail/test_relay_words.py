@@ -51,7 +51,7 @@ from holdfast.relay.client.address_book import AddressBook, Peer
 from holdfast.relay.client.find import find_agent
 from holdfast.relay.client.instance_key import InstanceKey
 from holdfast.relay.client.post import RelayPost, _Sending
-from holdfast.relay.client.profile import ProfileContent, check_handle, without_relay
+from holdfast.relay.client.profile import ProfileContent, check_handle, with_relay, without_relay
 from holdfast.relay.protocol.envelope import Inner
 from holdfast.relay.server.serve import _listening, _tls
 from holdfast.relay.server.settings import RelaySettings, read_relay_settings
@@ -123,6 +123,15 @@ def test_a_handle_stays_while_another_relay_has_its_host() -> None:
     left = without_relay(content, one)
     assert left.handles == content.handles
     assert without_relay(left, two).handles == ("ada@r.example",)
+
+
+def test_a_relay_with_a_new_key_takes_the_place_of_the_old_one_at_its_url() -> None:
+    """Its operator gave it one, as after an older store was put back: nothing answers for the old key any more."""
+    old, new, other = at(1), at(1), at(2)
+    content = ProfileContent(relays=(old, other), handles=("ada@127.0.0.1",))
+    assert with_relay(content, new) == ProfileContent(relays=(other, new), handles=content.handles)
+    assert with_relay(without_relay(content, old), new).left == ()
+    assert len(with_relay(without_relay(content, other), new).left) == 1
 
 
 def test_a_host_of_several_relays_is_not_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,9 +57,7 @@ class StoreTrials:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         url = f"http://127.0.0.1:{port}"
-        self.settings = RelaySettings(
-            listen=f"127.0.0.1:{port}", url=url, registration="open", free_mib_min=1
-        )
+        self.settings = RelaySettings(listen=f"127.0.0.1:{port}", url=url, registration="open", free_mib_min=1)
         key = witness_signer(self.folder).public
         self.talk = Talk(WitnessRelay(url, key), key)
         self.trace = Trace.shared(CALLS_MAX)

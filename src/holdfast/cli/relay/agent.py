@@ -57,7 +57,7 @@ def run_add(args: argparse.Namespace) -> int:
             f"{with_url(relay.url, why)}; the agent's new profile names it all the same",
             hint=f"run the command again later; or leave the relay: `holdfast relay remove {relay.url}`",
         )
-    left = "" if gone is None else f"; left: {gone.url}{_forwards(done, gone)}"
+    left = "" if gone is None or gone.url == relay.url else f"; left: {gone.url}{_forwards(done, gone)}"
     _say_lost_handles(before, done)
     return _published(args, done, f"added: {relay.url}{left}")
 
@@ -120,7 +120,8 @@ def _listed(home: AgentHome, name: str) -> Relay:
     if len(named) > 1:
         urls = ", ".join(one.url for one in named)
         raise BadInput(
-            f"{name!r} names {len(named)} of the agent's relays: {urls}", hint="give the url or the whole address of one"
+            f"{name!r} names {len(named)} of the agent's relays: {urls}",
+            hint="give the url or the whole address of one",
         )
     if not named:
         raise BadInput(

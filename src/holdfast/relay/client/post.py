@@ -181,7 +181,9 @@ class RelayPost:
         tries = 0
         while True:
             if not sending.peer.relays:  # it has left its last one, and may name another
-                raise (MailUnconfirmed if sending.begun else MailUnsent)(f"{sending.peer.id}: its profile names no relay")
+                raise (MailUnconfirmed if sending.begun else MailUnsent)(
+                    f"{sending.peer.id}: its profile names no relay"
+                )
             envelope = await self._sealed(sending)
             sending.moved = False
             await self._round(sending, envelope)

@@ -127,10 +127,13 @@ def address_of(relay: Relay) -> WitnessRelay:
 
 
 def with_relay(content: ProfileContent, relay: Relay, handle: str = "") -> ProfileContent:
-    """The relay is added, or its entry replaced; it is no longer one that was left."""
-    others = tuple(one for one in content.relays if one.wit != relay.wit)
+    """The relay is added, or its entry replaced; it is no longer one that was left. One url has one key: where it has a
+    new one, nothing answers for the old one any more."""
+    others = tuple(one for one in content.relays if one.wit != relay.wit and one.url != relay.url)
     handles = tuple(dict.fromkeys((*content.handles, *((handle,) if handle else ()))))
-    left = tuple(one for one in content.left if not one.endswith(f"#{relay.wit}"))
+    left = tuple(
+        one for one in content.left if relay.wit != one.partition("#")[2] and relay.url != one.partition("#")[0]
+    )
     return replace(content, relays=(*others, relay), handles=handles, left=left)
 
 
