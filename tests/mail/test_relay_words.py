@@ -208,7 +208,7 @@ def test_a_file_that_holds_no_invite_is_named(tmp_path: Path, raw: bytes) -> Non
 def test_files_that_a_relay_cannot_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no certificate")
     here, gone = str(tmp_path / "file"), str(tmp_path / "gone")
-    with pytest.raises(BadSettings, match="relay.toml cannot be read: Not a directory"):
+    with pytest.raises(BadSettings, match=r"relay\.toml cannot be read: Not a directory"):
         read_relay_settings(tmp_path / "file")
     for cert, key in ((gone, here), (here, gone)):
         with pytest.raises(BadSettings, match=f"{gone} cannot be read: No such file"):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from holdfast.app.mail.shared_keys import mail_speaker
 from holdfast.backup.chain.sources import leave_newest_head
@@ -236,7 +236,7 @@ def run_find(args: argparse.Namespace) -> int:
 
 def _text(value: object) -> str:
     if isinstance(value, dict):
-        return "\n".join(with_url(str(name), str(why)) for name, why in value.items())  # pyright: ignore[reportUnknownVariableType]
+        return "\n".join(with_url(name, why) for name, why in cast("dict[str, str]", value).items())
     if isinstance(value, list):
         return "\n".join(map(str, value))  # pyright: ignore[reportUnknownArgumentType]
     return "yes" if value is True else "no" if value is False else str(value)

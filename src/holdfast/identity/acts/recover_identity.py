@@ -72,6 +72,7 @@ LOST = (
     "the journal's keys: no journal of the old machine can be read",
     "the root of the backup passphrases: old backups cannot be opened",
     "secrets of tools, mail keys and logins that were in the vault",
+    "its names at relays, if it had any: `holdfast relay add ADDRESS --handle NAME` takes them back",
 )
 AGAIN_HINT = "if it is lost or not yours, run the same command with --again: it locks that machine out"
 ESCROW_BYTES_MAX = 8 * 1024 * 1024

@@ -179,7 +179,7 @@ async def _profiles(
     if at and not asked:
         raise BadInput(
             f"the key of the relay {host} is not known here",
-            hint=f"`holdfast relay find {name} --relay https://{host}#z6Mk...` asks it; then write to the id that it shows",
+            hint=f"`holdfast relay find {name} --relay https://{host}#z6Mk...` asks it; then use the id that it shows",
         )
     id_: AgentId | None = None
     if not at:
