@@ -331,6 +331,21 @@ def test_a_head_that_never_ends_is_cut_off_and_others_are_served(tmp_path: Path)
         relay.kill()
 
 
+def test_garbage_of_strangers_does_not_fill_the_log(tmp_path: Path) -> None:
+    relay = RelayProcess(tmp_path / "r").start()
+    log, upgrade = tmp_path / "r.log", "connection: upgrade\r\nupgrade: websocket\r\n"
+    try:
+        before = log.read_text()
+        for raw in (b"\x16\x03\r\n\r\n", f"GET /v1/relay HTTP/1.1\r\nhost: x\r\n{upgrade}\r\n".encode()):
+            with socket.create_connection(("127.0.0.1", relay.port)) as stranger:
+                stranger.settimeout(30)
+                stranger.sendall(raw)
+                assert stranger.recv(1000).startswith(b"HTTP/1.1")
+        assert log.read_text() == before
+    finally:
+        relay.kill()
+
+
 def test_what_callers_keep_in_memory_has_a_bound_for_each_address_and_in_all() -> None:
     mib, ended = 1024 * 1024, list[str]()
     kept = InMemory[str](ended.append)

@@ -220,6 +220,7 @@ async def _serve(relay: Relay, *, started: Callable[[RunningRelay], None]) -> No
         lifespan="off",
         access_log=False,
         log_config=None,
+        log_level="error",  # a line for each request that is none would let strangers fill the disk
         server_header=False,
         proxy_headers=settings.behind_proxy,  # else any program on this machine could name any sender
         forwarded_allow_ips=list(settings.proxies),
