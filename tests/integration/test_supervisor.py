@@ -28,7 +28,6 @@ sys.exit(supervise(
 WORKER = """
 import os, signal, sys
 signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"asked\\n"), os._exit(0)))
-signal.signal(signal.SIGINT, lambda *_: (os.write(1, b"interrupted\\n"), os._exit(0)))
 print(os.getpid(), flush=True)
 while True: signal.pause()
 """
@@ -95,13 +94,55 @@ def test_a_killed_worker_is_started_again_until_it_is_asked_to_stop(started: lis
     assert one.line() == ""
 
 
-def test_an_interrupt_is_passed_on_as_an_interrupt(started: list[Supervised]) -> None:
-    one = Supervised(WORKER)
-    started.append(one)
-    int(one.line())
-    one.process.send_signal(signal.SIGINT)
-    assert one.line() == "interrupted"
-    assert one.end() == 0
+def test_an_interrupt_asks_the_worker_politely(started: list[Supervised]) -> None:
+    """Also one that does not listen yet: Python would answer the interrupt itself with a traceback."""
+    for worker, answer in (WORKER, "asked"), ("import os, time; print(os.getpid(), flush=True); time.sleep(60)", ""):
+        one = Supervised(worker)
+        started.append(one)
+        int(one.line())
+        one.process.send_signal(signal.SIGINT)
+        assert one.line() == answer
+        assert one.end() == 0
+        assert one.process.stderr is not None
+        assert "Traceback" not in one.process.stderr.read()
+
+
+# As the parent of a standby: begun anew. What was closed when it was started, it has opened by then.
+LEAN = """
+import os, sys
+from holdfast.runtime.engine.supervisor import supervise_lean
+for stream in map(int, sys.argv[2:]):
+    os.close(stream)
+    assert os.open(os.devnull, os.O_RDWR) == stream
+supervise_lean([sys.executable, "-c", sys.argv[1]], grace_s=30, close_s=0)
+"""
+
+
+@pytest.mark.parametrize("closed", ["2", "012"])
+def test_a_supervisor_that_begins_anew_has_its_standard_streams(closed: str, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    worker = f"{ENDS}\nimport os\nfor n in range(3): os.fstat(n)\nopen({str(told)!r}, 'w').write(str(word))\nend(6)"
+    done = subprocess.run([sys.executable, "-c", LEAN, worker, *closed], timeout=30, check=False)
+    assert done.returncode == 6
+    assert int(told.read_text()) > 2  # the pipe of its word has none of their numbers
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_while_a_supervisor_begins_anew_is_heard(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        f"if 'holdfast.runtime.engine.supervisor' in sys.orig_argv: os.kill(os.getpid(), {int(number)})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", LEAN, "import time; time.sleep(60)"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert number.name.encode() in done.stderr
+    assert b"Traceback" not in done.stderr
 
 
 def test_a_worker_that_does_not_finish_in_time_is_killed(started: list[Supervised]) -> None:

@@ -169,9 +169,14 @@ def supervise(
 
 
 def supervise_lean(argv: Sequence[str], *, grace_s: float, close_s: float) -> NoReturn:
-    """The same in this process, but begun anew, with nothing loaded that it does not need. Call it with one thread."""
+    """The same in this process, but begun anew, with nothing loaded that it does not need. Call it with one thread. The
+    standard streams are open."""
     sys.stdout.flush()
     sys.stderr.flush()
+    for stream in range(3):  # one that the caller had closed was opened here
+        os.set_inheritable(stream, True)
+    # The signals wait until they are listened to: an interpreter that begins answers Ctrl-C with a traceback.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _POLITE)
     os.execv(sys.executable, [sys.executable, "-P", "-m", __name__, str(grace_s), str(close_s), *argv])
 
 
@@ -277,7 +282,8 @@ class _Supervisor:
             self._asked_at = now
             self.say(f"{number.name}: calls in flight have {self.grace_s:g} s to finish; again kills the worker")
             if self._worker is not None:
-                self._worker.send(number)
+                # Not SIGINT: before a worker listens to it, Python answers it with a traceback.
+                self._worker.send(signal.SIGTERM)
         elif now - self._asked_at > _DOUBLE_S:
             self.grace_s = self.close_s = 0.0
 
@@ -321,6 +327,7 @@ def _signals() -> Generator[Wake, None, None]:
     for number in _HANDLED:
         signal.signal(number, _ignore)
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _POLITE)
     try:
         yield Wake(reader, writer)
     finally:
