@@ -77,3 +77,18 @@ def test_a_forked_worker_dies_with_its_parent(parent: Parent) -> None:
     ready, _, _ = select.select([descriptor], [], [], 20)
     os.close(descriptor)
     assert ready
+
+
+def test_a_worker_from_nothing_prints_what_a_forked_one_prints(tmp_path: Path) -> None:
+    """Also a letter that the terminal does not have: an app that prints it must not fail on one of the two."""
+    (tmp_path / "app.py").write_text("print('\u2192')\n")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "holdfast.app.worker", '{"app": "app.py:nothing"}'],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "has no attribute 'nothing'" in done.stderr
+    assert done.stdout == "\\u2192\n"

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import shutil
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -16,12 +17,16 @@ from holdfast.app.instances.examine import standby_faults
 from holdfast.app.instances.roster_change import RosterChange
 from holdfast.app.instances.standing import StandingKind, find_standing
 from holdfast.app.memory import add_line
+from holdfast.app.worker import is_standby
 from holdfast.backup.backups import open_backups
 from holdfast.backup.turns import check_backs_up, take_duty
 from holdfast.cli.main import main
-from holdfast.core.clock import SystemClock
+from holdfast.core.clock import Clock, SystemClock
 from holdfast.errors import ArchiveRefused, BadInput, IsStandby, JournalFull, MoveRefused, NotEnrolled, NotNow
 from holdfast.identity.files.roster_file import ROSTER
+from holdfast.identity.lease import enrolment
+from holdfast.identity.records.encodings import AgentId
+from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.statements.certificate import Role
 from holdfast.identity.vault.vault import open_vault
 from holdfast.layout.agent_home import MemoryPlace, load_home
@@ -58,6 +63,23 @@ def test_a_standby_opens_no_journal_and_backs_up_nothing(world: World) -> None:
     with pytest.raises(NotEnrolled):
         check_backs_up(load_home(world.root / "copy"))
     assert find_standing(load_home(world.root / "copy"), clock=SystemClock()).kind is StandingKind.COPY
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it does not ask")
+def test_the_parent_of_a_worker_never_has_the_key_of_its_folder(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lives as long as the agent, and tools could read its memory. It asks who will wait all the same."""
+    look = enrolment.find_enrolment
+
+    def looked(instance: Path, *, id: AgentId, clock: Clock) -> KeyPair | None:
+        (world.root / "looked").write_text(str(os.getpid()))
+        return look(instance, id=id, clock=clock)
+
+    monkeypatch.setattr(enrolment, "find_enrolment", looked)
+    for host, waits in ("a", False), ("b", True):
+        assert is_standby(load_home(world.home(host)).journal) is waits
+        assert int((world.root / "looked").read_text()) != os.getpid()
+    (world.home("b") / "instance" / "enrolment.json").write_text("{")
+    assert not is_standby(load_home(world.home("b")).journal)
 
 
 def test_an_agent_that_moves_keeps_its_place_in_the_roster(world: World) -> None:

@@ -23,6 +23,7 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
+from io import TextIOWrapper
 from typing import Any, NamedTuple
 
 from holdfast.app.binder import LOG, acting, memory_beside, open_as, open_secrets, scratch_root, watched_files, watching
@@ -40,7 +41,7 @@ from holdfast.core.ports import KeyRing
 from holdfast.core.secret_handles import safe
 from holdfast.core.waiting import ALONE, Pacing, running_beside
 from holdfast.errors import EXIT_RETRY, BadInput, HoldfastError, JournalStopped, Retryable, text_of
-from holdfast.host.hardening import give_back_memory, harden
+from holdfast.host.hardening import IS_LINUX, give_back_memory, harden
 from holdfast.host.log import Log, open_log
 from holdfast.journal.bind import Connections, journal_at
 from holdfast.journal.builds import Build
@@ -113,7 +114,7 @@ def run_worker(order: Order) -> int:
     grace_s = _prepared(order) if not order.homes else _prepared_fleet(order)
     text = json.dumps(asdict(order))
     argv = [sys.executable, "-P", "-m", "holdfast.app.worker", text]
-    if not order.homes and _is_standby(order.address):
+    if not order.homes and is_standby(order.address):
         supervise_lean(argv, grace_s=grace_s, close_s=CLOSE_S)
 
     def work() -> int:
@@ -130,22 +131,27 @@ def run_worker(order: Order) -> int:
     )
 
 
-def _is_standby(address: JournalAddress) -> bool:
-    """Whether this folder will wait, by its own roster. A wrong answer costs memory, or time at a restart."""
-    if not os.path.lexists(address.folder / ROSTER):
+def is_standby(address: JournalAddress) -> bool:
+    """Whether this folder will wait, by its own roster. A wrong answer costs memory, or time at a restart. It takes the
+    folder's key, of which nothing may stay in this process: a child looks."""
+    if not IS_LINUX or not os.path.lexists(address.folder / ROSTER):
         return False
     from holdfast.identity.lease.enrolment import own_role
     from holdfast.identity.records.ed25519 import Sodium
     from holdfast.identity.statements.certificate import Role
     from holdfast.layout.agent_home import peek_home
 
-    with suppress(HoldfastError, OSError):  # the worker says what is wrong
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1] == 0
+    waits = False
+    try:  # whatever is wrong, the worker says it
+        harden()
         home = peek_home(address.folder)
-        return (
-            home is not None
-            and own_role(home.folder, home.instance, clock=SystemClock(), port=Sodium()) is Role.STANDBY
-        )
-    return False
+        role = None if home is None else own_role(home.folder, home.instance, clock=SystemClock(), port=Sodium())
+        waits = role is Role.STANDBY
+    finally:
+        os._exit(not waits)
 
 
 def _prepared(order: Order) -> float:
@@ -488,5 +494,7 @@ def _end(code: int, word: int) -> None:
 
 
 if __name__ == "__main__":
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as `holdfast` has done where a worker is forked
     listener = take_word()
     _end(main(sys.argv[1] if len(sys.argv) == 2 else ""), listener)
