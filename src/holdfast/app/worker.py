@@ -23,7 +23,6 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
-from io import TextIOWrapper
 from typing import Any, NamedTuple
 
 from holdfast.app.binder import LOG, acting, memory_beside, open_as, open_secrets, scratch_root, watched_files, watching
@@ -494,7 +493,7 @@ def _end(code: int, word: int) -> None:
 
 
 if __name__ == "__main__":
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as `holdfast` has done where a worker is forked
+    if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
+        reconfigure(errors="backslashreplace")  # as `holdfast` has done where a worker is forked
     listener = take_word()
     _end(main(sys.argv[1] if len(sys.argv) == 2 else ""), listener)
