@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.app.blame import blame
+from holdfast.instances import shared_files
 from holdfast.instances.line_document import NOTHING
 from holdfast.instances.shared import Update
 from holdfast.instances.shared_files import SharedFile
@@ -73,6 +75,45 @@ def hosts(tmp_path: Path) -> tuple[Host, Host]:
         one.shared.found()
     talk(one, other)
     return one, other
+
+
+def test_a_document_that_could_not_be_stored_has_no_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was made from the file, and the file is edited before there is room on the disk."""
+    tmp_path.chmod(0o700)
+    host = Host(tmp_path / "one", "a")
+    host.save("- stays", "- is removed by a person")
+    with monkeypatch.context() as full:
+        full.setattr(shared_files, "write_atomically", refuses)
+        with locked(host.place), pytest.raises(OSError, match="No space"):
+            host.shared.found()
+    host.save("- stays")
+    assert host.shared.document.document is None
+    with locked(host.place):
+        host.shared.found()
+    host.merge()
+    assert host.lines() == ["- stays"]
+    assert host.shared.document.document is not None
+    assert host.shared.document.document.lines() == ["- stays"]
+
+
+def refuses(path: Path, data: bytes) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_what_could_not_be_stored_is_received_again(hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = hosts
+    one.save(*one.lines(), "- is new")
+    one.merge()
+    update = one.shared.document.update_for(other.name)
+    with monkeypatch.context() as full:
+        full.setattr(shared_files, "write_atomically", refuses)
+        with locked(other.place), pytest.raises(OSError, match="No space"):
+            other.shared.receive(update, now_ms=NOW)
+    other.merge()
+    assert "- is new" not in other.lines()
+    talk(one, other)
+    assert other.lines() == one.lines()
+    assert "- is new" in other.lines()
 
 
 def test_both_files_get_what_either_wrote(hosts: tuple[Host, Host]) -> None:

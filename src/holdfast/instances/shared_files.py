@@ -146,7 +146,11 @@ class SharedFile:
         return SharedDocument(instance=self._instance, file=self._path.name)
 
     def store(self) -> None:
-        write_atomically(self._stored_at, self.document.stored())
+        try:
+            write_atomically(self._stored_at, self.document.stored())
+        except BaseException:
+            self.close()  # what is not stored is as if it had never been: the file may change before the next attempt
+            raise
         self._kept = self._found()
 
     def _found(self) -> tuple[int, ...] | None:
