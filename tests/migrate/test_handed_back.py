@@ -395,3 +395,14 @@ def test_doctor_of_a_host_that_handed_over_warns_until_the_other_one_has_the_age
     assert said().startswith("warning")  # it merges, as every standby does
     save_state(instance, MergeState(peers={"south": peer.heard(peer.heard_ms, "two", 0)}))
     assert said().startswith("note")  # and has another folder since: that of the package
+
+
+def test_doctor_of_a_standby_advises_nothing_that_the_instance_that_acts_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = made(tmp_path, backup=True)
+    run(world, "b", "doctor")
+    said = "".join(capsys.readouterr())
+    assert "a standby gets the agent's" in said
+    for advice in ("backup now", "worker APP` creates it"):
+        assert advice not in said, said

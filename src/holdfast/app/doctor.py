@@ -56,6 +56,7 @@ from holdfast.journal.unserved import find_unserved
 from holdfast.layout.agent_home import BY_JOURNAL, AgentHome, find_home, load_home
 from holdfast.layout.engine_settings import Settings
 from holdfast.layout.fleet import find_left_out
+from holdfast.layout.moved import STANDBY
 from holdfast.layout.settings import NAME, BackupSettings
 
 NO_JOURNAL = "journal"  # the check that fails where neither a journal nor an agent is
@@ -183,10 +184,16 @@ async def _examine_open(
             yield finding
 
 
+def _is_standby(home: AgentHome) -> bool:
+    return os.path.lexists(home.instance / STANDBY)  # with a journal of its own
+
+
 def _no_journal(address: JournalAddress) -> Finding:
     home = find_home(address.folder)
     if home is not None and home.state != home.folder:
         return ok("journal", "none: an adopted agent gets one when it uses Holdfast's durable calls")
+    if home is not None and _is_standby(home):
+        return ok("journal", "none: a standby gets the agent's when it takes over")
     if home is not None:
         return note("journal", f"there is no journal at {address} yet; `holdfast worker APP` creates it")
     return warning(
@@ -373,7 +380,7 @@ async def examine_backups(folder: Path) -> AsyncIterator[Finding]:
     if not places:
         yield warning("backups", "this agent has no place for backups", "`holdfast place add NAME FOLDER`")
         return
-    for place in places:
+    for place in places if not _is_standby(home) else ():  # the instance that acts makes backups
         yield _backup_place(place, states.get(place.name, PlaceState()), home)
     if all(is_on_disk_of(home.state, place) for place in places):
         yield warning(
