@@ -106,5 +106,5 @@ async def take(mail: AgentMail, count: int, *, mark: int = 1, ack: bool = True, 
                     found[one.letter.sender, one.letter.key] = one.letter
             if ack:
                 await mail.mailbox.received(got, mark=mark)
-    assert len(found) == count
+    assert len(found) == count, [one.body for one in found.values()]
     return list(found.values())
