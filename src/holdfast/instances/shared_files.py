@@ -148,8 +148,8 @@ class SharedFile:
     def store(self) -> None:
         try:
             write_atomically(self._stored_at, self.document.stored())
-        except BaseException:
-            self.close()  # what is not stored is as if it had never been: the file may change before the next attempt
+        except BaseException:  # what the library raises is no Exception
+            self.close()  # the next pass begins with what is stored: the file may have changed by then
             raise
         self._kept = self._found()
 

@@ -7,8 +7,8 @@
     secured     by the rule of app/mail/held_mail.py; a kill before it: the relays keep held mail longer
 
 Each `received` is a request and a sync at a relay, and each note is a message. So `received` waits a moment for others,
-and a sender that has just got a note gets the next one half a minute later, for all messages since; sooner if a note
-can name no more of them. A process that is told to end sends what waits.
+and a sender that has just got a note gets the next one half a minute later, for all messages since; sooner if that
+note is full. A process that is told to end first sends the notes and acknowledgements that wait.
 
 What the journal does not take (a full disk) is not acknowledged, and waits at the relays. What cannot be read, or be
 kept as JSON, is a dead letter: it becomes a task that fails with the reason, a person gets a notice, the relays hear

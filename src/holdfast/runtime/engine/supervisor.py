@@ -25,8 +25,8 @@ The code on the disk may have changed since (an upgrade in place). Half of a pro
 must never run together, so a parent whose files have changed starts workers from nothing again. macOS cannot fork
 without exec safely: there it is always so.
 
-An instance that waits as a standby has nothing to resume at once. Its parent starts anew without that code, as this
-module alone (`supervise_lean`): loaded code costs memory for as long as the agent lives.
+A standby has no task to resume, so its worker may start slowly. Its parent replaces itself with a process that loads
+this module and no other code of the agent (`supervise_lean`): loaded code takes memory for as long as the agent runs.
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ def supervise(
 
 
 def supervise_lean(argv: Sequence[str], *, grace_s: float, close_s: float) -> NoReturn:
-    """The same in this process, but begun anew, with nothing loaded that it does not need. Call it with one thread. The
-    standard streams are open."""
+    """Replace this process with one that supervises in the same way, and has loaded nothing else. Call it with one
+    thread, and with open standard streams."""
     sys.stdout.flush()
     sys.stderr.flush()
     for stream in range(3):  # one that the caller had closed was opened here
