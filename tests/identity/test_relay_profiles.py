@@ -36,6 +36,7 @@ from holdfast.relay.client.profile import (
     LIFE_DAYS,
     ProfileContent,
     ends_at,
+    find_lacking,
     find_own_profile,
     publish_profile,
     with_relay,
@@ -247,6 +248,36 @@ def test_a_profile_that_no_relay_took_is_sent_again_as_it_was_signed(
     assert again.signed == first.signed
     assert again.said == {three[0].at.url: ""}
     assert held_at(three[0], agent) == first.signed
+
+
+def test_a_relay_that_was_away_is_found_to_lack_the_profile(
+    tmp_path: Path, three: list[RelayProcess], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The worker asks every few minutes, and publishes again."""
+    agent = made(tmp_path)
+    home = load_home(agent.folder)
+    add(capsys, agent, three[0])
+    three[0].kill()
+    assert list(add(capsys, agent, three[1])["failed"]) == [three[0].at.url]
+    assert asyncio.run(find_lacking(home, port=PORT)) == [], "it does not answer"
+    three[0].start()
+    assert not is_profile_due(home)
+    assert asyncio.run(find_lacking(home, port=PORT)) == [three[0].at.url]
+    renew_profile(home)
+    assert asyncio.run(find_lacking(home, port=PORT)) == []
+    assert held_at(three[0], agent) == held_at(three[1], agent) == find_own_profile(home)
+
+
+def test_the_same_relay_at_another_address_and_an_empty_handle(
+    tmp_path: Path, three: list[RelayProcess], capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = made(tmp_path)
+    add(capsys, agent, three[0])
+    other = three[0].address.replace("127.0.0.1", "localhost")
+    assert main(["relay", "add", other, "--handle", "", "--home", str(agent.folder)]) == EXIT_USAGE
+    assert "'' cannot be a handle" in capsys.readouterr().err
+    assert main(["relay", "add", other, "--home", str(agent.folder)]) == 0
+    assert f"{three[0].at.url} had the same key: it is the same relay" in capsys.readouterr().err
 
 
 def test_an_eviction_is_seen_at_a_relay_that_is_no_witness(

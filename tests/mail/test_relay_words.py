@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import ssl
+import subprocess
 import sys
 import time
 from functools import partial
@@ -33,6 +34,7 @@ from holdfast.errors import (
     MailRefused,
     MailUnconfirmed,
     MailUnsent,
+    Refused,
     RelayNotAdmitted,
     RelayUnfit,
     RelayUnreachable,
@@ -71,6 +73,26 @@ def knows_no_one(key: KeyPair, method: str, path: str, nonce: bytes, body: bytes
 def at(port: int, host: str = "127.0.0.1") -> Relay:
     key = KeyPair.new(ENTROPY).public
     return Relay(url=f"http://{host}:{port}", wit=key, prio=0, domain="o")
+
+
+def test_what_was_typed_is_not_looked_for_in_the_file(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings) as typed:
+        read_relay_settings(tmp_path, listen="0.0.0.0:7411")
+    (tmp_path / "relay.toml").write_text('listen = "0.0.0.0:7411"')
+    with pytest.raises(BadSettings) as written:
+        read_relay_settings(tmp_path)
+    assert ("relay.toml" in typed.value.message, "relay.toml" in written.value.message) == (False, True)
+
+
+def test_a_folder_that_cannot_be_made() -> None:
+    words = [sys.executable, "-m", "holdfast", "relay", "serve", "--folder", "/proc/nope"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == RelayUnfit.exit_code
+    assert "the folder /proc/nope cannot be used" in done.stderr
+
+
+def test_a_refused_message_is_told_in_the_words_of_its_relay() -> None:
+    assert Refused({"reason": "mail-refused", "text": "it takes no mail"}).message.endswith("refused: it takes no mail")
 
 
 @pytest.mark.parametrize("listen", ["nonsense", "127.0.0.1", "127.0.0.1:http", ":7411"])

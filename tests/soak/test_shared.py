@@ -71,7 +71,7 @@ def test_a_region_is_lost() -> None:
 @pytest.mark.skipif(not ROOT, reason="hosts are network namespaces, which only root can make")
 def test_an_instance_is_cut_off_and_another_continues() -> None:
     figures = proven(
-        "takeovers", "--rounds", "1", "--kind", "cut", "--instances", "2", "--bare", "--lease", "1.5", "--backlog", "4"
+        "takeovers", "--rounds", "1", "--kind", "cut", "--instances", "2", "--bare", "--lease", "1.5", "--backlog", "8"
     )
     assert figures["lost"]["rounds"] == {"cut": 1}
     assert figures["lost"]["taken"] >= 1

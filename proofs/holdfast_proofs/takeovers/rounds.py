@@ -175,8 +175,8 @@ class Rounds:
             await self._until(self._knows(helper), f"round {number}: {helper.name} knows what people wrote before")
         await self._sender.send(number)
         await asyncio.sleep(MAIL_FIRST_S)
-        await self._until(self._holds(hf, victim), f"round {number}: {victim.name} holds tasks")
         await asyncio.sleep(self._chance.uniform(0, 0.5))
+        await self._until(self._holds(hf, victim), f"round {number}: {victim.name} holds tasks")
         sessions = {one.name: await self._sessions(hf, one) for one in victims}
         offsets = {one.name: one.log.stat().st_size for one in victims}
         began_ms = hf.journal.now_ms()

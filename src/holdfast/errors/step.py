@@ -25,7 +25,7 @@ class Refused(StepFailed):
     def __init__(
         self, proof: Any = None, *, retry_after_s: float | None = None
     ) -> None:  # Any: whatever JSON the far end answered
-        super().__init__(f"the far end refused: {_shown(proof)}")
+        super().__init__(f"the far end refused: {_shown(_words_of(proof))}")
         self.proof = proof
         self.retry_after_s = retry_after_s
 
@@ -205,6 +205,11 @@ class ToolRaised(Unresolved):
 
 
 _SHOWN_CHARS_MAX = 300
+
+
+def _words_of(proof: Any) -> Any:  # Any: whatever JSON the far end answered
+    """Of a relay's refusal, which has a code and words for people: the words."""
+    return proof["text"] if isinstance(proof, dict) and set(proof) == {"reason", "text"} else proof
 
 
 def _shown(value: object) -> str:

@@ -37,6 +37,9 @@ async def examine_relays(home: AgentHome) -> AsyncIterator[Finding]:
             yield warning("relay", f"[mail] spare_relays: {error.message}", error.hint)
     if not found:
         yield note("relay", "the agent has no relays: others cannot reach it", ADD)
+    elif find_own_profile(home) is None:
+        fix = "a worker publishes it: `holdfast worker APP`"
+        yield note("relay", "the agent has published no profile from here yet: others may not find it", fix)
     troubles = find_mail_trouble(home.instance)
     for one in found:
         url = one.address.url

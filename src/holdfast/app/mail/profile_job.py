@@ -1,7 +1,7 @@
 """The worker's job that keeps the agent's profile published: on a change of keys, and every day.
 
-One process of a folder does it at a time (the lock of every act on identity). A relay that does not answer gets it with
-the next round. An agent without relays has no profile. A relay that is gone for long is replaced by a spare one
+One process of a folder does it at a time (the lock of every act on identity). A relay that does not answer gets it
+later: the worker asks every few minutes which of them lacks it. An agent without relays has no profile. A relay that is gone for long is replaced by a spare one
 (app/mail/replace_relay.py).
 
 Hosts that share a journal take turns: of two that signed at the same time, each with its own newest mail key, both
@@ -34,6 +34,7 @@ from holdfast.relay.client.chain_check import find_proofs
 from holdfast.relay.client.profile import (
     PublishedProfile,
     echo_in,
+    find_lacking,
     find_own_profile,
     is_due,
     own_relays,
@@ -66,6 +67,8 @@ async def keep_published(context: JobContext) -> None:
                     await context.journal.add_notice(notice)
             if time.monotonic() - asked_at >= ASK_EVERY_S:
                 asked_at = time.monotonic()
+                if not again_at and await find_lacking(home, port=Sodium()):
+                    again_at = asked_at
                 for one in await replace_gone_relays(home):
                     context.log.event("relay-gone", relay=one.gone, spare=one.spare, trouble=one.trouble)
         except (HoldfastError, OSError) as error:

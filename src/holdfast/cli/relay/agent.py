@@ -31,6 +31,7 @@ from holdfast.relay.client.find import find_agent, find_peer, keep_peer
 from holdfast.relay.client.profile import (
     PublishedProfile,
     address_of,
+    check_handle,
     find_own_profile,
     own_relays,
     publish_profile,
@@ -47,19 +48,28 @@ def run_add(args: argparse.Namespace) -> int:
     check_not_moved(home.instance)
     relay = _relay(args.address, args.invite)
     gone = _listed(home, args.instead_of) if args.instead_of else None
+    if args.handle is not None:
+        check_handle(args.handle)
     if gone is not None and address_of(gone) == WitnessRelay(relay.url, relay.key):
         raise BadInput("--instead-of names the same relay as ADDRESS", hint="name the relay that the agent leaves")
     before = find_own_profile(home)
-    done = registered(home, [relay], handle=args.handle, operator=args.operator, instead_of=gone)
+    done = registered(home, [relay], handle=args.handle or "", operator=args.operator, instead_of=gone)
     why = done.said.get(relay.url, "")
     if why:
         raise RelayRefused(
             f"{with_url(relay.url, why)}; the agent's new profile names it all the same",
             hint=f"run the command again later; or leave the relay: `holdfast relay remove {relay.url}`",
         )
+    moved = [one.url for one in _relays_in(before) if one.wit == relay.key and one.url != relay.url]
+    if moved and gone is None:
+        talk(f"{moved[0]} had the same key: it is the same relay, and the agent uses it at {relay.url} from now on")
     left = "" if gone is None or gone.url == relay.url else f"; left: {gone.url}{_forwards(done, gone)}"
     _say_lost_handles(before, done)
     return _published(args, done, f"added: {relay.url}{left}")
+
+
+def _relays_in(profile: Signed[Profile] | None) -> tuple[Relay, ...]:
+    return () if profile is None else profile.record.relays
 
 
 def _say_lost_handles(before: Signed[Profile] | None, done: PublishedProfile) -> None:
@@ -114,9 +124,11 @@ def _forwards(done: PublishedProfile, gone: Relay) -> str:
 
 def _listed(home: AgentHome, name: str) -> Relay:
     """The relay of the agent's profile with this host, url or address. Raises BadInput."""
-    held = find_own_profile(home)
-    listed = () if held is None else held.record.relays
-    named = [one for one in listed if name in (str(address_of(one)), one.url, address_of(one).host)]
+    named = [
+        one
+        for one in _relays_in(find_own_profile(home))
+        if name in (str(address_of(one)), one.url, address_of(one).host)
+    ]
     if len(named) > 1:
         urls = ", ".join(one.url for one in named)
         raise BadInput(

@@ -34,7 +34,7 @@ def _add_agents_verbs(verbs: Commands) -> None:
           holdfast relay add https://relay.example#z6Mk... --instead-of old.example
         """)
     parser.add_argument("address", metavar="ADDRESS", help="https://HOST#z6Mk..., as the relay prints it")
-    parser.add_argument("--handle", metavar="NAME", default="", help="the agent's name at this relay; first come")
+    parser.add_argument("--handle", metavar="NAME", help="the agent's name at this relay; first come")
     parser.add_argument(
         "--instead-of",
         metavar="RELAY",

@@ -298,6 +298,20 @@ async def register(
     return await publish_profile(home, speaker, now=now, port=port, change=change, more=relays)
 
 
+async def find_lacking(home: AgentHome, *, port: Signatures) -> list[str]:
+    """The urls of relays that answer, and hold an older profile than this folder, or none: they were away."""
+    own = find_own_profile(home)
+    if own is None:
+        return []
+
+    async def lacks(link: RelayLink) -> bool:
+        raw = await link.find_profile(own.record.id)
+        return raw is None or parse_profile(raw).record.rank < own.record.rank
+
+    found = await ask_all(tuple(map(address_of, own.record.relays)), lacks, port=port)
+    return [one.url for one, answer in found.items() if answer is True]
+
+
 async def find_forks(relays: Sequence[WitnessRelay], id: AgentId, *, port: Signatures) -> dict[str, str]:
     """The relays that hold statements of this agent which contradict each other, by url; the digest of the lines."""
     found = await ask_all(relays, lambda link: link.find_evidence(id), port=port)

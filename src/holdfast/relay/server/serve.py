@@ -194,8 +194,11 @@ class TimedProtocol(H11Protocol):
 def serve(folder: Path, settings: RelaySettings, *, log: Log, started: Callable[[RunningRelay], None]) -> None:
     """Serve until SIGTERM or Ctrl-C. Raises RelayUnfit, WitnessDamaged, ModeTooWide; OSError where it cannot listen."""
     harden()
-    check_place(folder)
-    store = Store(folder)
+    try:
+        check_place(folder)
+        store = Store(folder)
+    except OSError as error:
+        raise RelayUnfit(f"the folder {folder} cannot be used: {why_of(error)}", hint="give another --folder") from None
     try:
         relay = Relay(store, witness_signer(folder), settings, Sodium(), log)
         asyncio.run(_serve(relay, started=started))

@@ -56,6 +56,8 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 def read_relay_settings(folder: Path, **given: object) -> RelaySettings:
     """The file, if there is one, with what the command line gave. Raises BadSettings."""
     path = folder / NAME
+    typed = {name: value for name, value in given.items() if value}
+    where = "" if typed else f"{path}: "
     try:
         fields = tomllib.loads(read_plain(path, FILE_BYTES_MAX).decode())
     except FileNotFoundError:
@@ -64,7 +66,7 @@ def read_relay_settings(folder: Path, **given: object) -> RelaySettings:
         raise BadSettings(f"{path} cannot be read: {error.strerror}", hint=HINT) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadSettings(f"{path}: {error}", hint=HINT) from None
-    fields |= {name: value for name, value in given.items() if value}
+    fields |= typed
     try:
         settings = convert(fields, RelaySettings)
         name, _, number = settings.listen.rpartition(":")
@@ -73,19 +75,19 @@ def read_relay_settings(folder: Path, **given: object) -> RelaySettings:
                 f"`listen` must be HOST:PORT, and is {settings.listen!r}", hint="for example --listen 127.0.0.1:7411"
             )
         host, port = settings.host_port
-        _check_open_to_others(settings, path)
+        _check_open_to_others(settings, where)
         url = parse_relay_url(settings.url or f"http://{settings.listen}")
     except (msgspec.ValidationError, ValueError, BadInput) as error:
         hint = f"{HINT}; give `url` where the relay does not listen on this machine alone"
-        raise BadSettings(f"{path}: {error}", hint=hint) from None
+        raise BadSettings(f"{where}{error}", hint=hint) from None
     if not host or bool(settings.tls_cert) != bool(settings.tls_key):
-        raise BadSettings(f"{path}: `listen` must be HOST:PORT, and `tls_cert` and `tls_key` need each other")
+        raise BadSettings(f"{where}`listen` must be HOST:PORT, and `tls_cert` and `tls_key` need each other")
     return msgspec.structs.replace(settings, url=url, listen=host_text(host, port))
 
 
-def _check_open_to_others(settings: RelaySettings, path: Path) -> None:
+def _check_open_to_others(settings: RelaySettings, where: str) -> None:
     if not (is_loopback(settings.host_port[0]) or settings.tls_cert or settings.behind_proxy):
         raise BadSettings(
-            f"{path}: on {settings.listen} the relay would serve other machines without TLS",
+            f"{where}on {settings.listen} the relay would serve other machines without TLS",
             hint="set tls_cert and tls_key; or listen on 127.0.0.1; or set behind_proxy = true if a proxy does TLS",
         )

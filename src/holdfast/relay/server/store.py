@@ -74,7 +74,7 @@ class Store:
         try:
             self._jobs.put_nowait((act, done))
         except queue.Full:
-            raise RelayBusy("too many changes wait to be written; wait 1 s") from None
+            raise RelayBusy("too many changes wait to be written") from None
         return done
 
     def read(self, act: Act[T]) -> T:
@@ -197,8 +197,8 @@ def _columns(db: Db, table: str) -> set[str]:
 
 
 def explained(error: apsw.Error) -> HoldfastError:
-    if isinstance(error, apsw.FullError | apsw.IOError | apsw.ReadOnlyError):
-        return RelayBusy(f"the relay cannot write to its disk ({error}); wait 60 s")
+    if isinstance(error, apsw.FullError | apsw.IOError | apsw.ReadOnlyError | apsw.CantOpenError):
+        return RelayBusy(f"the relay cannot write to its disk ({error})")
     return WitnessDamaged(f"the relay's store cannot be used: {error}")
 
 
