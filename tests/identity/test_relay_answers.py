@@ -419,6 +419,8 @@ def test_a_commit_that_fails_answers_no_one_and_leaves_nothing(tmp_path: Path) -
         db.execute("INSERT INTO meta VALUES ('x', 'y')")
         return "done"
 
+    told: list[str] = []
+    store.on_change = told.append
     try:
         store._db = cast(Db, FullDisk())
         with pytest.raises(RelayBusy, match="disk"):
@@ -428,6 +430,7 @@ def test_a_commit_that_fails_answers_no_one_and_leaves_nothing(tmp_path: Path) -
         store._db = db
         assert store.write(act) == "done"
         assert not store.failed
+        assert [bool(one) for one in told] == [True, False], "the operator's log says both"
 
         def fails(db: Db) -> None:
             db.execute("UPDATE meta SET value = 'z' WHERE name = 'x'")

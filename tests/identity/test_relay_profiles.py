@@ -20,6 +20,7 @@ from quick_agent import Agent, make_agent
 
 from holdfast.app.eviction import check_speaks
 from holdfast.app.mail.profile_job import is_profile_due, renew_profile
+from holdfast.app.mail.shared_keys import mail_speaker
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
 from holdfast.errors import EXIT_CONFLICT, EXIT_JOURNAL, EXIT_USAGE, KeysReplaced
@@ -266,6 +267,29 @@ def test_a_relay_that_was_away_is_found_to_lack_the_profile(
     renew_profile(home)
     assert asyncio.run(find_lacking(home, port=PORT)) == []
     assert held_at(three[0], agent) == held_at(three[1], agent) == find_own_profile(home)
+
+
+def test_a_newer_profile_that_was_not_signed_here_is_not_taken_over_in_silence(
+    tmp_path: Path, three: list[RelayProcess], capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = made(tmp_path)
+    for one in three[:2]:
+        add(capsys, agent, one)
+    home = load_home(agent.folder)
+    own = find_own_profile(home)
+    assert own is not None
+    theirs = mail_speaker(home).profile(
+        ver=own.record.ver + 5, life_s=DAY_S, relays=own.record.relays[:1], handles=(), enc=own.record.enc
+    )
+    for one in three[:2]:
+        assert not isinstance(asyncio.run(one.link.put_profile(agent.log.id, theirs.line())), Refusal)
+    capsys.readouterr()
+    assert main(["relay", "doctor", "--home", str(agent.folder)]) == 1
+    assert f"{three[0].at.url} holds a newer profile of this agent than this folder" in capsys.readouterr().out
+    assert main(["relay", "add", three[1].address, "--home", str(agent.folder)]) == 0
+    assert "a newer profile, which was not signed in this folder" in capsys.readouterr().err
+    assert main(["relay", "add", three[1].address, "--home", str(agent.folder)]) == 0
+    assert "not signed in this folder" not in capsys.readouterr().err
 
 
 def test_the_same_relay_at_another_address_and_an_empty_handle(

@@ -198,9 +198,7 @@ def test_mail_that_had_no_room_while_the_log_of_its_sender_was_looked_up_comes_a
         monkeypatch.setattr(AddressBook, "log_of", log_later)
         async with bob.open() as his:
             await entered(his)
-            async with asyncio.timeout(20):
-                while not all(box.poll for box in his.mailbox._boxes.values()):
-                    await asyncio.sleep(0.01)
+            await until(lambda: all(box.poll for box in his.mailbox._boxes.values()))
             may_look.set()
             await take(his, count, within_s=4.0)
 

@@ -25,11 +25,11 @@ class RelayUntrusted(StateUnusable):
 
 
 class RelayBusy(Retryable):
-    """The relay refuses for now: too many requests, no space left, or it is stopping. The message says how long to
-    wait."""
+    """The relay refuses for now: too many requests, no space left, or it is stopping. The message may say how
+    long to wait."""
 
     code = "relay-busy"
-    default_hint = "wait as long as the message says, then run the same command again"
+    default_hint = "wait a minute, or as long as the message says; then run the same command again"
 
 
 class RelayRefused(Conflict):

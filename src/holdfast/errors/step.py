@@ -207,9 +207,13 @@ class ToolRaised(Unresolved):
 _SHOWN_CHARS_MAX = 300
 
 
-def _words_of(proof: Any) -> Any:  # Any: whatever JSON the far end answered
+def _words_of(proof: Any) -> object:  # Any: whatever JSON the far end answered
     """Of a relay's refusal, which has a code and words for people: the words."""
-    return proof["text"] if isinstance(proof, dict) and set(proof) == {"reason", "text"} else proof
+    match proof:
+        case {"reason": str(), "text": str() as words, **more} if not more:
+            return words
+        case _:
+            return proof
 
 
 def _shown(value: object) -> str:

@@ -84,7 +84,8 @@ def _sent_line(view: TaskView, step: StepView, inbox: Sequence[InboxItem], now_m
 
 
 def _reason(step: StepView) -> str:
-    return step.question or str(_shape(step.failure.proof).get("text") or step.failure.said)
+    said = step.question or str(_shape(step.failure.proof).get("text") or step.failure.said)
+    return said.removeprefix("MailUnconfirmed: ")  # the kind of an error that a tool raised
 
 
 def _shape(value: object) -> Shape:

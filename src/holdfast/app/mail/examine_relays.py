@@ -20,6 +20,9 @@ from holdfast.relay.client.profile import find_own_profile
 from holdfast.relay.client.status import find_stale_profile, look_at_relays, shared_fates
 
 ADD = "`holdfast relay add ADDRESS`"
+FOREIGN_HINT = (
+    "`holdfast doctor` says whether the keys were replaced; if no host of yours signed it: `holdfast identity evict`"
+)
 
 
 async def examine_relays(home: AgentHome) -> AsyncIterator[Finding]:
@@ -59,12 +62,18 @@ async def examine_relays(home: AgentHome) -> AsyncIterator[Finding]:
             yield warning(
                 "relay",
                 text,
-                "the worker tries again; if it does not end, check the clock of this machine: `timedatectl`",
+                "the worker tries again; if it does not end, check the network and the clock of this machine",
             )
         if one.evidence:
             text = f"{url} holds two profiles or backup heads of one version: this agent runs twice, or keys are stolen"
             yield damage("relay", text, "stop the other copy; if there is none: `holdfast identity evict`")
-        if not one.log:
+        if one.newer:
+            text = (
+                f"{url} holds a newer profile of this agent than this folder: another host signed it, this folder is "
+                "an old copy, or the keys are stolen"
+            )
+            yield warning("relay", text, FOREIGN_HINT)
+        elif not one.log:
             yield warning("relay", f"{url} does not hold the newest record of the key log", again)
         elif one.listed and not one.newest:
             yield warning("relay", f"{url} does not hold the newest profile of this agent", again)

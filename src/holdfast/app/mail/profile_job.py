@@ -1,8 +1,8 @@
 """The worker's job that keeps the agent's profile published: on a change of keys, and every day.
 
 One process of a folder does it at a time (the lock of every act on identity). A relay that does not answer gets it
-later: the worker asks every few minutes which of them lacks it. An agent without relays has no profile. A relay that is gone for long is replaced by a spare one
-(app/mail/replace_relay.py).
+later: the worker asks every few minutes which of them lacks it. An agent without relays has no profile. A relay that is
+gone for long is replaced by a spare one (app/mail/replace_relay.py).
 
 Hosts that share a journal take turns: of two that signed at the same time, each with its own newest mail key, both
 would have one version, and that is the proof of a theft.

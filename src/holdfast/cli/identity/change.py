@@ -210,7 +210,7 @@ def run_recover(args: argparse.Namespace) -> int:
 def _ask_recover(look: RecoveryPreview, name: str, *, yes: bool) -> None:
     log = look.log
     talk(f"the words belong to {log.id}" + (f" ({look.change}: check the sheet)" if look.change else ""))
-    talk(f"identity: {log.standing.value}, key log at {log.position}; {look.answered} witnesses answered")
+    talk(f"identity: {log.standing.value}, key log at {log.position}; witnesses that answered: {look.answered}")
     for place, why in look.gone.items():
         talk(f"witness {place}: {why}")
     if not look.escrow:

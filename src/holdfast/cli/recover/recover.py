@@ -24,7 +24,8 @@ def add_parser(commands: Commands) -> None:
         after the snapshot, or parks it for a person. It repeats nothing on a guess. If the folder exists, Holdfast
         keeps the old one next to it. If a run is interrupted, run the same command again to finish it.
 
-        With --card and no place, only the identity is recovered: sheet and card are enough.
+        With no place, only the identity is recovered: the sheet and a card (--card), or the sheet and one relay that
+        has the key log (--witness), are enough.
 
         With --keep-keys, the vault at --vault was not lost, and no keys change.
 
@@ -47,6 +48,7 @@ def add_parser(commands: Commands) -> None:
           holdfast recover --place /mnt/nas/holdfast --rescue-key /mnt/keys/ada-rescue --to ~/copy
           holdfast recover --place /mnt/nas/holdfast --home ~/agents/ada \\
             --journal postgresql://ada@db.example.org/agents
+          holdfast recover --witness https://relay.example#z6Mk... --home ~/agents/ada
           holdfast recover --journal journal.db --yes
           holdfast recover --journal postgresql://ada@db.example.org/agents --home ~/agents/ada
           holdfast recover --journal journal.db --begin-anew

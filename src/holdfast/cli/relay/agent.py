@@ -65,6 +65,7 @@ def run_add(args: argparse.Namespace) -> int:
         talk(f"{moved[0]} had the same key: it is the same relay, and the agent uses it at {relay.url} from now on")
     left = "" if gone is None or gone.url == relay.url else f"; left: {gone.url}{_forwards(done, gone)}"
     _say_lost_handles(before, done)
+    _say_foreign(done)
     return _published(args, done, f"added: {relay.url}{left}")
 
 
@@ -78,6 +79,14 @@ def _say_lost_handles(before: Signed[Profile] | None, done: PublishedProfile) ->
     if lost:
         again = "`holdfast relay add ADDRESS --handle NAME` gives the agent another name"
         talk(f"warning: given up with the relay: {', '.join(lost)}; {again}")
+
+
+def _say_foreign(done: PublishedProfile) -> None:
+    if done.foreign:
+        talk(
+            "warning: the relays held a newer profile, which was not signed in this folder; the change was made to "
+            "that one. If no other host of the agent signed it, its keys are stolen: `holdfast identity evict`"
+        )
 
 
 def registered(
@@ -113,6 +122,7 @@ def run_remove(args: argparse.Namespace) -> int:
             publish_profile(home, mail_speaker(home), now=int(time.time()), port=Sodium(), change=change)
         )
     _say_lost_handles(before, done)
+    _say_foreign(done)
     if any(one.key == gone.wit for one in relays_of(home.witnesses)):
         talk("it is still a witness of the key log: `holdfast identity rotate --witness ...` names others")
     return _published(args, done, f"removed: {gone.url}{_forwards(done, gone)}")
@@ -184,7 +194,7 @@ def _told(one: RelayStatus, trouble: str) -> str:
     if one.proof or one.error or trouble:
         error = one.error.removeprefix(f"{one.address.url}: ")
         return "contradicts itself" if one.proof else error or f"gives the worker no mail: {trouble}"
-    return "newest" if one.newest else "none" if one.profile is None else "other"
+    return "newest" if one.newest else "newer" if one.newer else "none" if one.profile is None else "older"
 
 
 def _shape(one: RelayStatus, trouble: str) -> dict[str, Any]:  # Any: JSON

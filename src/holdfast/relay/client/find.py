@@ -215,7 +215,12 @@ def _valid(found: dict[str, Signed[Profile]], log: KeyLog, *, now: int, port: Si
     """Those that the agent's keys signed and that still stand, the newest last. Raises RelayRefused: none."""
     valid = [one for one in found.values() if is_signed_by(one, log, port) and profile_stands(one.record, log, now=now)]
     if not valid:
-        raise RelayRefused("no profile that the relays hold is valid: it has expired, or newer keys have replaced it")
+        expired = all(one.record.exp <= now for one in found.values())
+        why = "it has expired" if expired else "the agent's keys did not sign it, or newer ones have replaced them"
+        raise RelayRefused(
+            f"no profile that the relays hold is valid: {why}",
+            hint="the agent's worker publishes a new one; if it runs, ask again later",
+        )
     return sorted({one.digest: one for one in valid}.values(), key=lambda one: one.record.rank)
 
 
@@ -227,10 +232,14 @@ def _forks(valid: Sequence[Signed[Profile]], known: Signed[Profile] | None) -> t
     return tuple(one.line() for one in (*twins, best)) if twins else ()
 
 
+def _words(profile: Signed[Profile]) -> str:
+    return "{}.{}, version {}".format(*profile.record.rank)
+
+
 def _check_not_older(best: Signed[Profile], known: Signed[Profile] | None) -> None:
     if known is not None and best.record.rank < known.record.rank:
         raise RelayRefused(
-            f"the relays serve profile {best.record.rank}, but {known.record.rank} was seen before",
+            f"the relays serve an older profile ({_words(best)}) than was seen before ({_words(known)})",
             hint="they are behind, or were put back to an older day: ask other relays, or ask again later",
         )
 

@@ -43,6 +43,7 @@ from holdfast.errors import (
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.signed import Family
 from holdfast.identity.statements.certificate import find_fault_by_log, only_planned
+from holdfast.identity.witness.relay_link import with_url
 from holdfast.identity.witness.witness import copy_of
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.bounded import keep_newest
@@ -196,7 +197,7 @@ class RelayPost:
             tries += 1
             delay_s = 0.0 if sending.moved and tries < len(LOOK_AGAIN) else backoff_s(tries)
             if time.monotonic() + delay_s > until:
-                why = "; ".join(f"{url}: {text}" for url, text in sending.trouble.items()) or "no relay answers"
+                why = "; ".join(with_url(url, text) for url, text in sending.trouble.items()) or "no relay answers"
                 if sending.begun:
                     count = len(sending.stored)
                     raise MailUnconfirmed(f"{sending.peer.id}: {count} of its relays confirmed the message ({why})")

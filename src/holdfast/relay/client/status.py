@@ -32,6 +32,7 @@ class RelayStatus:
     log: bool = False  # it holds the newest record of the key log
     profile: tuple[int, int, int] | None = None  # the rank of the profile that it holds
     newest: bool = False  # that profile is the newest one here
+    newer: bool = False  # it is newer than the one here: signed by another host, by new keys, or by a thief
     evidence: int = 0  # lines that contradict each other
     head: int = 0  # the number of the newest backup head that it holds
     region: str = ""  # where it runs, as it says
@@ -106,6 +107,7 @@ async def _look(
         seq = 0 if head is None else parse_head(head).record.seq
     except (HoldfastError, OSError) as error:
         return replace(found, error=str(error))
+    later = held is not None and held.record.position > log.position  # its keys are not in the log here
     if held is not None and not is_signed_by(held, log, port):
         held = None
     return replace(
@@ -113,6 +115,7 @@ async def _look(
         log=log.head.signed.line() in split_copy(raw or b"").records,
         profile=None if held is None else held.record.rank,
         newest=own is not None and held is not None and held.digest == own.digest,
+        newer=later or (own is not None and held is not None and held.record.rank > own.record.rank),
         evidence=len(lines),
         head=seq,
         region=about.region,

@@ -201,6 +201,7 @@ def serve(folder: Path, settings: RelaySettings, *, log: Log, started: Callable[
         raise RelayUnfit(f"the folder {folder} cannot be used: {why_of(error)}", hint="give another --folder") from None
     try:
         relay = Relay(store, witness_signer(folder), settings, Sodium(), log)
+        store.on_change = lambda why: log.event("store-failing", error=why) if why else log.event("store-works-again")
         asyncio.run(_serve(relay, started=started))
     finally:
         store.close()

@@ -56,6 +56,7 @@ class Store:
         self._reading = threading.Lock()
         self._jobs: queue.Queue[_Job | None] = queue.Queue(WAITING_MAX)
         self.failed: str = ""  # why nothing is written any more
+        self.on_change: Callable[[str], None] = lambda _why: None  # of `failed`
         self.commits = 0
         self._thread = threading.Thread(target=self._work, name="relay-store", daemon=True)
         self._thread.start()
@@ -119,12 +120,12 @@ class Store:
                 results.append((done, *self._acted(act)))
             self._db.execute("COMMIT")
             self.commits += 1
-            self.failed = ""
+            self._now("")
         except apsw.Error as error:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             why = explained(error)
-            self.failed = why.message
+            self._now(why.message)
             for _, done in jobs:
                 done.set_exception(why)
             return
@@ -133,6 +134,11 @@ class Store:
                 done.set_result(result)
             else:
                 done.set_exception(error)
+
+    def _now(self, failed: str) -> None:
+        if failed != self.failed:
+            self.failed = failed
+            self.on_change(failed)
 
     def _acted(self, act: Act[Any]) -> tuple[Any, BaseException | None]:
         self._db.execute("SAVEPOINT act")
