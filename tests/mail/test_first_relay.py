@@ -7,6 +7,7 @@ import sys
 import time
 from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,11 +16,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from intake_stage import until
 
+from holdfast.core.mail import MailKind
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.client import mailbox
 from holdfast.relay.client.box import Box
 from holdfast.relay.client.health import AGAIN_S, HealthBook, first_relay
 from holdfast.relay.client.mailbox import RelayMailbox
+from holdfast.relay.client.post import RelayPost, _Sending
 from holdfast.relay.protocol.calls import MailAnswer, MailItem
 
 KEYS = ("z6MkA", "z6MkB", "z6MkC")
@@ -55,6 +58,36 @@ def test_a_sender_prefers_it_until_it_is_much_slower_or_fails() -> None:
         tripped.of(RELAYS[1]).failed(0.0)
     tripped.of(RELAYS[1]).open_until = 1.0
     assert chosen(tripped) == 0
+
+
+def test_a_relay_that_hangs_is_asked_last_and_one_that_failed_is_asked_again_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first relay of the recipient hangs; of the others one resets its first connection."""
+    asked: list[str] = []
+
+    async def submit(_post: RelayPost, relay: WitnessRelay, sending: _Sending, _envelope: bytes) -> None:
+        asked.append(relay.key)
+        if relay.key == first:
+            await asyncio.Event().wait()
+        if relay.key != second or asked.count(second) > 1:
+            sending.stored[relay.key] = NOTHING
+
+    peer: Any = SimpleNamespace(id="hf1ada", relays=RELAYS)
+    post = RelayPost(instance=NOTHING, book=NOTHING, own_relays=list, port=NOTHING)
+    first = first_relay("hf1ada", KEYS)
+    second = next(key for key in KEYS if key != first)
+    monkeypatch.setattr(RelayPost, "_submit", submit)
+
+    async def story() -> None:
+        for _ in range(3):
+            sending = _Sending(peer, MailKind.MESSAGE, NOTHING, 2, lambda: None)
+            await asyncio.wait_for(post._round(sending, b""), 3.0)
+            assert sending.missing == 0
+
+    asyncio.run(story())
+    assert asked.count(second) == 4, "the one that failed was asked again, though the first one hung"
+    assert asked.count(first) == 2, "of the third message it is not asked"
 
 
 def nothing_learned(_box: Box, _answered: object) -> None: ...

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from holdfast.layout.witness_address import WitnessRelay
 
 FAILURES_MAX = 3  # in a row
+HANGS_ALLOWED = 1
 BACKOFF_S, BACKOFF_S_MAX = 0.5, 30.0
 HEDGE_S_MIN, HEDGE_S_MAX = 0.3, 2.0
 POLL_S_MIN, POLL_S = 12, 20
@@ -29,16 +30,23 @@ class RelayHealth:
     failures: int = 0
     failed_at: float = 0.0
     open_until: float = 0.0  # the breaker: others are asked first until then
+    hangs: int = 0  # in a row
     times: deque[float] = field(default_factory=lambda: deque(maxlen=TIMES_KEPT))
 
     def succeeded(self, seconds: float) -> None:
-        self.failures, self.open_until = 0, 0.0
+        self.failures, self.hangs, self.open_until = 0, 0, 0.0
         self.times.append(seconds)
 
     def failed(self, now: float) -> None:
         self.failures, self.failed_at = self.failures + 1, now
         if self.failures >= FAILURES_MAX:
             self.open_until = now + backoff_s(self.failures - FAILURES_MAX)
+
+    def hung(self, now: float) -> None:
+        """It had not answered when others had, long after it should have. Once may be chance."""
+        self.hangs += 1
+        if self.hangs > HANGS_ALLOWED:
+            self.failed(now)
 
     @property
     def typical_s(self) -> float:

@@ -207,25 +207,39 @@ class RelayPost:
                 await self._look_again(sending)
 
     async def _round(self, sending: _Sending, envelope: bytes) -> None:
-        """As many relays as are missing at once; one more when the hedge's time is over or one has failed."""
+        """As many relays as are missing at once; one more when the hedge's time is over or one has failed. One that
+        still hangs when the others have confirmed is asked last soon: else each message would wait for it anew."""
         first = first_relay(sending.peer.id, (one.key for one in sending.peer.relays))
         waiting = self.health.ranked(sending.open_relays(), time.monotonic(), first=first)
-        running: set[asyncio.Task[None]] = set()
+        running: dict[asyncio.Task[None], tuple[WitnessRelay, float]] = {}
+        again: set[str] = set()
         hedge_s = max((self.health.of(one).hedge_s for one in waiting[: sending.missing]), default=0.0)
+
+        def ask(relay: WitnessRelay) -> None:
+            running[asyncio.create_task(self._submit(relay, sending, envelope))] = relay, time.monotonic()
+
         try:
             while waiting or running:
                 while waiting and len(running) < max(1, sending.missing):
-                    running.add(asyncio.create_task(self._submit(waiting.pop(0), sending, envelope)))
-                done, running = await asyncio.wait(
+                    ask(waiting.pop(0))
+                done, _ = await asyncio.wait(
                     running, timeout=hedge_s if waiting else None, return_when=asyncio.FIRST_COMPLETED
                 )
+                asked = [running.pop(one)[0] for one in done]
                 if sending.missing <= 0 or sending.other_words:
                     return
+                if running:  # they may hang: one that failed is asked again meanwhile, once
+                    failed = [one for one in asked if one in sending.open_relays() and one.key not in again]
+                    again.update(one.key for one in failed)
+                    waiting += failed
                 if not done and waiting:
-                    running.add(asyncio.create_task(self._submit(waiting.pop(0), sending, envelope)))
+                    ask(waiting.pop(0))
         finally:
-            for one in running:
-                one.cancel()
+            now = time.monotonic()
+            for task, (relay, began) in running.items():
+                task.cancel()
+                if now - began >= hedge_s:
+                    self.health.of(relay).hung(now)
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _submit(self, relay: WitnessRelay, sending: _Sending, envelope: bytes) -> None:
