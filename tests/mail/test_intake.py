@@ -74,10 +74,31 @@ async def test_one_note_is_for_all_messages_since_the_last_one(lab: Lab) -> None
             relay.put(letter(number))
             await until(lambda number=number: relay.count("held") == number + 1)
         assert len(post.notes) == 1
-        intake.note_every_s = 0.0
+        intake._note_due.clear()  # the time is over
         intake._owes.set()
         await until(lambda: len(post.notes) == 2)
     assert post.notes == [(ADA, (KEYS[0],)), (ADA, (KEYS[1], KEYS[2]))]
+
+
+async def test_senders_that_began_together_get_their_next_notes_apart(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    senders, at = [f"hf1{n:061d}" for n in range(20)], dict[str, list[float]]()
+
+    class TimedPost(ScriptedPost):
+        async def note(self, *, to: str, keys: Sequence[EffectKey]) -> None:
+            at.setdefault(to, []).append(time.monotonic())
+            await super().note(to=to, keys=keys)
+
+    relay = MemoryRelay()
+    async with lab.open(Handled().task) as hf, taking(lab, hf, relay, post=TimedPost(), note_every_s=2.0):
+        for number in range(2):
+            for sender in senders:
+                relay.put(msgspec.structs.replace(letter(number), sender=sender))
+            await until(lambda number=number: sum(map(len, at.values())) == (number + 1) * len(senders))
+    second = [times[1] - times[0] for times in at.values()]
+    assert min(second) > 0.9
+    assert max(second) - min(second) > 0.3  # without chance it is the time of a few commits
 
 
 async def test_a_note_that_can_name_no_more_messages_does_not_wait(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def plant(fault: str) -> None:
 
 def _answers_first(self: Store, jobs: list[Any]) -> None:  # Any: acts of the store
     self._db.execute("BEGIN IMMEDIATE")
-    results: list[tuple[Future[Any], Any, BaseException | None]] = [(done, *self._acted(act)) for act, done in jobs]
+    results: list[tuple[Future[Any], Any, BaseException | None]] = [(done, *self._acted(act)) for act, done, _ in jobs]
     for done, result, error in results:
         if error is None:
             done.set_result(result)

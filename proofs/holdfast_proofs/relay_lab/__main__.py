@@ -29,6 +29,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast.app.holdfast import Holdfast
+from holdfast.app.worker import JOBS_AFTER_S
 from holdfast_proofs.relay_lab.checker import Verdict
 from holdfast_proofs.relay_lab.events import PLANT, SEND
 from holdfast_proofs.relay_lab.live import Live
@@ -41,6 +42,8 @@ LANES = 5  # of each agent
 AHEAD_S = 1.5  # a task is submitted so long before its first message is due
 DOWN_S = (0.5, 3.0)  # how long a killed relay stays away
 TELL_EVERY_S = 10.0
+BEGIN_S = 5.0  # of the steady load, before it counts: each agent's first message from another one has its note at once
+FIRST_LOOKS_S = 2 * JOBS_AFTER_S + 5.0  # by then each agent has had the first look that is repeated every few minutes
 FLOOD = 10_000.0  # messages a second: more than any machine can do
 PLANTS = ("forgetful-relays", "handled-twice", "note-first")
 BAD_NET = Faults(delay_ms=40.0, reset=0.02, cut=0.02, repeat=0.1)
@@ -65,6 +68,8 @@ class Plan:
     backlog: int
     plant: str
     seed: int
+    workers: int = 0  # processes that serve the agents; 0: one for each
+    only_steady: bool = False
 
 
 @dataclass(eq=False)
@@ -102,14 +107,18 @@ class Run:
         every_s = len(lanes) / rate
         left = [messages // len(lanes) + (n < messages % len(lanes)) for n in range(len(lanes))]
         due = [began + 0.5 + n * every_s / len(lanes) for n in range(len(lanes))]
+        chunk = [self.rng.randint(1, CHUNK) for _ in lanes]  # of the first task: the tasks must not all end at once
+        # Whole chunks are submitted: a limit below one for each lane would itself make paced messages late.
+        most = plan.backlog if rate >= FLOOD else max(plan.backlog, 2 * CHUNK * len(lanes))
         while any(left):
             now = time.monotonic()
-            if self.sent - self.live.handled > plan.backlog:
+            if self.sent - self.live.handled > most:
                 await self._look(0.05)
                 continue
             for n, (name, lane) in enumerate(lanes):
                 if left[n] and due[n] - AHEAD_S < now:
-                    count, begin = min(CHUNK, left[n]), max(due[n], now)
+                    count, begin = min(chunk[n], left[n]), max(due[n], now)
+                    chunk[n] = CHUNK
                     left[n] -= count
                     due[n] = begin + count * every_s
                     self.chunks += 1
@@ -222,16 +231,23 @@ class Run:
 
 
 async def run_phases(plan: Plan, found: Site) -> Run:
+    found.direct = plan.only_steady
     await found.make_agents(plan.agents)
     async with AsyncExitStack() as stack:
         journals = {
             one.name: await stack.enter_async_context(holdfast.open(one.home.journal, serve=False))
             for one in found.agents
         }
-        for one in found.agents:
-            one.start(events=found.events_path, more={PLANT: plan.plant})
+        workers = plan.workers or plan.agents
+        for n, one in enumerate(found.agents[:workers]):
+            beside = found.agents[n + workers :: workers]
+            one.start(events=found.events_path, more={PLANT: plan.plant}, beside=beside)
         run = Run(plan, found, Live(found.events_path), journals, random.Random(plan.seed))
+        began_s = time.monotonic()
         await run.warm_up()
+        if plan.only_steady:
+            await run.settle()
+            await asyncio.sleep(max(0.0, began_s + FIRST_LOOKS_S - time.monotonic()))
         faults: dict[str, Callable[[float], Coroutine[object, object, None]]] = {
             "steady": run.no_fault,
             "calm": run.no_fault,
@@ -239,10 +255,14 @@ async def run_phases(plan: Plan, found: Site) -> Run:
             "blackhole": run.cut_one,
             "bad net": run.bad_net,
         }
+        if plan.only_steady:
+            await run.phase("begin", int(BEGIN_S * plan.rate), plan.rate, run.no_fault)
+            faults = {"steady": run.no_fault}
         for phase, fault in faults.items():
             rate = plan.rate if phase == "steady" else plan.pace
             await run.phase(phase, min(int(plan.phase_s * rate), max(0, plan.messages - run.sent)), rate, fault)
-        await run.phase("flood", max(0, plan.messages - run.sent), FLOOD, run.kill_relays)
+        if not plan.only_steady:
+            await run.phase("flood", max(0, plan.messages - run.sent), FLOOD, run.kill_relays)
         await run.settle()
     found.events.add("end")
     return run
@@ -295,6 +315,8 @@ def _plan(given: argparse.Namespace, seed: int) -> Plan:
         backlog=given.backlog,
         plant=given.plant,
         seed=seed,
+        workers=given.workers,
+        only_steady=given.only_steady,
     )
 
 
@@ -330,11 +352,17 @@ def _options(parser: argparse.ArgumentParser) -> None:
     add("--messages", type=at_least_one, default=100_000, help="in each run (100000)")
     add("--seeds", type=at_least_one, default=3, help="runs, with seeds that follow each other (3)")
     add("--seed", type=int, default=0, help="of the first run (0)")
-    add("--agents", type=int, default=20, help="each with a worker of its own (20)")
+    add("--agents", type=int, default=20, help="agents (20)")
+    add("--workers", type=int, default=0, help="processes that serve them, some agents each (one for each agent)")
     add("--relays", type=int, default=3, help="relay processes (3)")
     add("--rate", type=float, default=200.0, help="messages a second of all agents, in the steady phase (200)")
     add("--pace", type=float, default=40.0, help="messages a second, in the phases whose delays count (40)")
     add("--phase", type=float, default=60.0, metavar="S", help="seconds of each phase before the flood (60)")
+    add(
+        "--only-steady",
+        action="store_true",
+        help="the steady phase alone, once the workers' start is over, and with no proxy before the relays",
+    )
     add("--backlog", type=int, default=2_000, help="messages submitted and not handled, at most (2000)")
     add("--kill-every", type=float, default=10.0, metavar="S", help="seconds between kills (10)")
     add("--patience", type=float, default=120.0, metavar="S", help="given up when nothing moves for so long (120)")
@@ -345,8 +373,10 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 def _again(given: argparse.Namespace) -> str:
     plant = f" --plant {given.plant}" if given.plant else ""
+    plant += " --only-steady" if given.only_steady else ""
     return (
         f"--messages {given.messages} --seeds {given.seeds} --seed {given.seed} --agents {given.agents} "
+        f"--workers {given.workers} "
         f"--relays {given.relays} --rate {given.rate} --pace {given.pace} --phase {given.phase} "
         f"--kill-every {given.kill_every}{plant}"
     )

@@ -38,7 +38,7 @@ from holdfast_proofs.support.relays import RelayProcess
 
 APP = "holdfast_proofs.relay_lab.app:app"
 STOP_S_MAX = 30.0
-CONCURRENCY = "16"
+CONCURRENCY = 16
 ENTROPY = SystemEntropy()
 _TICK = os.sysconf("SC_CLK_TCK")
 
@@ -113,17 +113,18 @@ class LabAgent:
         urls = {one.url for one in relays}
         assert not any(why for url, why in done.said.items() if url in urls), done.said
 
-    def start(self, *, events: Path, more: Mapping[str, str]) -> None:
-        """`more`: environment of the app."""
+    def start(self, *, events: Path, more: Mapping[str, str], beside: Sequence[LabAgent] = ()) -> None:
+        """`more`: environment of the app. `beside`: other agents that the same worker serves."""
         driver = os.getpid()
-        words = ["worker", APP, "--home", str(self.folder), "--concurrency", CONCURRENCY]
+        homes = [word for one in (self, *beside) for word in ("--home", str(one.folder))]
+        words = ["worker", APP, *homes, "--concurrency", str(CONCURRENCY * (1 + len(beside)))]
         with (self.root / "worker.log").open("ab") as output:
             self.worker = subprocess.Popen(
                 [*self.program, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, FILE: str(events), AGENT: self.name, **more},
+                env={**os.environ, FILE: str(events), AGENT: "" if beside else self.name, **more},
                 process_group=0,
                 preexec_fn=lambda: die_with_parent(driver),  # noqa: PLW1509 - no thread starts one
             )
@@ -158,6 +159,7 @@ class Site:
     relays: list[RelayProcess]
     proxy: Proxy
     events: EventFile
+    direct: bool = False  # agents reach the relays without the proxy
     agents: list[LabAgent] = field(default_factory=list[LabAgent])
     _killed_s: float = 0.0  # processor time of relays that were killed
 
@@ -168,6 +170,8 @@ class Site:
     @property
     def addresses(self) -> list[WitnessRelay]:
         """Of the relays, as agents reach them."""
+        if self.direct:
+            return [one.at for one in self.relays]
         return [
             WitnessRelay(f"http://127.0.0.1:{port}", one.at.key)
             for one, port in zip(self.relays, self.proxy.ports, strict=True)

@@ -18,6 +18,7 @@ import gc
 import importlib
 import json
 import os
+import random
 import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -404,7 +405,9 @@ async def serve_agent(agent: Agent, opened: Opened, *, ready: Callable[[], None]
             address=address, journal=journal, keys=opened.keys, notices=agent.notices, log=log, post=opened.post
         )
         for name in agent.order.jobs:
-            await stack.enter_async_context(running_beside(_run_job(name, context)))
+            # At a time of its own: what looks every few minutes must not do so for all agents at once.
+            after_s = JOBS_AFTER_S * random.uniform(1, 2)
+            await stack.enter_async_context(running_beside(_run_job(name, context, after_s=after_s)))
         if opened.post is not None:
             await stack.enter_async_context(running_beside(_run_job(MAIL_JOB, context, after_s=MAIL_AFTER_S)))
         if agent.has_identity:
@@ -413,7 +416,7 @@ async def serve_agent(agent: Agent, opened: Opened, *, ready: Callable[[], None]
         await engine.serve()
 
 
-async def _run_job(name: str, context: JobContext, *, after_s: float = JOBS_AFTER_S) -> None:
+async def _run_job(name: str, context: JobContext, *, after_s: float) -> None:
     """Its code is loaded after the tasks of a restarted worker have resumed. A job that fails ends alone."""
     await asyncio.sleep(after_s)
     module, _, function = name.partition(":")

@@ -9,8 +9,8 @@ Values are those of the records, in which known secrets are swapped for their ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -61,6 +61,7 @@ class TaskFacts:
     pending: tuple[Fact, ...] = ()
     decided: tuple[Fact, ...] = ()
     changed: tuple[Fact, ...] = ()
+    closed: Mapping[str, Fact] = field(default_factory=dict[str, Fact])  # those of `changed` that stay as they are
     deaths: tuple[Death, ...] = ()
 
     @property
@@ -68,22 +69,32 @@ class TaskFacts:
         return (STATE_RANK.get(self.state, 9), self.created_ms)
 
 
-def facts_of(row: TaskRow, view: TaskView | None, inbox: Sequence[InboxItem] = (), *, held: bool = False) -> TaskFacts:
+def facts_of(
+    row: TaskRow,
+    view: TaskView | None,
+    inbox: Sequence[InboxItem] = (),
+    *,
+    held: bool = False,
+    before: TaskFacts | None = None,
+) -> TaskFacts:
     """The facts of a task; `view` is None where its records are erased or damaged.
-    `held`: a living worker holds it, so that what is started is under way and not in doubt."""
+    `held`: a living worker holds it, so that what is started is under way and not in doubt.
+    `before`: the facts of an earlier look at it."""
     if view is None or not view.name:
         return _bare(row)
     # Every look passes here with each task that has changed: its steps are read once.
     left = [step for step in view.steps.values() if not step.closed]
     pending, waits = _pending(row, view, left, inbox, held=held)
     ended = row.state in ENDED
+    closed = _closed(row, view, {} if before is None else before.closed)
     return _facts(
         row,
         where="" if ended else _where(row, view, left, held=held),
         waits=waits,
         pending=() if ended else tuple(pending),
         decided=tuple(_decided(row, view, inbox)),
-        changed=tuple(_changed(row, view)),
+        changed=tuple(_changed(row, view, closed.values())),
+        closed=closed,
         deaths=tuple(_deaths(view)),
     )
 
@@ -280,12 +291,20 @@ def _dropped(row: TaskRow, item: InboxItem) -> Iterable[Fact]:
     yield Fact(at_ms=item.at_ms, text=text)
 
 
-def _changed(row: TaskRow, view: TaskView) -> Iterable[Fact]:
+def _closed(row: TaskRow, view: TaskView, known: Mapping[str, Fact]) -> dict[str, Fact]:
+    """A line for each of the newest closed steps; nothing about a closed step changes any more."""
+    return {
+        step.ordinal: known.get(step.ordinal)
+        or _at(step.closed_ms, f"{row.task_id}/{step.ordinal} ({step.tool}) {_closed_words(step)}")
+        for step in islice(reversed(view.steps.values()), RECENT_MAX)
+        if step.closed and step.letter != "R"
+    }
+
+
+def _changed(row: TaskRow, view: TaskView, closed: Iterable[Fact]) -> Iterable[Fact]:
     if row.state in ENDED:
         yield _at(view.ended_ms or row.changed_ms, f"{_named(row)} ended: {_end_words(row, view.end)}")
-    for step in islice(reversed(view.steps.values()), RECENT_MAX):
-        if step.closed and step.letter != "R":
-            yield _at(step.closed_ms, f"{row.task_id}/{step.ordinal} ({step.tool}) {_closed_words(step)}")
+    yield from closed
     yield _at(view.accepted_ms, f"{_named(row)} was submitted")
 
 

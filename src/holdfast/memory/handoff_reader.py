@@ -121,7 +121,7 @@ class HandoffReader:
             return known[1]
         if view is None:
             view = await self._read(row)
-        facts = facts_of(row, view, waiting, held=held)
+        facts = facts_of(row, view, waiting, held=held, before=None if known is None else known[1])
         self._known[row.task_id] = (now, facts)
         return facts
 

@@ -6,8 +6,9 @@ moment is taken before the journal is read. Facts that came later are missing un
 
     lag <= pause + time of one look and one write,    pause = LOOK_S, or longer where looking costs
 
-The pause grows with what the last look and write have cost: looking takes at most 1/50 of a core
-from the work itself, writing at most 1/5 of the disk's time for a pause of 0.3 s at most.
+The pause grows with what the last look and write have cost: they take at most 1/50 of a core
+from the work of a process, however many agents it serves, and writing at most 1/5 of the disk's
+time for a pause of 0.3 s at most.
 Up to some thousand tasks it stays at LOOK_S, about a hundredth of a core, and what is older than
 one second is in the file. A SIGKILL at any instant leaves the old text or the new one, whole;
 whoever starts next brings it up to date from the journal.
@@ -30,6 +31,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.secret_handles import safe
@@ -69,7 +71,7 @@ class HandoffWriter:
         report: Report = lambda _what, _why: None,
         pacing: Pacing = ALONE,
     ) -> None:
-        self._look_s = pacing.look_s(LOOK_S)
+        self._look_s, self._share = pacing.look_s(LOOK_S), CPU_SHARE * pacing.agents
         self._quiet = Quiet(reader.journal, most_s=pacing.idle_s(IDLE_LOOK_S))
         self._reader = reader
         self._handoff = handoff
@@ -81,7 +83,7 @@ class HandoffWriter:
         self._written: Handoff | None = None
         self._block: bytes | None = None
         self._told: dict[str, str] = {}
-        self._cost = 0.0  # of the last look, in seconds of processor time
+        self._cost = 0.0  # of the last look and write, in seconds of processor time
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -129,28 +131,23 @@ class HandoffWriter:
 
     async def _look_and_write(self) -> float:
         """Look, write what has changed; how long to wait before the next look."""
-        cpu, cost, disk_s = time.thread_time(), 0.0, 0.0
+        cpu, cost, written = time.thread_time(), 0.0, _Cost()
         try:
             handoff = await self._reader.gather()
             block = block_of(self._reader.open_tasks, more=self._reader.more)
             cost = time.thread_time() - cpu  # not of what others do here while the disk writes
             if block != self._block:
-                disk_s += await self._timed(lambda: self._write_heartbeat(block))
+                await _timed(lambda: self._write_heartbeat(block), written)
                 handoff = self._reader.compose(handoff.at_ms)
             if not handoff.same_as(self._written):
-                disk_s += await self._timed(lambda: self._write_handoff(handoff))
+                await _timed(lambda: self._write_handoff(handoff), written)
         except Exception as error:  # noqa: BLE001 - tasks continue, whatever is wrong here
             self._say("hand-off", f"{type(error).__name__}: {text_of(error)}")
         # One expensive look, such as the first, is no reason to look away; two in a row are.
+        cost += written.cpu_s
         before, self._cost = self._cost, cost
-        for_cpu = min(min(before, cost) * CPU_SHARE, PAUSE_S_MAX)
-        return max(self._look_s, for_cpu, min(disk_s * DISK_SHARE, DISK_PAUSE_S_MAX))
-
-    async def _timed(self, act: Callable[[], None]) -> float:
-        begun = time.monotonic()
-        # A cancel must not leave the write behind, running on its own: it is short, wait for it.
-        await asyncio.shield(asyncio.to_thread(act))
-        return time.monotonic() - begun
+        for_cpu = min(min(before, cost) * self._share, PAUSE_S_MAX)
+        return max(self._look_s, for_cpu, min(written.wall_s * DISK_SHARE, DISK_PAUSE_S_MAX))
 
     def _write_handoff(self, handoff: Handoff) -> None:
         try:
@@ -193,6 +190,28 @@ class HandoffWriter:
                 self._lock = fd
                 self._written = self._block = None
         return self._lock is not None
+
+
+@dataclass(slots=True)
+class _Cost:
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+
+
+async def _timed(act: Callable[[], None], cost: _Cost) -> None:
+    """Run it on a thread, and add what it took."""
+
+    def timed() -> None:
+        cpu_s = time.thread_time()
+        try:
+            act()
+        finally:
+            cost.cpu_s += time.thread_time() - cpu_s
+
+    begun_s = time.monotonic()
+    # A cancel must not leave the write behind, running on its own: it is short, wait for it.
+    await asyncio.shield(asyncio.to_thread(timed))
+    cost.wall_s += time.monotonic() - begun_s
 
 
 def find_heartbeat_trouble(path: Path) -> str:

@@ -7,8 +7,9 @@
     secured     by the rule of app/mail/held_mail.py; a kill before it: the relays keep held mail longer
 
 Each `received` is a request and a sync at a relay, and each note is a message. So `received` waits a moment for others,
-and a sender that has just got a note gets the next one half a minute later, for all messages since; sooner if that
-note is full. A process that is told to end first sends the notes and acknowledgements that wait.
+and a sender that has just got a note gets the next one 20 to 40 seconds later, for all messages since; sooner if that
+note is full. That time is left to chance: senders that began together must not all get their notes in one moment,
+again and again. A process that is told to end first sends the notes and acknowledgements that wait.
 
 What the journal does not take (a full disk) is not acknowledged, and waits at the relays. What cannot be read, or be
 kept as JSON, is a dead letter: it becomes a task that fails with the reason, a person gets a notice, the relays hear
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -36,7 +38,7 @@ import msgspec
 
 from holdfast.app.mail.held_mail import Received
 from holdfast.app.mail.mail_room import FULL_PERCENT
-from holdfast.core.ids import EffectKey, effect_key_bytes
+from holdfast.core.ids import EffectKey, TaskId, effect_key_bytes
 from holdfast.core.mail import Delivery, DeliveryNote, Letter, Mailbox, Post, id_in
 from holdfast.core.notices import dead_letter_notice, dead_letters_notice, mail_room_notice
 from holdfast.core.waiting import wait_event
@@ -54,7 +56,7 @@ from holdfast.runtime.tool.mail_tool import NAME as SEND_MAIL
 NOTE_KEYS_MAX = 32  # in one note: the signed text is kept as evidence of each
 NOTE_TRIES, NOTE_AGAIN_S = 5, 2.0
 NOTES_AT_ONCE = 32  # tries; between two tries a sender holds up no other
-NOTE_EVERY_S = 30.0  # between two notes to one sender
+NOTE_EVERY_S = 40.0  # between two notes to one sender, at most; at least half of it
 ACK_WAIT_S, ACKS_MAX = 1.5, 128  # how long `received` waits; with so many it waits no longer
 NOTED_S = 60.0  # within this time a further copy of a message gets no second note
 NOTED_MAX = 20_000
@@ -102,7 +104,7 @@ class Intake:
     _acks_owed: asyncio.Event = field(default_factory=asyncio.Event)
     _acks_full: asyncio.Event = field(default_factory=asyncio.Event)
     _owed: dict[str, list[EffectKey]] = field(default_factory=dict[str, list[EffectKey]])
-    _note_at: dict[str, float] = field(default_factory=dict[str, float])  # of the last note to a sender
+    _note_due: dict[str, float] = field(default_factory=dict[str, float])  # of the next note to a sender
     _noted: OrderedDict[tuple[str, EffectKey], float] = field(default_factory=OrderedDict[tuple[str, EffectKey], float])
     _kept: OrderedDict[EffectKey, None] = field(default_factory=OrderedDict[EffectKey, None])  # whose note came
     _noting: set[str] = field(default_factory=set[str])  # senders that a note is on its way to
@@ -264,27 +266,33 @@ class Intake:
 
     async def _commit_note(self, note: DeliveryNote) -> None:
         """A note counts if it is of the agent that the message was sent to: no other can say that it has arrived."""
-        for key in note.keys:
-            began_s, to = time.monotonic(), self.sent_to(key)
-            if not to and began_s < self._search_s:
-                continue  # if it is the note of a message of before, it comes again when that is sent again
-            found = await self.journal.find_effect(effect_key_bytes(key))
-            if found is None:
-                now_s = time.monotonic()
-                self._search_s = now_s + SEARCH_SHARE * (now_s - began_s)
-                continue
-            task_id, ordinal = found
-            result: Body = {"to": note.sender, "key": key, "relays": [], "stored": [], "note": note.proof}
-            body = EvidenceGiven("succeeded", result, NOTE_SOURCE).body()
-            item = InboxItem(task_id=task_id, ordinal=ordinal, kind=InboxKind.EVIDENCE, body=body)
-            # A check reads the whole task. A message of this process needs none: its step sends mail, and the first
-            # note of its recipient is the first that comes here.
-            known = to == note.sender and key not in self._kept
-            check = None if known else partial(_check_note, ordinal, note.sender, self.known_id)
-            if known:  # before the commit: a second copy of the note may be on its way
-                keep_newest(self._kept, key, None, most=NOTED_MAX)
-            with contextlib.suppress(TaskNotFound, _NotTaken):  # erased meanwhile; known, or no message to that agent
-                await self.journal.drop(item, check=check)
+        places = [(key, await self._find_step(key)) for key in note.keys]
+        await asyncio.gather(*(self._keep_note(note, key, *place) for key, place in places if place is not None))
+
+    async def _find_step(self, key: EffectKey) -> tuple[TaskId, str] | None:
+        """The step that sent the message of this key."""
+        began_s = time.monotonic()
+        if not self.sent_to(key) and began_s < self._search_s:
+            return None  # if it is the note of a message of before, it comes again when that is sent again
+        found = await self.journal.find_effect(effect_key_bytes(key))
+        if found is None:
+            now_s = time.monotonic()
+            self._search_s = now_s + SEARCH_SHARE * (now_s - began_s)
+        return found
+
+    async def _keep_note(self, note: DeliveryNote, key: EffectKey, task_id: TaskId, ordinal: str) -> None:
+        """As evidence of the step."""
+        result: Body = {"to": note.sender, "key": key, "relays": [], "stored": [], "note": note.proof}
+        body = EvidenceGiven("succeeded", result, NOTE_SOURCE).body()
+        item = InboxItem(task_id=task_id, ordinal=ordinal, kind=InboxKind.EVIDENCE, body=body)
+        # A check reads the whole task. A message of this process needs none: its step sends mail, and the first note of
+        # its recipient is the first that comes here.
+        known = self.sent_to(key) == note.sender and key not in self._kept
+        check = None if known else partial(_check_note, ordinal, note.sender, self.known_id)
+        if known:  # before the commit: a second copy of the note may be on its way
+            keep_newest(self._kept, key, None, most=NOTED_MAX)
+        with contextlib.suppress(TaskNotFound, _NotTaken):  # erased meanwhile; known, or no message to that agent
+            await self.journal.drop(item, check=check)
 
     async def _tell_dead(self, envelope: str, sender: str, fault: str) -> None:
         self.log.event("mail-dead", envelope=envelope, sender=sender, fault=fault)
@@ -323,16 +331,16 @@ class Intake:
                 await wait_event(self._owes, pause_s)
                 self._owes.clear()
                 now_s = time.monotonic()
-                self._note_at = {one: at for one, at in self._note_at.items() if now_s - at < self.note_every_s}
+                self._note_due = {one: due_s for one, due_s in self._note_due.items() if due_s > now_s}
                 for sender, keys in list(self._owed.items()):
-                    if sender in self._noting or (sender in self._note_at and len(keys) < NOTE_KEYS_MAX):
+                    if sender in self._noting or (sender in self._note_due and len(keys) < NOTE_KEYS_MAX):
                         continue
-                    self._note_at[sender] = now_s
+                    self._note_due[sender] = now_s + random.uniform(0.5, 1.0) * self.note_every_s
                     self._noting.add(sender)
                     del self._owed[sender]
                     group.create_task(self._send_all_notes(sender, keys))
-                later = [self._note_at.get(one, 0.0) for one in self._owed if one not in self._noting]
-                pause_s = max(0.0, min(later) + self.note_every_s - time.monotonic()) if later else NOTED_S
+                later = [self._note_due.get(one, 0.0) for one in self._owed if one not in self._noting]
+                pause_s = max(0.0, min(later) - time.monotonic()) if later else NOTED_S
 
     async def _send_all_notes(self, sender: str, keys: Sequence[EffectKey]) -> None:
         try:

@@ -43,24 +43,32 @@ class KeyLogs:
         self._caching = threading.Lock()
 
     def find(self, id: AgentId) -> KeyLog | None:
-        return self.store.read(lambda db: self.load(db, id, keep=True))
+        row = self.store.known(("log", id), lambda db: _number_and_lines(db, id))
+        if row is None:
+            return None
+        return self._find_cached(id, row[1]) or self.store.read(lambda db: self.load(db, id, keep=True))
 
     def load(self, db: Db, id: AgentId, *, keep: bool = False) -> KeyLog | None:
         """As this connection sees it; kept in memory only where all of it is committed. Raises WitnessDamaged."""
-        row = db.execute("SELECT number, log_lines FROM agent WHERE id = ?", (id,)).fetchone()
+        row = _number_and_lines(db, id)
         if row is None:
             return None
         number, count = row
-        with self._caching:
-            known = self._cached.get(id)
-            if known is not None and known[0] == count:
-                self._cached.move_to_end(id)
-                return known[1]
+        if (known := self._find_cached(id, count)) is not None:
+            return known
         rows = db.execute("SELECT line FROM log_line WHERE agent = ? ORDER BY n", (number,)).fetchall()
         log = replayed(b"".join(bytes(line) + b"\n" for (line,) in rows), f"the log of {id}", self._port)
         if keep:
             self.keep(id, count, log)
         return log
+
+    def _find_cached(self, id: AgentId, count: int) -> KeyLog | None:
+        with self._caching:
+            known = self._cached.get(id)
+            if known is None or known[0] != count:
+                return None
+            self._cached.move_to_end(id)
+            return known[1]
 
     def keep(self, id: AgentId, count: int, log: KeyLog) -> None:
         with self._caching:
@@ -77,6 +85,10 @@ class KeyLogs:
             ).fetchall()
         )
         return [AgentId(one) for one, _ in rows]
+
+
+def _number_and_lines(db: Db, id: AgentId) -> tuple[int, int] | None:
+    return db.execute("SELECT number, log_lines FROM agent WHERE id = ?", (id,)).fetchone()
 
 
 @dataclass(frozen=True, slots=True)

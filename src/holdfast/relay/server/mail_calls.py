@@ -162,7 +162,9 @@ class MailDesk:
 
     async def _put(self, id: AgentId, offered: Sequence[mail.Offered]) -> list[StoredItem]:
         now, quota = self.now(), self.quota
-        found = await self.store.written(lambda db: mail.put_mail(db, id, offered, now=now, quota=quota))
+        found = await self.store.written(
+            lambda db: mail.put_mail(db, id, offered, now=now, quota=quota), only_mail=True
+        )
         self.wake(id)
         return found
 
@@ -170,9 +172,8 @@ class MailDesk:
         self, id: AgentId, raws: Sequence[bytes]
     ) -> tuple[list[mail.Offered | StoredItem], Signed[Profile] | None]:
         """Each envelope, or why it is not taken."""
-        log, line = self.store.read(
-            lambda db: (self.logs.load(db, id, keep=True), registry.find_line(db, id, "profile"))
-        )
+        log = self.logs.find(id)
+        line = self.store.known(("profile", id), lambda db: registry.find_line(db, id, "profile"))
         profile = None if line is None else _parsed_profile(line)
         why: tuple[str, str] | None = None
         if log is None:
@@ -210,8 +211,9 @@ class MailDesk:
         return mail.Offered(envelope, strange=not sender.contact)
 
     def _look_up(self, id: AgentId, *, to: AgentId) -> _Sender:
-        registered, (e, _), contact = self.store.read(
-            lambda db: (self.logs.load(db, id, keep=True), mail.find_incarnation(db, id), mail.is_contact(db, to, id))
+        registered = self.logs.find(id)
+        e, contact = self.store.known(
+            ("sender", id, to), lambda db: (mail.find_incarnation(db, id)[0], mail.is_contact(db, to, id))
         )
         introduced, _ = self._senders.get(id, (None, 0))
         logs = [one for one in (registered, introduced) if one is not None]
@@ -376,10 +378,8 @@ class MailDesk:
 
     def _check(self, session: Session) -> None:
         """Whether its certificate still passes, by what the relay knows now."""
-        log, (e, crt) = self.store.read(
-            lambda db: (self.logs.load(db, session.id, keep=True), mail.find_incarnation(db, session.id))
-        )
-        session.log = log or session.log
+        e, crt = self.store.known(("incarnation", session.id), lambda db: mail.find_incarnation(db, session.id))
+        session.log = self.logs.find(session.id) or session.log
         moment, said = ObserverState(now=self.now(), head_seen_at=0, incarnation=e), session.certificate.record
         if session.passed is session.log and said.e >= e and said.iat - 60 <= moment.now < said.exp:
             return
@@ -452,7 +452,7 @@ class MailDesk:
                 raise _fenced(f"incarnation {seen} was already seen", crt)
             return msgspec.json.encode(mail.acknowledge(db, session.id, ack, now=now, quota=quota))
 
-        answer = await self.store.written(act)
+        answer = await self.store.written(act, only_mail=not ack.contacts)
         if ack.rewind is not None:
             self.wake(session.id)
         return HTTPStatus.OK, answer
@@ -474,7 +474,8 @@ class MailDesk:
         """Runs beside the server: mail that has expired leaves its tombstone."""
         while True:
             try:
-                more = await self.store.written(lambda db: mail.sweep(db, now=self.now())) >= mail.SWEEP_MAX
+                swept = await self.store.written(lambda db: mail.sweep(db, now=self.now()), only_mail=True)
+                more = swept >= mail.SWEEP_MAX
             except HoldfastError:
                 more = False  # the store says why; /healthz shows it
             if not more:

@@ -5,8 +5,10 @@ and one sync; each runs in a savepoint of its own, so one that fails undoes noth
 fails, none of them has happened and each caller gets the error. A kill before the commit forgets acts that no caller
 has heard of; a kill after it leaves acts whose callers ask again, and every act may be repeated.
 
-Acts get the connection and nothing else; they are the transactions of the modules beside this one (logs, registry; mail
-to come). Readers use a second connection and see what is committed.
+Acts get the connection and nothing else; they are the transactions of the modules beside this one (logs, registry,
+mail). Readers use a second connection and see what is committed. What every request asks and seldom changes is kept in
+memory (`known`) until a commit that may have changed it: every commit but those of acts that say that they change
+nothing but mail.
 """
 
 from __future__ import annotations
@@ -34,10 +36,12 @@ FORMAT = "3"
 FORMATS_READ = ("1", "2", FORMAT)  # 1: without `bd`, and envelopes without it; 2: without `sender`
 BATCH_MAX = 256  # acts in one transaction
 WAITING_MAX = 4_096  # acts that wait; more are refused, so memory has a bound
+KNOWN_MAX = 16_384
 
 T = TypeVar("T")
 Act = Callable[[Db], T]
-_Job = tuple[Act[Any], "Future[Any]"]  # Any: what an act returns is its caller's matter
+_Job = tuple[Act[Any], "Future[Any]", bool]  # Any: what an act returns is its caller's matter
+_NONE = object()
 
 
 class Store:
@@ -54,28 +58,29 @@ class Store:
             raise
         self._reader = open_to_read(self.path)
         self._reading = threading.Lock()
-        self._jobs: queue.Queue[_Job | None] = queue.Queue(WAITING_MAX)
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()  # without a lock held in Python code
         self.failed: str = ""  # why nothing is written any more
         self.on_change: Callable[[str], None] = lambda _why: None  # of `failed`
         self.commits = 0
+        self._known: dict[tuple[str, ...], Any] = {}
+        self._changes, self._knowing = 0, threading.Lock()
         self._thread = threading.Thread(target=self._work, name="relay-store", daemon=True)
         self._thread.start()
 
     def write(self, act: Act[T]) -> T:
         """The act's result, after its changes are synced. Blocks; called from a worker thread. Raises what the act
         raises, RelayBusy where the disk is full or too many acts wait, WitnessDamaged where the file is damaged."""
-        return self._begun(act).result()
+        return self._begun(act, only_mail=False).result()
 
-    async def written(self, act: Act[T]) -> T:
-        """The same without a thread that waits."""
-        return await asyncio.wrap_future(self._begun(act))
+    async def written(self, act: Act[T], *, only_mail: bool = False) -> T:
+        """The same without a thread that waits. `only_mail`: nothing that `known` is asked for changes by it."""
+        return await asyncio.wrap_future(self._begun(act, only_mail=only_mail))
 
-    def _begun(self, act: Act[T]) -> Future[T]:
+    def _begun(self, act: Act[T], *, only_mail: bool) -> Future[T]:
+        if self._jobs.qsize() >= WAITING_MAX:
+            raise RelayBusy("too many changes wait to be written")
         done: Future[T] = Future()
-        try:
-            self._jobs.put_nowait((act, done))
-        except queue.Full:
-            raise RelayBusy("too many changes wait to be written") from None
+        self._jobs.put((act, done, only_mail))
         return done
 
     def read(self, act: Act[T]) -> T:
@@ -85,6 +90,20 @@ class Store:
                 return act(self._reader)
             except apsw.Error as error:
                 raise explained(error) from error
+
+    def known(self, name: tuple[str, ...], act: Act[T]) -> T:
+        """The same from memory, where nothing has changed since it was read under this name."""
+        found = self._known.get(name, _NONE)
+        if found is not _NONE:
+            return found
+        before = self._changes
+        result = self.read(act)
+        with self._knowing:
+            if self._changes == before:  # else a commit came between, and what was read may be older
+                if len(self._known) >= KNOWN_MAX:
+                    self._known.clear()
+                self._known[name] = result
+        return result
 
     def close(self) -> None:
         """Writes what waits, then closes. Safe to repeat."""
@@ -116,17 +135,21 @@ class Store:
         results: list[tuple[Future[Any], Any, BaseException | None]] = []
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            for act, done in jobs:
+            for act, done, _ in jobs:
                 results.append((done, *self._acted(act)))
             self._db.execute("COMMIT")
             self.commits += 1
+            if not all(only_mail for _, _, only_mail in jobs):
+                with self._knowing:
+                    self._changes += 1
+                    self._known.clear()
             self._now("")
         except apsw.Error as error:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             why = explained(error)
             self._now(why.message)
-            for _, done in jobs:
+            for _, done, _ in jobs:
                 done.set_exception(why)
             return
         for done, result, error in results:

@@ -91,6 +91,7 @@ class Claimer:
         self.names = names
         self.suspects = suspects
         self.active = active
+        self.took_all = False  # the last claim left nothing that is due
         self._room = room
 
     def join(self) -> None:
@@ -128,11 +129,13 @@ class Claimer:
             yield places
 
     async def claim(self, session: Session, places: int) -> list[Claimed]:
+        self.took_all = False
         if not places or not self.names or self.suspects.one_runs_alone():
             return []
         claimed = await self._claim_suspect(session)
         if not claimed:
             claimed = await self._journal.claim(session, names=self.names, limit=places)
+            self.took_all = 0 < len(claimed) < places
         if not claimed and not self.active():
             claimed = await self._claim_any(session)
             if claimed and claimed[0].crashes:

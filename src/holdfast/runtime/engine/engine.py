@@ -301,8 +301,11 @@ class Engine:
                 claimed = 0
             if self._claimer.lacks_places():
                 await self._claimer.wait_places()
-            elif not claimed or self.active >= self.settings.concurrency:
-                seen = await self.journal.wait_change(timeout_s=await self._pause_s(), seen=seen)
+            elif not claimed or self._claimer.took_all or self.active >= self.settings.concurrency:
+                pause_s = await self._pause_s()
+                if claimed:  # others may have kept a task from this claim that they then left
+                    pause_s = min(pause_s, self.settings.sweep_every_s)
+                seen = await self.journal.wait_change(timeout_s=pause_s, seen=seen)
 
     async def _pause_s(self) -> float:
         most_s, due = self._pacing.idle_s(self.settings.sweep_every_s), await self.journal.find_due_ms()
