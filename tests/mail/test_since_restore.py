@@ -229,7 +229,12 @@ async def test_after_a_restore_only_mail_that_may_have_been_handled_waits_for_a_
             await wait_until(asked)
             assert at_adas.engine is not None
             post: Any = at_adas.engine._post
-            post._opened.post.book._known.clear()  # it looks again, as it does after five minutes
+
+            async def seen() -> bool:  # the profile is in its folder before it is at the relays
+                post._opened.post.book._known.clear()  # it looks again, as it does after five minutes
+                return bool(await post.echo_of(bob.id))
+
+            await wait_until(seen)
             await send(at_adas, "new")
             await paid("kept", "lost", "new")
             resender = Resender(journal=at_adas.journal, post=post, log=Log(), first_s=0)
