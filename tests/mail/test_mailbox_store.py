@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import sys
 from collections.abc import Generator
@@ -19,7 +20,7 @@ from holdfast.core.clock import SystemEntropy
 from holdfast.core.ids import effect_key_bytes
 from holdfast.core.mail import MailKind
 from holdfast.errors import RelayUnfit
-from holdfast.host.sqlite import open_or_create
+from holdfast.host.sqlite import Db, open_or_create
 from holdfast.identity.records.encodings import AgentId, digest_of
 from holdfast.identity.records.records import RotationReason
 from holdfast.identity.records.secret_bytes import KeyPair
@@ -329,3 +330,58 @@ def test_a_repeat_of_mail_that_expired_is_stored_again(box: Box, held: bool) -> 
 def test_a_lower_incarnation_than_was_seen_changes_nothing(box: Box) -> None:
     states = [box.store.write(lambda db, e=e: mail.enter(db, box.to, e=e, crt=b"%d" % e)) for e in (2, 1, 3)]
     assert [(one.e, one.crt) for one in states] == [(2, b"2"), (2, b"2"), (3, b"3")]
+
+
+def kept(box: Box) -> str:
+    """As the relay's memory has it."""
+    return box.store.known(("kept",), lambda db: str(db.execute("SELECT value FROM kept").fetchall()[0][0]))
+
+
+def keep(box: Box, value: str, *, only_mail: bool = False) -> None:
+    async def write() -> None:
+        await box.store.written(lambda db: db.execute("UPDATE kept SET value = ?", (value,)), only_mail=only_mail)
+
+    asyncio.run(write())
+
+
+def test_what_is_kept_in_memory_is_read_again_after_a_commit_that_may_have_changed_it(box: Box) -> None:
+    box.store.write(lambda db: db.execute("CREATE TABLE kept (value)"))
+    box.store.write(lambda db: db.execute("INSERT INTO kept VALUES ('a')"))
+    assert kept(box) == "a"
+    keep(box, "b", only_mail=True)  # says what is not so: that is how one sees that nothing is read
+    assert kept(box) == "a"
+    keep(box, "c")
+    assert kept(box) == "c"
+
+
+def test_what_was_read_before_a_commit_is_not_kept_after_it(box: Box) -> None:
+    box.store.write(lambda db: db.execute("CREATE TABLE kept (value)"))
+    box.store.write(lambda db: db.execute("INSERT INTO kept VALUES ('old')"))
+
+    def slow(db: Db) -> str:
+        found = str(db.execute("SELECT value FROM kept").fetchall()[0][0])
+        keep(box, "new")  # another thread's commit, before this one has kept what it read
+        return found
+
+    assert box.store.known(("kept",), slow) == "old"
+    assert kept(box) == "new"
+
+
+def test_mail_changes_nothing_that_the_relay_keeps_in_memory(box: Box) -> None:
+    def rest() -> list[object]:
+        asked = (
+            "SELECT id, profile, head, log_lines FROM agent",
+            "SELECT agent, e, crt FROM mailbox WHERE e > 0 OR crt IS NOT NULL",
+            "SELECT * FROM contact",
+            "SELECT * FROM log_line",
+        )
+        return [box.store.read(lambda db, sql=sql: db.execute(sql).fetchall()) for sql in asked]
+
+    box.store.write(lambda db: mail.enter(db, box.to, e=3, crt=b"crt"))
+    before = rest()
+    box.put(1, 2, 3)
+    box.ack(received=(1,), refused=((2, "no"),), secured=7)
+    box.store.write(lambda db: mail.sweep(db, now=NOW + 400 * 86_400))
+    assert rest() == before
+    box.ack(contacts=(AgentId("hf1peer"),))
+    assert rest() != before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -86,21 +87,26 @@ def test_options_for_one_agent_are_refused_for_several(
 
 
 class Claims:
-    """A journal that hands out nothing and notes what it was asked for."""
+    """A journal that hands out so many, or nothing, and notes what it was asked for."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, bool]] = []
+        self.found = 0
 
     async def claim(self, _session: Session, *, limit: int, alone: bool = False, **_: object) -> list[Claimed]:
         self.asked.append((limit, alone))
         await asyncio.sleep(0)
-        return []
+        hold = SimpleNamespace(task_id="t")
+        return [cast(Claimed, SimpleNamespace(hold=hold, crashes=0)) for _ in range(self.found)]
 
 
 class OneSuspect(Suspects):
     def __init__(self) -> None:
         super().__init__({})
-        self.suspect = False
+        self.suspect = self.beside = False
+
+    def may_claim(self, *, idle: bool) -> bool:
+        return self.beside or super().may_claim(idle=idle)
 
     def runs_one(self) -> bool:
         return self.suspect
@@ -170,6 +176,19 @@ async def test_one_suspect_at_a_time_runs_in_the_process() -> None:
     other.suspects.suspect = False
     await asyncio.gather(one.claimer.claim(session, 5), other.claimer.claim(session, 5))
     assert sorted([*one.journal.asked[4:], *other.journal.asked]) == [(1, False), (1, True), (5, False), (5, False)]
+
+
+async def test_a_claim_that_left_nothing_due_is_told_from_one_that_was_full() -> None:
+    session, agent = cast(Session, None), Agent(None)
+    for found, places, took_all in ((0, 3, False), (2, 3, True), (3, 3, False), (0, 0, False)):
+        agent.journal.found = found
+        assert len(await agent.claimer.claim(session, places)) == found
+        assert agent.claimer.took_all == took_all
+    agent.journal.found = 1
+    agent.suspects.beside = True  # one is claimed beside others: more may be due
+    agent.running = 1
+    assert len(await agent.claimer.claim(session, 3)) == 1
+    assert not agent.claimer.took_all
 
 
 async def test_an_agent_that_is_still_being_opened_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
