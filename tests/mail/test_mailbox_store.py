@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import sys
-from collections.abc import Generator
+import threading
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -385,3 +386,29 @@ def test_mail_changes_nothing_that_the_relay_keeps_in_memory(box: Box) -> None:
     assert rest() == before
     box.ack(contacts=(AgentId("hf1peer"),))
     assert rest() != before
+
+
+def test_an_act_whose_caller_left_is_not_done_and_those_beside_it_are(box: Box) -> None:
+    box.store.write(lambda db: db.execute("CREATE TABLE done (name)"))
+    begun, go_on = threading.Event(), threading.Event()
+
+    def first(db: Db) -> None:
+        begun.set()
+        go_on.wait(10)
+
+    def note(name: str) -> Callable[[Db], object]:
+        return lambda db: db.execute("INSERT INTO done VALUES (?)", (name,))
+
+    async def leave() -> None:
+        slow = asyncio.create_task(box.store.written(first))
+        await asyncio.to_thread(begun.wait, 10)
+        left, stays = (asyncio.create_task(box.store.written(note(name))) for name in ("left", "stays"))
+        await asyncio.sleep(0)  # both wait behind the slow one
+        left.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        async with asyncio.timeout(10):
+            await asyncio.gather(slow, stays)
+
+    asyncio.run(leave())
+    assert box.store.read(lambda db: db.execute("SELECT name FROM done").fetchall()) == [("stays",)]

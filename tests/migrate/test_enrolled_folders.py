@@ -207,6 +207,18 @@ def test_an_unknown_name_is_answered_with_the_names_that_there_are(
     assert "invite" not in said
 
 
+def test_an_instance_does_not_remove_itself_behind_the_others_backs(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(world.root)
+    before = (world.home("b") / ROSTER).read_bytes()
+    assert main(["instance", "remove", "south", "--yes", "--home", str(world.home("b"))]) == BadInput.exit_code
+    assert "`holdfast instance remove south` on the host that acts" in capsys.readouterr().err
+    assert (world.home("b") / ROSTER).read_bytes() == before
+    assert main(["instance", "list", "--home", str(world.home("b"))]) == 0
+    assert "south" in capsys.readouterr().out
+
+
 def test_two_changes_of_the_roster_at_once_are_named_and_settled_by_either_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -79,7 +79,7 @@ def list_instances(home: AgentHome, *, clock: Clock) -> InstanceList:
         forked=standing.view.forked,
         instances=tuple(_merged(row, state.peers) for row in rows),
         unknown=tuple(one.who for one in seen.unknown.values()),
-        waits=state.trouble,
+        waits=state.trouble if len(standing.view.enrolled) > 1 else "",  # of one that is alone, it is of before
     )
 
 

@@ -431,6 +431,11 @@ def run_remove(args: argparse.Namespace) -> int:
                 f"{args.name} is the instance that acts",
                 hint="hand over first: `holdfast instance yield` on it, or `holdfast instance promote` on another",
             )
+        elif not change.hosts and gone.key == change.own_key():
+            raise BadInput(
+                f"{args.name} is this instance, and the others would not hear that it is removed",
+                hint=f"run `holdfast instance remove {args.name}` on the host that acts; then stop the worker here",
+            )
         confirm(
             "remove", f"the folder of {args.name} on {gone.host} is a copy from now on, and sends nothing", yes=args.yes
         )

@@ -218,7 +218,9 @@ async def publish_profile(
     held = await _held_at(known, log, port)
     newest = newest_of((*held, *(() if local is None else (local,))))
     standing = newest if newest is not None and profile_stands(newest.record, log, now=now) else local
-    foreign = newest is not None and (local is None or newest.digest != local.digest) and bool(held)
+    # One that earlier keys have signed, before a recovery from words alone, is outranked: it is not taken over.
+    mine = local is not None and newest is not None and newest.digest == local.digest
+    foreign = newest is not None and standing is newest and not mine and bool(held)
     content = _first_content(home) if standing is None else ProfileContent.of(standing.record)
     if change is not None:
         content = change(content)

@@ -36,7 +36,7 @@ FORMAT = "3"
 FORMATS_READ = ("1", "2", FORMAT)  # 1: without `bd`, and envelopes without it; 2: without `sender`
 BATCH_MAX = 256  # acts in one transaction
 WAITING_MAX = 4_096  # acts that wait; more are refused, so memory has a bound
-KNOWN_MAX = 16_384
+KNOWN_MAX = 8_192
 
 T = TypeVar("T")
 Act = Callable[[Db], T]
@@ -132,6 +132,8 @@ class Store:
                 self._commit(jobs)
 
     def _commit(self, jobs: list[_Job]) -> None:
+        # An act whose caller has left before it began is not done; from here on no caller can take its own back.
+        jobs = [job for job in jobs if job[1].set_running_or_notify_cancel()]
         results: list[tuple[Future[Any], Any, BaseException | None]] = []
         try:
             self._db.execute("BEGIN IMMEDIATE")

@@ -91,7 +91,7 @@ class Claimer:
         self.names = names
         self.suspects = suspects
         self.active = active
-        self.took_all = False  # the last claim left nothing that is due
+        self.took_all = False  # the last claim gave fewer tasks than there were places: hardly anything is left
         self._room = room
 
     def join(self) -> None:

@@ -303,7 +303,7 @@ class Engine:
                 await self._claimer.wait_places()
             elif not claimed or self._claimer.took_all or self.active >= self.settings.concurrency:
                 pause_s = await self._pause_s()
-                if claimed:  # others may have kept a task from this claim that they then left
+                if claimed:  # a task may be left that others held for a moment, or behind damaged ones
                     pause_s = min(pause_s, self.settings.sweep_every_s)
                 seen = await self.journal.wait_change(timeout_s=pause_s, seen=seen)
 
