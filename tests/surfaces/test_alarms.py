@@ -175,9 +175,8 @@ def test_without_notices_nothing_counts_as_told(home: AgentHome) -> None:
     assert heard == ["level"]
 
 
-def test_a_worker_runs_the_jobs_that_its_order_names(home: AgentHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_runs_the_jobs_that_its_order_names(home: AgentHome) -> None:
     """The alarms of the level reach the journal's notices; a job that fails ends alone and is logged."""
-    monkeypatch.setattr(worker, "JOBS_AFTER_S", 0.0)
     (home.folder / "MEMORY.md").write_text("- tea\n")
     home.instance.mkdir(mode=0o700)
     write_atomically(home.instance / "alarms.json", b'{"level": 4, "proven_level": 4}')
@@ -186,8 +185,8 @@ def test_a_worker_runs_the_jobs_that_its_order_names(home: AgentHome, monkeypatc
         async with holdfast.open(home.journal) as hf:
             keys = load_or_create(home.keys_file, journal_exists=True, entropy=SystemEntropy())
             context = JobContext(address=home.journal, journal=hf.journal, keys=keys, notices=None, log=Log(said))
-            await worker._run_job("holdfast.surfaces.alarms:no_such_job", context)
-            async with running_beside(worker._run_job("holdfast.surfaces.alarms:keep_watch", context)):
+            await worker._run_job("holdfast.surfaces.alarms:no_such_job", context, after_s=0.0)
+            async with running_beside(worker._run_job("holdfast.surfaces.alarms:keep_watch", context, after_s=0.0)):
                 seen = 0
                 while not (found := await hf.journal.pending_notices(limit=5)):
                     seen = await hf.journal.wait_change(timeout_s=0.1, seen=seen)
