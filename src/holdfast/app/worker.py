@@ -55,7 +55,7 @@ from holdfast.runtime.engine.engine import Engine
 from holdfast.runtime.engine.supervisor import Warm, say_word, supervise, supervise_lean, take_word
 from holdfast.runtime.session.deadman import DeadMan, DeadManShare, SharedDeadMan
 
-JOBS_AFTER_S = 20.0
+JOBS_AFTER_S = 20.0  # or up to twice that: not for all agents of a process at one moment
 MAIL_JOB, MAIL_AFTER_S = "holdfast.app.mail.mail_job:keep_mail", 0.5
 MERGE_JOB, MERGE_AFTER_S = "holdfast.app.instances.merge_job:keep_merged", 2.0
 # What an instance that waits needs: loaded before the fork, its pages are shared with the process that supervises.
@@ -405,9 +405,8 @@ async def serve_agent(agent: Agent, opened: Opened, *, ready: Callable[[], None]
             address=address, journal=journal, keys=opened.keys, notices=agent.notices, log=log, post=opened.post
         )
         for name in agent.order.jobs:
-            # At a time of its own: what looks every few minutes must not do so for all agents at once.
-            after_s = JOBS_AFTER_S * random.uniform(1, 2)
-            await stack.enter_async_context(running_beside(_run_job(name, context, after_s=after_s)))
+            job = _run_job(name, context, after_s=JOBS_AFTER_S * random.uniform(1, 2))
+            await stack.enter_async_context(running_beside(job))
         if opened.post is not None:
             await stack.enter_async_context(running_beside(_run_job(MAIL_JOB, context, after_s=MAIL_AFTER_S)))
         if agent.has_identity:
@@ -446,9 +445,8 @@ def listen_to_signals(stop: Callable[[], None], log: Log) -> None:
         log.event("stopping", signal=signal.Signals(number).name)
         stop()
 
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number)
+        asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
 
 
 def report_lost_errors(log: Log) -> None:

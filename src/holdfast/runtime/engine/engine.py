@@ -284,8 +284,7 @@ class Engine:
                 raise errors.SessionLost("the lease could not be renewed in time")
 
     async def _sweep(self) -> None:
-        last, seen = -1.0, 0
-        loop = asyncio.get_running_loop()
+        last, seen, loop = -1.0, 0, asyncio.get_running_loop()
         while not self._stopping.is_set():
             wait_s = CLAIM_EVERY_S - (loop.time() - last)
             if wait_s > 0:
@@ -302,13 +301,11 @@ class Engine:
             if self._claimer.lacks_places():
                 await self._claimer.wait_places()
             elif not claimed or self._claimer.took_all or self.active >= self.settings.concurrency:
-                pause_s = await self._pause_s()
-                if claimed:  # a task may be left that others held for a moment, or behind damaged ones
-                    pause_s = min(pause_s, self.settings.sweep_every_s)
-                seen = await self.journal.wait_change(timeout_s=pause_s, seen=seen)
+                seen = await self.journal.wait_change(timeout_s=await self._pause_s(claimed), seen=seen)
 
-    async def _pause_s(self) -> float:
-        most_s, due = self._pacing.idle_s(self.settings.sweep_every_s), await self.journal.find_due_ms()
+    async def _pause_s(self, claimed: int) -> float:
+        most_s, due = self.settings.sweep_every_s, await self.journal.find_due_ms()
+        most_s = most_s if claimed else self._pacing.idle_s(most_s)  # after a claim one may be left that others held
         if due is None or self.active >= self.settings.concurrency:
             return most_s
         left = (due - self.journal.now_ms()) / 1000
