@@ -12,6 +12,7 @@ from holdfast_proofs.relay_lab.site import site
 PLAN = Plan(
     messages=60,
     agents=2,
+    workers=2,
     relays=3,
     rate=40.0,
     pace=20.0,

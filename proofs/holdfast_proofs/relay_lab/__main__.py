@@ -1,8 +1,8 @@
 """The command line of the relay soak: a steady load, kills, a relay that is cut off, a bad network; then the checker.
 
     warm-up     every agent writes to every other one
-    steady      no faults, at --rate
     calm        no faults, at --pace: what the machine can do with time left over
+    steady      no faults, at --rate
     kills       a relay is killed every ten seconds, and started again, at --pace
     blackhole   packets to and from one relay vanish, at --pace
     bad net     delays, resets, cut answers, repeated and reordered requests, half-open connections, at --pace
@@ -68,7 +68,7 @@ class Plan:
     backlog: int
     plant: str
     seed: int
-    workers: int = 0  # processes that serve the agents; 0: one for each
+    workers: int  # processes that serve the agents
     only_steady: bool = False
 
 
@@ -238,9 +238,8 @@ async def run_phases(plan: Plan, found: Site) -> Run:
             one.name: await stack.enter_async_context(holdfast.open(one.home.journal, serve=False))
             for one in found.agents
         }
-        workers = plan.workers or plan.agents
-        for n, one in enumerate(found.agents[:workers]):
-            beside = found.agents[n + workers :: workers]
+        for n, one in enumerate(found.agents[: plan.workers]):
+            beside = found.agents[n + plan.workers :: plan.workers]
             one.start(events=found.events_path, more={PLANT: plan.plant}, beside=beside)
         run = Run(plan, found, Live(found.events_path), journals, random.Random(plan.seed))
         began_s = time.monotonic()
@@ -249,8 +248,8 @@ async def run_phases(plan: Plan, found: Site) -> Run:
             await run.settle()
             await asyncio.sleep(max(0.0, began_s + FIRST_LOOKS_S - time.monotonic()))
         faults: dict[str, Callable[[float], Coroutine[object, object, None]]] = {
-            "steady": run.no_fault,
             "calm": run.no_fault,
+            "steady": run.no_fault,
             "kills": run.kill_relays,
             "blackhole": run.cut_one,
             "bad net": run.bad_net,
@@ -353,7 +352,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     add("--seeds", type=at_least_one, default=3, help="runs, with seeds that follow each other (3)")
     add("--seed", type=int, default=0, help="of the first run (0)")
     add("--agents", type=int, default=20, help="agents (20)")
-    add("--workers", type=int, default=0, help="processes that serve them, some agents each (one for each agent)")
+    add("--workers", type=at_least_one, default=3, help="processes that serve them, some agents each (3)")
     add("--relays", type=int, default=3, help="relay processes (3)")
     add("--rate", type=float, default=200.0, help="messages a second of all agents, in the steady phase (200)")
     add("--pace", type=float, default=40.0, help="messages a second, in the phases whose delays count (40)")
