@@ -39,6 +39,7 @@ async def _run(found: Site, *, messages: int, agents: int, seed: int) -> Run:
     plan = Plan(
         messages=messages,
         agents=agents,
+        workers=agents,
         relays=3,
         rate=PACE,
         pace=PACE,
