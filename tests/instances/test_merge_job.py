@@ -15,9 +15,10 @@ from holdfast.app.doctor import Level
 from holdfast.app.instances import merge_job
 from holdfast.app.instances.examine_merges import examine_merges
 from holdfast.app.instances.merge_job import is_shared, merge_while_waiting, open_merging
+from holdfast.app.instances.presence import list_instances
 from holdfast.app.instances.standing import StandingKind
 from holdfast.core.clock import SystemClock, iso
-from holdfast.errors import InstancesUnfit
+from holdfast.errors import InstancesUnfit, SymlinkRefused
 from holdfast.host.log import Log
 from holdfast.instances import merging
 from holdfast.instances.merge_state import load_state, save_state
@@ -141,6 +142,22 @@ def test_doctor_names_the_cause_once(homes: list[AgentHome]) -> None:
     peer = replace(state.peers["south"], waits="two folders", fix="stop one")
     save_state(homes[0].instance, replace(state, peers={"south": peer}))
     assert [(one.text, one.mend) for one in examine_merges(homes[0])] == [("memory: two folders", "stop one")]
+
+
+def test_doctor_and_the_list_name_a_link_in_the_shared_folder(homes: list[AgentHome], tmp_path: Path) -> None:
+    one, other = map(opened, homes)
+    run(one, other)
+    (own,) = tmp_path.glob("*/north")
+    own.rename(own.with_name("before"))
+    own.symlink_to(homes[0].folder)
+    with pytest.raises(SymlinkRefused):
+        one.run(now_ms=NOW)
+    other.run(now_ms=NOW)
+    for home in homes:  # that of its own place, and that of the other instance's
+        (said,) = [finding for finding in examine_merges(home) if finding.level is Level.WARNING]
+        assert f"{own} is a symbolic link" in said.text
+        assert f"remove {own}" in said.mend
+    assert f"{own} is a symbolic link" in list_instances(homes[0], clock=SystemClock()).waits
 
 
 def test_doctor_does_not_call_memory_merged_while_a_file_waits(homes: list[AgentHome]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from nacl.signing import SigningKey
 
-from holdfast.errors import InstancesUnfit
+from holdfast.errors import InstancesUnfit, SymlinkRefused
 from holdfast.instances import channels
 from holdfast.instances.channels import NEWEST, FolderChannel
 from holdfast.instances.envelope import Peers
@@ -460,8 +460,12 @@ def test_a_file_of_one_instance_that_cannot_be_read_does_not_stop_the_others(
     talk(hosts[:2])
     assert hosts[1].lines() == ["# Memory", "- of alder"]
     peer = hosts[0].merging.state.peers["cedar"]
-    assert f"{path} {'is not a file' if 'folder' in kind else 'cannot be read'}" in peer.waits
-    assert str(path) in peer.fix
+    if kind == "loop":
+        assert f"{own} is a symbolic link" in peer.waits
+        assert f"remove {own}" in peer.fix
+    else:
+        assert f"{path} {'is not a file' if 'folder' in kind else 'cannot be read'}" in peer.waits
+        assert str(path) in peer.fix
 
 
 def test_a_folder_in_the_own_place_is_named_and_what_others_send_is_still_taken(hosts: list[Host]) -> None:
@@ -480,6 +484,42 @@ def test_a_folder_in_the_own_place_is_named_and_what_others_send_is_still_taken(
     (own / NEWEST).rmdir()
     hosts[2].start()
     talk(hosts)
+    assert hosts[2].merging.state.trouble == ""
+
+
+@pytest.mark.parametrize("level", ["agent", "instance"])
+def test_a_link_in_the_own_place_is_named_and_what_it_leads_to_stays(
+    hosts: list[Host], tmp_path: Path, level: str
+) -> None:
+    """Anyone who can write to the shared folder can put one there."""
+    hosts[0].save("# Memory")
+    talk(hosts)
+    own = next(hosts[0].shared.glob("*/cedar"))
+    at = own if level == "instance" else own.parent
+    vault = tmp_path / "vault"
+    (vault / "cedar").mkdir(parents=True)
+    kept = [vault / "keys", vault / NEWEST, vault / "cedar" / "keys", vault / "cedar" / ("a" * 32)]
+    for path in kept:
+        path.write_text("a key")
+    at.rename(at.with_name("before"))
+    at.symlink_to(vault)
+    hosts[2].save("# Memory", "- of cedar")
+    for again in (False, True):  # also as a new process
+        if again:
+            hosts[2].start()
+        with pytest.raises(SymlinkRefused, match=f"{at} is a symbolic link"):
+            hosts[2].run()
+    assert sorted(path for path in vault.rglob("*") if path.is_file()) == sorted(kept)
+    assert {path.read_text() for path in kept} == {"a key"}
+    state = load_state(hosts[2].place.instance)
+    assert state.trouble.startswith(f"{at} is a symbolic link")
+    assert f"remove {at}" in state.fix
+    at.unlink()
+    at.with_name("before").rename(at)
+    for one in hosts:
+        one.now_ms += 600_000
+    talk(hosts)
+    assert hosts[0].lines() == ["# Memory", "- of cedar"]
     assert hosts[2].merging.state.trouble == ""
 
 
