@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from nacl.signing import SigningKey
 
+from holdfast.app.blame import blame
 from holdfast.errors import InstancesUnfit, SymlinkRefused
 from holdfast.instances import channels
 from holdfast.instances.channels import NEWEST, FolderChannel
 from holdfast.instances.envelope import Peers
 from holdfast.instances.merge_state import load_state
 from holdfast.instances.merging import REST_MS, Merging
-from holdfast.layout.agent_home import MemoryPlace
+from holdfast.layout.agent_home import AgentHome, MemoryPlace
 from holdfast.memory.handoff_writer import write_heartbeat
 from holdfast.memory.lines import entry_id, rendered
 from holdfast.memory.projection import MEMORY_HEADING, locked, write_file
@@ -104,6 +105,18 @@ def test_what_is_saved_on_one_host_is_on_all(hosts: list[Host]) -> None:
     assert hosts[0].lines() == hosts[1].lines() == hosts[2].lines()
     assert [line[:14] for line in hosts[0].lines() if line] == ["# Memory", "- changed", "- by hand", "- by the agent"]
     assert not any(one.waits or one.behind_ms for one in hosts[0].merging.state.peers.values())
+
+
+async def test_blame_on_another_host_names_a_task_that_spoke_after_the_first_pass(hosts: list[Host]) -> None:
+    hosts[0].save("# Memory")
+    talk(hosts)
+    assert hosts[0].merging.tasks == {}
+    hosts[0].merging.tasks[entry_id("of a task")] = "task-7"
+    hosts[0].remember("of a task")
+    talk(hosts)
+    home = AgentHome(folder=hosts[1].place.folder, name="ada")
+    (said,) = [line for line in await blame(home, "MEMORY.md") if line.text == "of a task"]
+    assert (said.instance, said.task) == ("alder", "task-7")
 
 
 def test_nothing_is_due_and_nothing_is_written_while_nothing_changes(hosts: list[Host]) -> None:

@@ -38,12 +38,12 @@ class SharedFile:
     def __init__(
         self, place: MemoryPlace, path: Path, *, instance: str, tasks: Mapping[str, str] | None = None
     ) -> None:
-        """`tasks`: which task said an entry, by its id."""
+        """`tasks`: which task said an entry, by its id; the caller goes on filling it."""
         self._part = FreePart() if path.name == HEARTBEAT_FILE else None
         self._place = place
         self._path = path
         self._instance = instance
-        self._tasks = tasks or {}
+        self._tasks: Mapping[str, str] = {} if tasks is None else tasks
         self._now_ms = 0
         self._kept: tuple[int, ...] | None = None
         self._pid = 0
