@@ -15,7 +15,7 @@ from nacl.signing import SigningKey
 
 from holdfast.app.blame import blame
 from holdfast.errors import InstancesUnfit, SymlinkRefused
-from holdfast.instances import channels
+from holdfast.instances import channels, shared_files
 from holdfast.instances.channels import NEWEST, FolderChannel
 from holdfast.instances.envelope import Peers
 from holdfast.instances.merge_state import load_state
@@ -281,6 +281,71 @@ def test_history_is_kept_for_an_absent_instance_for_a_month_and_not_for_ever(hos
     assert hosts[0].lines() == hosts[1].lines() == hosts[2].lines()
     assert len(away.lines()) == 4
     assert "- only here" in living[0].lines()
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents are compacted that have a few kilobytes."""
+    monkeypatch.setattr(shared_files, "COMPACT_BYTES", 4_000)
+
+
+def rewrite(one: Host, count: int) -> None:
+    """The history grows, the text does not."""
+    for _ in range(count):
+        one.save("# Memory", f"- {os.urandom(500).hex()}")
+        one.run()
+
+
+def stored_bytes(one: Host) -> int:
+    return one.place.document(one.place.memory_file).stat().st_size
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("held_by", ["an absent instance", "what cannot be taken", "what was removed"])
+def test_a_large_document_that_cannot_be_made_smaller_is_left_alone(hosts: list[Host], held_by: str) -> None:
+    hosts[0].save("# Memory")
+    talk(hosts)
+    living = hosts if held_by == "what was removed" else hosts[:2]
+    if held_by == "what cannot be taken":
+        hosts[0].merging._file("MEMORY.md").document._untaken.add("cedar")
+    if held_by == "what was removed":
+        for turn in range(20):
+            hosts[0].remember(*(f"said {turn} {number}" for number in range(30)))
+            hosts[0].run()
+            hosts[0].save("# Memory", hosts[0].lines()[-1])
+            hosts[0].run()
+    else:
+        rewrite(hosts[0], 30)
+    talk(living)
+    assert stored_bytes(hosts[0]) > 4_000
+    document = hosts[0].place.document(hosts[0].place.memory_file)
+    kept = document.stat()
+    for _ in range(3):
+        hosts[0].now_ms += 2_000
+        assert not hosts[0].merging.is_due(now_ms=hosts[0].now_ms)
+    hosts[0].save(*hosts[0].lines(), "- a line more")
+    hosts[0].run()
+    hosts[0].run()
+    assert document.stat().st_ino != kept.st_ino
+    assert not hosts[0].merging.is_due(now_ms=hosts[0].now_ms)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_document_is_made_smaller_when_it_has_grown_after_the_absent_instance_came_back(hosts: list[Host]) -> None:
+    hosts[0].save("# Memory")
+    talk(hosts)
+    rewrite(hosts[0], 30)
+    talk(hosts[:2])
+    large = stored_bytes(hosts[0])
+    assert large > 4 * 4_000
+    talk(hosts)
+    rewrite(hosts[0], 10)
+    talk(hosts)
+    rewrite(hosts[0], 1)
+    talk(hosts)
+    assert stored_bytes(hosts[0]) < large / 4
+    assert hosts[0].lines() == hosts[1].lines() == hosts[2].lines()
+    assert not any(one.merging.is_due(now_ms=one.now_ms) for one in hosts)
 
 
 def test_the_free_part_of_the_heartbeat_is_shared_and_the_block_is_not(hosts: list[Host]) -> None:

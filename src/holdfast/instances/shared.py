@@ -378,15 +378,16 @@ class SharedDocument:
             wants_whole=self.wants_whole,
         )
 
-    def compact(self, enrolled: Collection[str]) -> None:
+    def compact(self, enrolled: Collection[str]) -> bool:
         """Drop the history that every enrolled instance knows and that the file shows; none while one of them has what
-        cannot be taken here: the history tells then which of its lines were removed."""
+        cannot be taken here: the history tells then which of its lines were removed. Whether it tried."""
         floor = self._shown.version
         if floor is None or self._untaken.intersection(enrolled):
-            return
+            return False
         for one in set(enrolled) - {self.instance}:
             floor = common(floor, self.known.get(one, NOTHING))
         self.document = LineDocument(self._document.copy(keep_from=floor))
+        return True
 
     def _take(self, update: Update) -> bool:
         if self.document is None:

@@ -30,6 +30,7 @@ from holdfast.memory.shared_lines import MergedAt, Start
 DOCUMENT_BYTES_MAX = 64 * 1024 * 1024
 COMPACT_BYTES = 256 * 1024  # a smaller document is left as it is
 COMPACT_SHARE = 3  # of the text
+COMPACT_GROWTH = 1.25  # since the last try; what an absent instance still needs is not dropped by trying again
 
 
 class SharedFile:
@@ -47,6 +48,7 @@ class SharedFile:
         self._now_ms = 0
         self._kept: tuple[int, ...] | None = None
         self._pid = 0
+        self._tried_bytes = 0  # what the last compaction left
         self._open: SharedDocument | None = None
         self._closed: SharedDocument | None = None  # what others told, of a document that was closed
 
@@ -99,14 +101,23 @@ class SharedFile:
         return told
 
     def compact(self, enrolled: Collection[str]) -> None:
-        """Drop the history that all know, where it has grown."""
+        """Drop the history that all know, where it has grown. What is stored changes only if it gets smaller: each
+        store makes the file due for another pass."""
         document = self.document
-        if document.document is None:
+        before = document.document
+        if before is None or self._kept is None or not self._has_grown(size := self._kept[0], document.lines()):
             return
-        text = sum(len(line) + 1 for line in document.lines())
-        if self._kept is not None and self._kept[0] > max(COMPACT_BYTES, COMPACT_SHARE * text):
-            document.compact(enrolled)
+        if not document.compact(enrolled):
+            return
+        if len(document.stored()) < size:
             self.store()
+        else:
+            document.document = before
+        self._tried_bytes = self._kept[0]
+
+    def _has_grown(self, size: int, lines: Sequence[str]) -> bool:
+        text = sum(len(line) + 1 for line in lines)
+        return size > max(COMPACT_BYTES, COMPACT_SHARE * text, COMPACT_GROWTH * self._tried_bytes)
 
     # --- the port of the pass -----------------------------------------------------------------
 
