@@ -18,7 +18,7 @@ from holdfast.app.instances.merge_job import is_shared, merge_while_waiting, ope
 from holdfast.app.instances.presence import list_instances
 from holdfast.app.instances.standing import StandingKind
 from holdfast.core.clock import SystemClock, iso
-from holdfast.errors import InstancesUnfit, SymlinkRefused
+from holdfast.errors import InstancesUnfit, JournalBusy, SymlinkRefused
 from holdfast.host.log import Log
 from holdfast.instances import merging
 from holdfast.instances.merge_state import load_state, save_state
@@ -85,6 +85,52 @@ async def test_an_instance_that_waits_closes_its_documents_and_still_merges(
             await wait_until(rests)
         for job in jobs:
             job.cancel()
+
+
+class SharedJournal:
+    """As the merges see one that hosts share."""
+
+    hosts = True
+
+    def __init__(self) -> None:
+        self.lives = 1
+        self.answers = True
+
+    def incarnation(self) -> int:
+        if not self.answers:
+            raise JournalBusy("it does not answer")
+        return self.lives
+
+
+async def test_an_instance_that_waits_hears_that_the_journal_was_restored(
+    homes: list[AgentHome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others refuse what names the incarnation before."""
+    shared = SharedJournal()
+
+    def journal_at(_address: object) -> SharedJournal:
+        return shared
+
+    monkeypatch.setattr(merge_job, "journal_at", journal_at)
+    monkeypatch.setattr(merge_job, "LOOK_S", 0.02)
+    monkeypatch.setattr(merge_job, "LIFE_S", 0.1)
+    one, other = homes
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        waits = group.create_task(merge_while_waiting(other.journal, Log()))
+        acts = group.create_task(merge_while_waiting(one.journal, Log()))
+        other.memory_file.write_text(other.memory_file.read_text() + "- before the restore\n")
+        await wait_until(lambda: has(one, "before the restore"))
+        shared.answers = False
+        other.memory_file.write_text(other.memory_file.read_text() + "- while it does not answer\n")
+        await wait_until(lambda: has(one, "while it does not answer"))
+        acts.cancel()
+        await asyncio.wait([acts])
+        shared.answers, shared.lives = True, 2
+        acts = group.create_task(merge_while_waiting(one.journal, Log()))
+        other.memory_file.write_text(other.memory_file.read_text() + "- after the restore\n")
+        await wait_until(lambda: has(one, "after the restore"))
+        waits.cancel()
+        acts.cancel()
 
 
 def opened(home: AgentHome) -> Merging:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,7 @@ AGAIN_S, AGAIN_S_MAX = 5.0, 120.0
 LAG_MS = 3_600_000  # an instance that has been behind for so long causes a notice
 REFUSED_MS = 60_000  # and so long after an update was refused: a file that is still being copied is not whole
 TELL_MS = 60_000
+LIFE_S = 60.0  # between two looks whether the journal that hosts share was restored
 REMARKS, TASKS_MAX = 500, 10_000
 
 
@@ -93,15 +95,17 @@ async def _keep(address: JournalAddress, log: Log, journal: Journal | None) -> N
 
 
 async def _merge(home: AgentHome, log: Log, journal: Journal | None) -> None:
-    """Merges until the roster changes. Raises where the place, this folder or this installation cannot be used."""
+    """Merges until the roster changes, or the journal that hosts share is restored. Raises where the place, this folder
+    or this installation cannot be used."""
     known, teller = _signature(home), _Teller(journal, log)
+    life = await asyncio.to_thread(_JournalLife, home)
     found = await asyncio.to_thread(open_merging, home)
     if found is None:
         return
     merging, key = found
     log.event("merge-open", instances=sorted(merging.state.peers))
     with key:
-        while _signature(home) == known:
+        while _signature(home) == known and not await asyncio.to_thread(life.is_over):
             now_ms, told = SystemClock().wall_ms() if journal is None else journal.now_ms(), list[Written]()
             if await asyncio.to_thread(merging.is_due, now_ms=now_ms):
                 await teller.note_tasks(merging)
@@ -220,6 +224,27 @@ def _signature(home: AgentHome) -> tuple[object, ...]:
             entry = os.lstat(path)
             found.append((entry.st_ino, entry.st_mtime_ns, entry.st_size))
     return tuple(found)
+
+
+class _JournalLife:
+    """Whether the journal that hosts share got a higher incarnation since: the others refuse what names the old one. A
+    worker that acts hears of that from its journal; an instance that waits has none open. Blocks."""
+
+    def __init__(self, home: AgentHome) -> None:
+        self._admin = journal_at(home.journal)
+        self._first = self._incarnation()
+        self._look_s = time.monotonic() + LIFE_S
+
+    def is_over(self) -> bool:
+        if not self._admin.hosts or time.monotonic() < self._look_s:
+            return False
+        self._look_s = time.monotonic() + LIFE_S
+        with contextlib.suppress(HoldfastError):  # one that does not answer now; the merges may not need it
+            return self._incarnation() > self._first
+        return False
+
+    def _incarnation(self) -> int:
+        return self._admin.incarnation() if self._admin.hosts else 0
 
 
 class _Teller:
