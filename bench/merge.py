@@ -46,7 +46,8 @@ class Host:
 
     def tell(self, other: Host) -> int:
         """How many bytes."""
-        update = self.shared.document.update_for(other.name)
+        document = self.shared.document
+        update = document.update_since(document.floor([other.name]), whole=document.is_asked([other.name]))
         with locked(other.place):
             other.shared.receive(update, now_ms=NOW)
         return len(update.data)

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast_proofs.merges.campaign import find_first, judge_all
 from holdfast_proofs.merges.ledger import LOSSES, Changes, Ledger, Why
-from holdfast_proofs.merges.world import FIRST, Died, World
+from holdfast_proofs.merges.world import FIRST, Died, World, update_to
 
 SCHEDULES, PARTS = 1_000, 4  # `make merges` runs 100,000
 
@@ -258,7 +258,7 @@ def test_a_line_that_a_killed_pass_brought_while_a_person_moved_another_one_over
     for line in FIRST[:4]:
         world.bring(other, line, Why.MOVED)
     other.disk = replace(other.disk, file=(FIRST[3], *FIRST[:3], *FIRST[4:]))
-    world.take(other, one.document.update_for("b"))
+    world.take(other, update_to(one.document, "b"))
     with pytest.raises(Died):
         world.merge_pass(other, dies=2)
     other.open()

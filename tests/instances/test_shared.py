@@ -9,6 +9,7 @@ from holdfast.instances.line_document import NOTHING, Author, LineDocument
 from holdfast.instances.shared import SharedDocument, Update
 from holdfast.memory.lines import entry_id, removal_mark, rendered
 from holdfast.memory.shared_lines import NEVER, MergedAt, merged_with
+from holdfast_proofs.merges.world import update_to
 
 FIRST = ["# Memory", "", "- the first line", "- the second line"]
 NAMES = ("a", "b", "c")
@@ -58,7 +59,7 @@ def sides() -> tuple[Side, Side, Side]:
 
 def tell(one: Side, *others: Side) -> None:
     for other in others:
-        other.document.receive(one.document.update_for(other.name), other.author)
+        other.document.receive(update_to(one.document, other.name), other.author)
 
 
 def tell_all(*them: Side, rounds: int = 3) -> None:
@@ -81,13 +82,13 @@ def test_an_edit_is_compared_with_what_the_file_showed_not_with_what_has_arrived
 def test_what_is_lost_on_the_way_is_sent_again() -> None:
     one, other, _ = sides()
     one.add("- one")
-    one.document.update_for("b")  # lost
+    update_to(one.document, "b")  # lost
     one.add("- two")
     for _ in range(2):
         tell(one, other)
     assert other.settle() == [*FIRST, "- one", "- two"]
     tell(other, one)
-    assert one.document.update_for("b").data == b""
+    assert update_to(one.document, "b").data == b""
 
 
 def test_history_is_kept_until_every_enrolled_instance_knows_it() -> None:
@@ -98,7 +99,7 @@ def test_history_is_kept_until_every_enrolled_instance_knows_it() -> None:
     one.document.compact(NAMES)
     tell(one, third)
     assert third.settle() == [*FIRST, "- one"]
-    assert not one.document.update_for("c").whole
+    assert not update_to(one.document, "c").whole
 
 
 def test_an_instance_that_was_restored_from_before_a_compaction_comes_back() -> None:
@@ -184,7 +185,7 @@ def test_a_lost_document_costs_no_line_and_makes_none_from_the_file() -> None:
     tell_all(one, other)
     other.document = SharedDocument(instance="b", file="MEMORY.md")
     other.file = [*other.file, "- only here"]
-    assert other.document.update_for("a") == Update(instance="b", file="MEMORY.md", version=NOTHING, wants_whole=True)
+    assert update_to(other.document, "a") == Update(instance="b", file="MEMORY.md", version=NOTHING, wants_whole=True)
     assert not other.document.may_found(("a", "b"))
     tell(other, one)
     tell(one, other)
@@ -198,8 +199,8 @@ def test_where_no_instance_has_a_document_the_first_one_makes_it() -> None:
     first, second = (SharedDocument(instance=name, file="MEMORY.md") for name in ("a", "b"))
     assert not first.may_found(("a", "b"))  # it has not heard of the other yet
     author = Author(instance="", at_ms=0)
-    first.receive(second.update_for("a"), author)
-    second.receive(first.update_for("b"), author)
+    first.receive(update_to(second, "a"), author)
+    second.receive(update_to(first, "b"), author)
     assert first.may_found(("a", "b"))
     assert not second.may_found(("a", "b"))
 
@@ -295,7 +296,7 @@ def test_a_removal_that_the_document_was_not_told_takes_no_line_that_came_since(
 def test_a_damaged_update_changes_nothing(damage: str) -> None:
     one, other, _ = sides()
     one.add("- one")
-    good = one.document.update_for("b")
+    good = update_to(one.document, "b")
     bad = {
         "version": Update(instance="a", file="MEMORY.md", version=b"\xff\xff", data=good.data),
         "data": Update(instance="a", file="MEMORY.md", version=good.version, data=good.data[:-3]),
@@ -319,7 +320,7 @@ def test_one_line_is_small_on_the_way() -> None:
     one.add(*(f"- line number {number} of a long memory" for number in range(500)))
     tell_all(one, other)
     one.add("- one more")
-    assert len(one.document.update_for("b").data) < 1_000
+    assert len(update_to(one.document, "b").data) < 1_000
 
 
 def test_of_two_equal_lines_one_stays_where_two_instances_each_remove_one() -> None:
@@ -412,7 +413,7 @@ def test_a_line_that_comes_back_because_a_document_was_lost_is_listed_where_it_w
     assert "- a line" in other.file
     assert other.document.begin(other.base, other.write, {}, other.author, file=other.file).unsure == ()
     tell(other, third)
-    third.document.receive(one.document.update_for("c"), third.author)
+    third.document.receive(update_to(one.document, "c"), third.author)
     start = third.document.begin(third.base, third.write, {}, third.author, file=third.file)
     assert start.unsure == ("- a line",)  # also where it was only said that it was removed
     other.file.remove("- a line")  # for good
@@ -551,7 +552,7 @@ def test_an_instance_asks_again_until_it_has_what_it_could_not_take() -> None:
     one, other, third = sides()
     old = one.document.stored()
     other.add("- by b")
-    late = other.document.update_for("a")
+    late = update_to(other.document, "a")
     tell_all(one, other, third)
     for side in (one, other, third):
         side.document.compact(NAMES)

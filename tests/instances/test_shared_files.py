@@ -19,6 +19,7 @@ from holdfast.memory import projection, sidecar
 from holdfast.memory.exchange import exchange
 from holdfast.memory.lines import entry_id, rendered
 from holdfast.memory.projection import MEMORY_HEADING, locked, write_file
+from holdfast_proofs.merges.world import update_to
 
 NOW = 1_800_000_000_000
 
@@ -62,7 +63,7 @@ def talk(one: Host, other: Host, *, rounds: int = 2) -> None:
         for speaker, hearer in ((one, other), (other, one)):
             speaker.merge()
             with locked(hearer.place):
-                hearer.shared.receive(speaker.shared.document.update_for(hearer.name), now_ms=NOW)
+                hearer.shared.receive(update_to(speaker.shared.document, hearer.name), now_ms=NOW)
             hearer.merge()
 
 
@@ -104,7 +105,7 @@ def test_what_could_not_be_stored_is_received_again(hosts: tuple[Host, Host], mo
     one, other = hosts
     one.save(*one.lines(), "- is new")
     one.merge()
-    update = one.shared.document.update_for(other.name)
+    update = update_to(one.shared.document, other.name)
     with monkeypatch.context() as full:
         full.setattr(shared_files, "write_atomically", refuses)
         with locked(other.place), pytest.raises(OSError, match="No space"):
@@ -252,7 +253,7 @@ def test_a_killed_pass_brings_back_no_line_that_another_host_removed(
     one.save(*(line for line in one.lines() if line != "- by hand"), "- new")
     one.merge()
     with locked(other.place):
-        other.shared.receive(one.shared.document.update_for("b"), now_ms=NOW)
+        other.shared.receive(update_to(one.shared.document, "b"), now_ms=NOW)
     kill_at(monkeypatch, other, where, name)
     talk(one, other)
     assert one.lines() == other.lines() == [*MEMORY_HEADING, entry("first"), "- more", "- new"]
@@ -266,7 +267,7 @@ def test_what_a_killed_pass_brought_is_not_brought_in_once_more(
     one.save(*one.lines(), "- by hand")
     one.merge()
     with locked(other.place):
-        other.shared.receive(one.shared.document.update_for("b"), now_ms=NOW)
+        other.shared.receive(update_to(one.shared.document, "b"), now_ms=NOW)
     kill_at(monkeypatch, other, where, name)
     other.remember("second")  # the next pass is one without the document
     other.merge()
@@ -280,7 +281,7 @@ def hear(one: Host, other: Host) -> None:
     """What one has told, before a pass of the other."""
     one.merge()
     with locked(other.place):
-        other.shared.receive(one.shared.document.update_for(other.name), now_ms=NOW)
+        other.shared.receive(update_to(one.shared.document, other.name), now_ms=NOW)
 
 
 def copy_and_remove(one: Host, other: Host) -> None:
@@ -566,7 +567,7 @@ def test_an_old_text_takes_nothing_away_where_another_host_wrote_the_same_words(
     third.save(*third.lines(), "- the same words")
     third.merge()
     with locked(other.place):
-        other.shared.receive(third.shared.document.update_for("b"), now_ms=NOW)
+        other.shared.receive(update_to(third.shared.document, "b"), now_ms=NOW)
     other.save(*old)  # loaded before the line came: it is put back
     other.merge()
     third.save(*old)  # its own, and it has seen no other

@@ -70,6 +70,11 @@ class Instance:
             self.disk = replace(self.disk, document=self.document.stored())
 
 
+def update_to(document: SharedDocument, *others: str) -> Update:
+    """What any of these instances lacks, as `Merging` sends it without parts."""
+    return document.update_since(document.floor(others), whole=document.is_asked(others))
+
+
 class World:
     """A schedule by its seed."""
 
@@ -296,9 +301,9 @@ class World:
     def send(self, one: Instance) -> None:
         other = self.random.choice([name for name in INSTANCES if name != one.name])
         if self.random.random() < 0.5:
-            self.flying.append((other, one.document.update_for(other)))
+            self.flying.append((other, update_to(one.document, other)))
         else:
-            update = one.document.update_for_all(set(INSTANCES) - {one.name})
+            update = update_to(one.document, *set(INSTANCES) - {one.name})
             self.flying += [(name, update) for name in INSTANCES if name != one.name]
 
     def deliver(self, _one: Instance) -> None:
@@ -317,7 +322,7 @@ class World:
         """All hear of all: what is compacted afterwards is known everywhere, until one is restored."""
         for _ in range(2):
             for one in self.instances.values():
-                update = one.document.update_for_all(set(INSTANCES) - {one.name})
+                update = update_to(one.document, *set(INSTANCES) - {one.name})
                 for name in INSTANCES:
                     if name != one.name:
                         self.take(self.instances[name], update)
@@ -428,7 +433,7 @@ class World:
                 self.merge_pass(one)
             changed = False
             for one in self.instances.values():
-                update = one.document.update_for_all(set(INSTANCES) - {one.name})
+                update = update_to(one.document, *set(INSTANCES) - {one.name})
                 for name in INSTANCES:
                     if name != one.name:
                         changed |= self.take(self.instances[name], update)

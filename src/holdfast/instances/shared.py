@@ -327,14 +327,6 @@ class SharedDocument:
         (self._asked.add if update.wants_whole else self._asked.discard)(update.instance)
         return changed
 
-    def update_for(self, other: str) -> Update:
-        """What that instance lacks, as far as is known here."""
-        return self.update_since(self.known.get(other, NOTHING), whole=other in self._asked)
-
-    def update_for_all(self, others: Collection[str]) -> Update:
-        """What any of them lacks."""
-        return self.update_since(self.floor(others), whole=self.is_asked(others))
-
     def floor(self, others: Collection[str]) -> Version:
         """What all of them know, as far as they told."""
         found = self.version
