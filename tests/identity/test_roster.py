@@ -33,8 +33,8 @@ from holdfast.identity.statements.roster import (
     join_rosters,
     next_rank,
     parse_roster,
-    sign_roster,
 )
+from holdfast_proofs.identity_schedules.fake import sign_roster
 
 OWNER = Owner()
 LOG = OWNER.begun()

@@ -9,7 +9,10 @@ from __future__ import annotations
 import hashlib
 from functools import lru_cache
 
+from holdfast.identity.records.ed25519 import Signer
 from holdfast.identity.records.encodings import PublicKey, key_text
+from holdfast.identity.records.signed import Family, Signed, sealed
+from holdfast.identity.statements.roster import Roster, parse_roster
 
 
 class FakePort:
@@ -34,6 +37,11 @@ class FakeSigner:
 @lru_cache(maxsize=4096)  # the worlds use the same names
 def signer(name: str) -> FakeSigner:
     return FakeSigner(name)
+
+
+def sign_roster(roster: Roster, *signers: Signer) -> Signed[Roster]:
+    """As a speaker signs one: read back as others will read it; BadRecord where they could not."""
+    return parse_roster(sealed(roster, Family.ROSTER, signers).line())
 
 
 def _mac(key: bytes, message: bytes) -> bytes:

@@ -20,10 +20,10 @@ from holdfast.identity.records.records import (
 from holdfast.identity.records.signed import Refusal, Signed
 from holdfast.identity.statements.certificate import Role, parse_certificate
 from holdfast.identity.statements.claim import parse_claim, parse_yield
-from holdfast.identity.statements.roster import Enrolled, Roster, join_rosters, parse_roster, sign_roster
+from holdfast.identity.statements.roster import Enrolled, Roster, join_rosters, parse_roster
 from holdfast.identity.statements.statements import parse_answer, parse_profile
 from holdfast_proofs.fuzz.feed import law
-from holdfast_proofs.identity_schedules.fake import PORT, signer
+from holdfast_proofs.identity_schedules.fake import PORT, sign_roster, signer
 
 _OTHERS = (parse_receipt, parse_certificate, parse_profile, parse_claim, parse_yield, parse_answer, parse_roster)
 

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 
 from holdfast.errors import BadRecord
 from holdfast.identity.log.log_state import KeyLog
-from holdfast.identity.records.ed25519 import Signatures, Signer
+from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import PublicKey, key_bytes
 from holdfast.identity.records.fields import LIST_MAX, Fields, choice, of, record, several, text, whole
 from holdfast.identity.records.records import AtPosition
-from holdfast.identity.records.signed import Family, Reason, Refusal, Signed, read_line, sealed
+from holdfast.identity.records.signed import Family, Reason, Refusal, Signed, read_line
 from holdfast.identity.statements.certificate import Role, find_inactive, find_not_signed_by, only_planned
 
 NAME_FORM = r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?"
@@ -72,11 +72,6 @@ def parse_roster(raw: bytes) -> Signed[Roster]:
         if len({getattr(one, what) for one in listed}) != len(listed):
             raise BadRecord(f"{Roster.KIND}: instances: two have the same {what}")
     return signed
-
-
-def sign_roster(roster: Roster, *signers: Signer) -> Signed[Roster]:
-    """Signed, and read back as others will read it; BadRecord where they could not."""
-    return parse_roster(sealed(roster, Family.ROSTER, signers).line())
 
 
 def find_fault_in_roster(signed: Signed[Roster], log: KeyLog, *, port: Signatures) -> Refusal | None:
