@@ -45,7 +45,7 @@ from holdfast.host.private_files import ensure_private_folder, open_private, wri
 from holdfast.identity.files.own_log import find_own_log, find_pending
 from holdfast.identity.files.public_file import find_relays
 from holdfast.identity.files.roster_file import ROSTER, join_roster
-from holdfast.identity.lease.enrolment import find_enrolment
+from holdfast.identity.lease.enrolment import find_own_key
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.encodings import AgentId, Digest, key_bytes
@@ -225,11 +225,8 @@ def hint_of(home: AgentHome) -> str:
 
 def _is_left_out(home: AgentHome, view: RosterView) -> bool:
     """Whether another instance was promoted with the keys that are here too (both use one vault), by its roster."""
-    key = find_enrolment(home.instance, id=view.versions[0].record.id, clock=SystemClock()) if view else None
-    if key is None:
-        return False
-    with key:
-        return view.find(key.public) is None
+    key = find_own_key(home.instance, id=view.versions[0].record.id, clock=SystemClock()) if view else None
+    return key is not None and view.find(key) is None
 
 
 def _holds(home: AgentHome, seen: KeyLog) -> bool:

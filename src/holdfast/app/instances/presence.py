@@ -15,7 +15,7 @@ from holdfast.core.clock import Clock
 from holdfast.errors import KeysReplaced
 from holdfast.host.machine import host_id
 from holdfast.identity.files.own_log import find_own_log
-from holdfast.identity.lease.enrolment import find_enrolment
+from holdfast.identity.lease.enrolment import find_own_key
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.encodings import PublicKey
 from holdfast.identity.statements.roster import Enrolled
@@ -67,9 +67,9 @@ def list_instances(home: AgentHome, *, clock: Clock) -> InstanceList:
     if shared is not None:
         seen = read_seen(shared)
         sessions, marks = asyncio.run(_looked(home))
-    rows = rows_of(
-        standing.view.enrolled, seen, sessions, _lags(marks), own=own_key(home, clock), shared=shared is not None
-    )
+    log = find_own_log(home.folder, Sodium())
+    own = None if log is None else find_own_key(home.instance, id=log.id, clock=clock)
+    rows = rows_of(standing.view.enrolled, seen, sessions, _lags(marks), own=own, shared=shared is not None)
     state = load_state(home.instance)
     return InstanceList(
         standing=standing.kind.value,
@@ -123,15 +123,6 @@ def rows_of(
         )
         rows.append(row)
     return rows
-
-
-def own_key(home: AgentHome, clock: Clock) -> PublicKey | None:
-    log = find_own_log(home.folder, Sodium())
-    key = None if log is None else find_enrolment(home.instance, id=log.id, clock=clock)
-    if key is None:
-        return None
-    with key:
-        return key.public
 
 
 def other_live_hosts(home: AgentHome) -> list[str]:

@@ -33,7 +33,7 @@ from holdfast.core.clock import Clock, Entropy, SystemClock
 from holdfast.errors import BadInput, KeysReplaced, NotEnrolled
 from holdfast.identity.files.own_log import home_lock
 from holdfast.identity.files.roster_file import join_roster, roster_lines
-from holdfast.identity.lease.enrolment import destroy_enrolment, find_enrolment, keep_enrolment
+from holdfast.identity.lease.enrolment import destroy_enrolment, find_enrolment, find_own_key, keep_enrolment
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import PublicKey
@@ -81,11 +81,7 @@ class RosterChange:
         return self.speaker.log()
 
     def own_key(self) -> PublicKey | None:
-        key = find_enrolment(self.home.instance, id=self.speaker.id, clock=self.clock)
-        if key is None:
-            return None
-        with key:
-            return key.public
+        return find_own_key(self.home.instance, id=self.speaker.id, clock=self.clock)
 
     def own(self) -> Enrolled | None:
         key = self.own_key()

@@ -32,7 +32,7 @@ from holdfast.identity.files.roster_file import ROSTER, read_roster
 from holdfast.identity.lease.instance import Instance, Origin, Site, origin_of
 from holdfast.identity.lease.lease_holder import site_of
 from holdfast.identity.records.ed25519 import Signatures
-from holdfast.identity.records.encodings import AgentId, parse_agent_id, parse_digest
+from holdfast.identity.records.encodings import AgentId, PublicKey, parse_agent_id, parse_digest
 from holdfast.identity.records.secret_bytes import KeyPair, SecretBytes
 from holdfast.identity.statements.certificate import Role
 from holdfast.identity.statements.roster import RosterView
@@ -76,6 +76,15 @@ def find_enrolment(instance: Path, *, id: AgentId, clock: Clock) -> KeyPair | No
     return key
 
 
+def find_own_key(instance: Path, *, id: AgentId, clock: Clock) -> PublicKey | None:
+    """What others know this folder by. Raises as `find_enrolment` does."""
+    key = find_enrolment(instance, id=id, clock=clock)
+    if key is None:
+        return None
+    with key:
+        return key.public
+
+
 def own_role(home_folder: Path, instance: Path, *, clock: Clock, port: Signatures) -> Role | None:
     """The role of this folder by the roster in its home: primary where there is no roster that counts, None where the
     roster does not have it. Asks nobody else."""
@@ -85,11 +94,8 @@ def own_role(home_folder: Path, instance: Path, *, clock: Clock, port: Signature
     view = RosterView() if log is None else read_roster(home_folder, log, port)
     if log is None or not view:
         return Role.PRIMARY
-    key = find_enrolment(instance, id=log.id, clock=clock)
-    if key is None:
-        return None
-    with key:
-        own = view.find(key.public)
+    key = find_own_key(instance, id=log.id, clock=clock)
+    own = None if key is None else view.find(key)
     return None if own is None else own.role
 
 
