@@ -6,6 +6,7 @@
     kills       a relay is killed every ten seconds, and started again, at --pace
     blackhole   packets to and from one relay vanish, at --pace
     bad net     delays, resets, cut answers, repeated and reordered requests, half-open connections, at --pace
+    one way     with --namespaces, in place of the bad net: requests reach one relay, and its answers vanish
     flood       all other messages, as fast as the agents can, while relays are killed
 
 Red: a message that two relays signed for and that was not handled, one that was handled twice, a delivery note for one
@@ -23,13 +24,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import holdfast
 from holdfast.app.holdfast import Holdfast
 from holdfast.app.worker import JOBS_AFTER_S
+from holdfast_proofs.failovers.network import Network, network
 from holdfast_proofs.relay_lab.checker import Verdict
 from holdfast_proofs.relay_lab.events import PLANT, SEND
 from holdfast_proofs.relay_lab.live import Live
@@ -214,10 +216,20 @@ class Run:
     async def cut_one(self, seconds: float) -> None:
         front = self.rng.randrange(len(self.site.relays))
         self.site.events.add("cut", a=f"r{front}")
-        self.site.proxy.set(front, Faults(mode="blackhole"))
+        self.site.cut(front)
         await self._pause(seconds)
-        self.site.proxy.set(front, Faults())
+        self.site.heal(front)
         self.site.events.add("heal", a=f"r{front}")
+
+    async def lose_answers(self, seconds: float) -> None:
+        """One way only: requests reach the relay, and nothing that it says arrives."""
+        assert self.site.net is not None
+        number = self.rng.randrange(len(self.site.relays))
+        self.site.events.add("cut", a=f"r{number}")
+        self.site.net.lose(self.site.net.regions[number], to_region=False)
+        await self._pause(seconds)
+        self.site.heal(number)
+        self.site.events.add("heal", a=f"r{number}")
 
     async def bad_net(self, seconds: float) -> None:
         for front in range(len(self.site.relays)):
@@ -252,7 +264,7 @@ async def run_phases(plan: Plan, found: Site) -> Run:
             "steady": run.no_fault,
             "kills": run.kill_relays,
             "blackhole": run.cut_one,
-            "bad net": run.bad_net,
+            **({"bad net": run.bad_net} if found.net is None else {"one way": run.lose_answers}),
         }
         if plan.only_steady:
             await run.phase("begin", int(BEGIN_S * plan.rate), plan.rate, run.no_fault)
@@ -267,10 +279,10 @@ async def run_phases(plan: Plan, found: Site) -> Run:
     return run
 
 
-def _soak(plan: Plan, folder: Path) -> tuple[Verdict, dict[str, object]]:
+def _soak(plan: Plan, folder: Path, net: Network | None) -> tuple[Verdict, dict[str, object]]:
     folder.mkdir(mode=0o700)
     program = _program(plan.plant)
-    with site(folder, relays=plan.relays, seed=plan.seed, program=program) as found:
+    with site(folder, relays=plan.relays, seed=plan.seed, program=program, net=net) as found:
         found.events.add("run", info={"seed": plan.seed, "messages": plan.messages})
         run = asyncio.run(run_phases(plan, found))
     verdict = Live(folder / "events.jsonl").verdict()
@@ -286,7 +298,8 @@ def _prove(given: argparse.Namespace) -> Result:
     findings: list[str] = []
     reports: list[dict[str, object]] = []
     for seed in range(given.seed, given.seed + given.seeds):
-        verdict, report = _soak(_plan(given, seed), root / f"seed-{seed}")
+        with network([f"r{n}" for n in range(given.relays)]) if given.namespaces else nullcontext() as net:
+            verdict, report = _soak(_plan(given, seed), root / f"seed-{seed}", net)
         findings += [f"seed {seed}: {one}" for one in verdict.findings]
         reports.append(report)
         if not verdict.findings and not given.keep:
@@ -362,6 +375,11 @@ def _options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the steady phase alone, once the workers' start is over, and with no proxy before the relays",
     )
+    add(
+        "--namespaces",
+        action="store_true",
+        help="each relay in a network namespace, whose link goes down, or loses what it sends; no proxy; as root",
+    )
     add("--backlog", type=int, default=2_000, help="messages submitted and not handled, at most (2000)")
     add("--kill-every", type=float, default=10.0, metavar="S", help="seconds between kills (10)")
     add("--patience", type=float, default=120.0, metavar="S", help="given up when nothing moves for so long (120)")
@@ -373,6 +391,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
 def _again(given: argparse.Namespace) -> str:
     plant = f" --plant {given.plant}" if given.plant else ""
     plant += " --only-steady" if given.only_steady else ""
+    plant += " --namespaces" if given.namespaces else ""
     return (
         f"--messages {given.messages} --seeds {given.seeds} --seed {given.seed} --agents {given.agents} "
         f"--workers {given.workers} "

@@ -1,6 +1,7 @@
 """Relays, the proxy in front of them, and agents: made as `holdfast init` makes them, each served by a worker.
 
-The relays are the agents' witnesses too, reached through the proxy, so an agent's first profile lists them.
+The relays are the agents' witnesses too, reached through the proxy, so an agent's first profile lists them. Instead of
+the proxy there can be a network namespace for each relay, whose link to the agents goes down.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from holdfast.identity.vault.slots import UnlockKey, file_key, new_unlock_text
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.witness_address import WitnessAddress, WitnessRelay
 from holdfast.relay.client.profile import PublishedProfile, publish_profile
+from holdfast_proofs.failovers.network import Network, Region
 from holdfast_proofs.relay_lab.events import AGENT, FILE, EventFile
-from holdfast_proofs.relay_lab.proxy import Proxy
-from holdfast_proofs.support.relays import RelayProcess
+from holdfast_proofs.relay_lab.proxy import Faults, Proxy
+from holdfast_proofs.support.relays import RelayProcess, relay_with_tls, trusting
 
 APP = "holdfast_proofs.relay_lab.app:app"
 STOP_S_MAX = 30.0
@@ -159,6 +161,7 @@ class Site:
     relays: list[RelayProcess]
     proxy: Proxy
     events: EventFile
+    net: Network | None = None  # a region of it for each relay, and no proxy
     direct: bool = False  # agents reach the relays without the proxy
     agents: list[LabAgent] = field(default_factory=list[LabAgent])
     _killed_s: float = 0.0  # processor time of relays that were killed
@@ -170,7 +173,7 @@ class Site:
     @property
     def addresses(self) -> list[WitnessRelay]:
         """Of the relays, as agents reach them."""
-        if self.direct:
+        if self.direct or self.net:
             return [one.at for one in self.relays]
         return [
             WitnessRelay(f"http://127.0.0.1:{port}", one.at.key)
@@ -193,6 +196,19 @@ class Site:
         self._killed_s += cpu_s(relay.process.pid)
         relay.kill()
 
+    def cut(self, number: int) -> None:
+        """From here on packets to and from this relay vanish."""
+        if self.net is None:
+            self.proxy.set(number, Faults(mode="blackhole"))
+        else:
+            self.net.cut(self.net.regions[number], from_world=True)
+
+    def heal(self, number: int) -> None:
+        if self.net is None:
+            self.proxy.set(number, Faults())
+        else:
+            self.net.heal(self.net.regions[number])
+
     def cpu_s(self) -> dict[str, float]:
         """Processor time so far."""
         running = sum(cpu_s(one.process.pid) for one in self.relays if one.process is not None)
@@ -205,12 +221,23 @@ class Site:
 
 @contextmanager
 def site(
-    root: Path, *, relays: int, seed: int, program: Sequence[str] = (), liar: Sequence[str] = (), limits: str = ""
+    root: Path,
+    *,
+    relays: int,
+    seed: int,
+    program: Sequence[str] = (),
+    liar: Sequence[str] = (),
+    limits: str = "",
+    net: Network | None = None,
 ) -> Generator[Site]:
     """`program`: what is started in place of `holdfast relay serve`; `liar`: in place of the first one only; `limits`:
-    relay.toml."""
+    relay.toml; `net`: each relay runs in a region of it."""
     with ExitStack() as stack:
-        made = [RelayProcess(root / f"r{number}") for number in range(relays)]
+        if net is None:
+            made = [RelayProcess(root / f"r{number}") for number in range(relays)]
+        else:
+            made = [_far_relay(root, region) for region in net.regions]
+            stack.enter_context(trusting(*(one.folder.parent / "server.pem" for one in made)))
         for one in made:
             if limits:
                 one.folder.mkdir(mode=0o700)
@@ -221,13 +248,19 @@ def site(
             stack.callback(_end, one)
         for one in made:
             one.ready()
-        proxy = Proxy([one.port for one in made], seed=seed, log=root / "proxy.log")
+        proxy = Proxy([] if net else [one.port for one in made], seed=seed, log=root / "proxy.log")
         stack.callback(proxy.close)
         events = EventFile(root / "events.jsonl")
         stack.callback(events.close)
-        found = Site(root, made, proxy, events)
+        found = Site(root, made, proxy, events, net)
         stack.callback(_stop_agents, found)
         yield found
+
+
+def _far_relay(root: Path, region: Region) -> RelayProcess:
+    (root / f"host-{region.name}").mkdir()
+    address = Network.world_address(region)
+    return relay_with_tls(root / f"host-{region.name}" / region.name, address, inside=region.inside())
 
 
 def _stop_agents(found: Site) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -17,8 +19,13 @@ from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.witness.relay_link import RelayLink, open_link
 from holdfast.identity.witness.witness_relay import RelayWitness
 from holdfast.layout.witness_address import WitnessRelay, parse_relay_address
+from holdfast_proofs.support.tls import make_tls
 
 START_S = 30.0
+ROOM = (
+    "registrations_an_hour = 1000\nmails_per_s = 10000\nmails_of_agent_per_s = 10000\nconnections_of_address = 4000\n"
+)
+TRUST = "SSL_CERT_FILE"
 
 
 @dataclass
@@ -29,6 +36,7 @@ class RelayProcess:
     options: tuple[str, ...] = ("--registration", "open")
     program: tuple[str, ...] = ("-m", "holdfast", "relay", "serve")
     host: str = "127.0.0.1"
+    inside: tuple[str, ...] = ()  # goes before its command: the network namespace where it runs
     address: str = ""
     process: subprocess.Popen[bytes] | None = None
 
@@ -38,14 +46,12 @@ class RelayProcess:
     def begin(self) -> RelayProcess:
         if not self.folder.exists():
             self.folder.mkdir(mode=0o700)
-            (self.folder / "relay.toml").write_text(
-                "registrations_an_hour = 1000\nmails_per_s = 10000\nmails_of_agent_per_s = 10000\n"
-                "connections_of_address = 4000\n"
-            )
+            (self.folder / "relay.toml").write_text(ROOM)
         listen = f"{self.host}:{self.port if self.address else 0}"
         words = [*self.program, "--folder", str(self.folder), "--listen", listen, "--json", *self.options]
         with (self.folder.parent / f"{self.folder.name}.log").open("ab") as log:
-            self.process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=log)
+            whole = [*self.inside, sys.executable, *words]
+            self.process = subprocess.Popen(whole, stdout=subprocess.PIPE, stderr=log)
         return self
 
     def ready(self) -> RelayProcess:
@@ -86,6 +92,35 @@ class RelayProcess:
 
     def kill(self) -> None:
         self.stop(signal.SIGKILL)
+
+
+def relay_with_tls(folder: Path, host: str, *, inside: tuple[str, ...] = ()) -> RelayProcess:
+    """A relay on another address than loopback, not started: agents use it only over TLS. Its certificate is in
+    `server.pem` beside its folder, or where another relay on this address has left one."""
+    pem = folder.parent / "server.pem"
+    if not pem.exists():
+        make_tls(folder.parent, host)
+    folder.mkdir(mode=0o700)
+    # The port is chosen by the system; `url` says only that there is TLS.
+    text = f'tls_cert = "{pem}"\ntls_key = "{pem}"\nurl = "https://{host}:1"\n{ROOM}'
+    (folder / "relay.toml").write_text(text)
+    return RelayProcess(folder, host=host, inside=inside)
+
+
+@contextmanager
+def trusting(*pems: Path) -> Generator[None]:
+    """This process, and what it starts in the block, trusts these certificates, and no others."""
+    before = os.environ.get(TRUST)
+    with tempfile.NamedTemporaryFile(suffix=".pem") as file:
+        file.write(b"".join(one.read_bytes() for one in pems))
+        file.flush()
+        os.environ[TRUST] = file.name
+        try:
+            yield
+        finally:
+            os.environ.pop(TRUST, None)
+            if before is not None:
+                os.environ[TRUST] = before
 
 
 @contextmanager

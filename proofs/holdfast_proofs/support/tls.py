@@ -16,7 +16,7 @@ def make_tls(folder: Path, address: str = "127.0.0.1") -> tuple[ssl.SSLContext, 
     """A server context with a fresh certificate for this address, and a client that trusts it. `server.pem` in the
     folder has key and certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, address)])
     now = datetime.now(UTC)
     certificate = (
         x509.CertificateBuilder()

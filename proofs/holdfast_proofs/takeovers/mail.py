@@ -8,7 +8,6 @@ relays have signed for. What the agent's handler has done with it is counted by 
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Generator
@@ -22,36 +21,24 @@ from holdfast.downstream.ledger import Page
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast_proofs.relay_lab.events import SEND, EventFile, read_events
 from holdfast_proofs.relay_lab.site import LabAgent
-from holdfast_proofs.support.relays import RelayProcess
-from holdfast_proofs.support.tls import make_tls
+from holdfast_proofs.support.relays import relay_with_tls, trusting
 
 RELAYS = 2
 MAILS = 4  # a round: before, at and after the moment of the loss
 EVERY_S = 0.5
 SENDER = "ben"
-TRUST = "SSL_CERT_FILE"
 
 
 @contextmanager
 def relays_at(folder: Path, host: str) -> Generator[tuple[WitnessRelay, ...]]:
     """Relays on this address, trusted by this process and what it starts while the block runs."""
-    make_tls(folder, host)
-    pem, before = folder / "server.pem", os.environ.get(TRUST)
-    made: list[RelayProcess] = []
+    made = [relay_with_tls(folder / f"relay-{number}", host) for number in range(RELAYS)]
     try:
-        for number in range(RELAYS):
-            one = RelayProcess(folder / f"relay-{number}", host=host)
-            one.folder.mkdir(mode=0o700)
-            # The port is chosen by the system; `url` says only that there is TLS.
-            text = f'tls_cert = "{pem}"\ntls_key = "{pem}"\nurl = "https://{host}:1"\nregistrations_an_hour = 1000\n'
-            (one.folder / "relay.toml").write_text(text)
-            made.append(one.begin())
-        os.environ[TRUST] = str(pem)
-        yield tuple(one.ready().at for one in made)
+        for one in made:
+            one.begin()
+        with trusting(folder / "server.pem"):
+            yield tuple(one.ready().at for one in made)
     finally:
-        os.environ.pop(TRUST, None)
-        if before is not None:
-            os.environ[TRUST] = before
         for one in made:
             if one.process is not None:
                 one.kill()
