@@ -240,7 +240,7 @@ def test_two_changes_of_the_roster_at_once_are_named_and_settled_by_either_comma
         (world.home(host) / ROSTER).write_bytes(b"".join(line + b"\n" for line in sorted(lines)))
         assert main(["instance", "list", "--home", str(world.home(host))]) == 0
         said = "".join(capsys.readouterr())
-        assert "two changes of the roster were made at once: only what both say counts" in said
+        assert "two hosts changed the roster at the same time: only what both versions say counts" in said
         assert "was removed" not in said
         assert ("only one of two changes that were made at once lists its key" in said) == (host in "cd")
     package = world.root / "east2.invite"

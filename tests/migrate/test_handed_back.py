@@ -282,7 +282,7 @@ def test_what_is_said_names_the_command_that_helps(tmp_path: Path, capsys: pytes
     assert "migrate import" not in text
     said("a", 0, "memory", "add", "of the one that waits", "--to", "MEMORY")  # as on every standby
     assert "of the one that waits" in (world.home("a") / "MEMORY.md").read_text()
-    assert "a worker that waits here goes on by itself" in said("b", 0, "instance", "promote", str(world.handoff))
+    assert "a waiting worker continues by itself" in said("b", 0, "instance", "promote", str(world.handoff))
 
 
 def test_a_hand_over_that_is_repeated_later_says_that_it_is_done(

@@ -359,7 +359,7 @@ async def open_agent(agent: Agent) -> AsyncGenerator[Opened]:
 
 @asynccontextmanager
 async def merging_meanwhile(address: JournalAddress, log: Log) -> AsyncGenerator[None]:
-    """An instance that waits for the lease keeps its memory as that of the others is."""
+    """An instance that waits for the lease keeps its memory the same as that of the others."""
     if not os.path.lexists(address.folder / ROSTER):
         yield
         return

@@ -162,9 +162,9 @@ class FolderChannel:
             ) from None
 
 
-_FULL = "free space in the shared folder; merging then goes on by itself"
-_MAY_WRITE = "let the user of this agent write to the shared folder; merging then goes on by itself"
-_FIX = {errno.ENOSPC: _FULL, errno.EDQUOT: _FULL, errno.EISDIR: "remove it; merging then goes on by itself"}
+_FULL = "free space in the shared folder; merging then continues by itself"
+_MAY_WRITE = "let the user of this agent write to the shared folder; merging then continues by itself"
+_FIX = {errno.ENOSPC: _FULL, errno.EDQUOT: _FULL, errno.EISDIR: "remove it; merging then continues by itself"}
 
 
 def _step_into(path: Path, above: int, mode: int | None) -> int:

@@ -209,7 +209,7 @@ async def _take_over(home: AgentHome, means: PromoteMeans, publish: Publisher) -
     change.enrol_here(mark.name, alone=True)
     if not means.primary_is_off:
         wait_s = stops_within_s(home)
-        means.tell(f"waiting {wait_s:g} s: so long the old primary may act, if it runs and reaches a witness or place")
+        means.tell(f"waiting {wait_s:g} s: until then the old primary may act if it reaches a witness or place")
         await asyncio.sleep(wait_s)
     remove_mark(home.instance)  # of a folder that had handed over
     remove_standby(home.instance)

@@ -162,7 +162,7 @@ async def recover_agent(
         _check_vaults(target)
     elif take_over is None and find_standby(target.home / INSTANCE) is not None:
         raise IsStandby(
-            f"{target.folder} is a standby: with the keys that the primary has too, nobody would be locked out",
+            f"{target.folder} is a standby: the primary has the same keys, so this would not lock it out",
             hint="run `holdfast instance promote`, or recover with the recovery words",
         )
     began = time.monotonic()

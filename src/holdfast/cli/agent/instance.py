@@ -324,7 +324,7 @@ def _promote_file(args: argparse.Namespace, home: AgentHome) -> int:
         done = asyncio.run(move_in(path_of(args.package), home.folder, move_means(vault), here=here))
     _say(args, done)
     if not args.json:
-        talk("next: a worker that waits here goes on by itself; if none runs, start one: `holdfast worker APP`")
+        talk("next: a waiting worker continues by itself; if none runs, start one: `holdfast worker APP`")
     return 0
 
 

@@ -399,7 +399,7 @@ def report_promoted(args: argparse.Namespace, done: RecoveredAgent) -> None:
     print_result(fields)
     _say_of_places(done, "the promotion")
     talk(
-        "next: a worker that waits here goes on by itself; if none runs, start one: `holdfast worker APP`. Invite the "
+        "next: a waiting worker continues by itself; if none runs, start one: `holdfast worker APP`. Invite the "
         "other standbys again, with the new vault"
     )
 
