@@ -72,7 +72,7 @@ WHY = {
     "host": "opening of SQLite and mounts moved in, and the shadow of a drill",
     "downstream": "the one small HTTP server for tests moved in",
     "contracts": "each far end's own words for outcomes are said in full",
-    "drills": "sixteen drills: each breaks, recovers by commands and compares, and each check says what it saw",
+    "drills": "nineteen drills: each breaks, recovers by commands and compares, and each check says what it saw",
     "surfaces": "files that tools leave elsewhere are rows of the register",
     "demo": "the judge of the demo is part of it",
     "app": "declarations and what workers serve are checked here; all who wait share one look",

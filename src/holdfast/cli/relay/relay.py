@@ -9,7 +9,8 @@ from holdfast.cli.command import Commands, add_list, add_options, imported, new_
 
 def add_parser(commands: Commands) -> None:
     verbs = new_noun(commands, "relay").help("""
-        A relay is a server that witnesses the key logs of agents and keeps their newest profile and backup head.
+        A relay is a server that witnesses the key logs of agents, keeps their newest profile and backup head, and holds
+        their mail while they are away.
         Anyone can run one. An agent uses a relay by its address, https://relay.example#z6Mk...: host and key.
         examples:
           holdfast relay serve --folder /var/lib/holdfast-relay
@@ -63,7 +64,8 @@ def _add_agents_verbs(verbs: Commands) -> None:
           operator  who runs it
           witness   whether it is a witness of the key log
           handles   the agent's names there
-          profile   newest, other, or none; or why the relay does not answer, or that it contradicts itself
+          profile   newest, newer (than this folder's), older or none; or why the relay does not answer,
+                    'gives the worker no mail' and why, or 'contradicts itself'
         examples:
           holdfast relay list
           holdfast relay list --json
