@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +19,7 @@ from holdfast.drills.host_loss import describe, measure_effects
 from holdfast.drills.run import HOLDFAST, WAIT_S, DrillFailed, DrillRun, Json
 from holdfast.drills.work import no_loss
 from holdfast.errors import NotProven
+from holdfast.surfaces.report import ConnectivityResult
 
 FOLDER = "/srv/holdfast-drill-mail"
 PEER = f"{FOLDER}/peer"
@@ -42,6 +44,10 @@ class Stage:
     relays: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict[str, "subprocess.Popen[bytes]"])
     sent: int = 0
     _made: int = 0
+    _fault_at: float = 0.0
+    _relays_up: int = 0
+    _sent_before: int = 0
+    _failover_s: float | None = None
 
     @property
     def home(self) -> str:
@@ -77,6 +83,20 @@ class Stage:
         self.run.run(("sh", "-c", _LOSE, "sh", f"{FOLDER}/relay-{number}"))
         self.relays.pop(url).wait(STOP_S)
 
+    def fault(self, what: str, *, how: str, target: str) -> None:
+        """Connectivity is measured from here."""
+        self.run.fault(what, how=how, target=target)
+        self._fault_at, self._relays_up, self._sent_before = time.monotonic(), len(self.relays), self.sent
+
+    def connectivity(self, handled: Collection[int]) -> ConnectivityResult:
+        return ConnectivityResult(
+            relays_up=self._relays_up,
+            failover_s=self._failover_s,
+            sent=self.sent - self._sent_before,
+            received=sum(number > self._sent_before for number in handled),
+            lost=self.sent - len(handled),
+        )
+
     def send(self, *, timeout_s: float = WAIT_S) -> Json:
         """The peer sends the next message; what the command says."""
         self.sent += 1
@@ -98,6 +118,8 @@ class Stage:
             if time.monotonic() > end:
                 raise DrillFailed(f"message {number} is {'lost' if one is None else one['state']} after {seconds:g} s")
             time.sleep(0.1)
+        if self._fault_at and number > self._sent_before and self._failover_s is None:
+            self._failover_s = round(time.monotonic() - self._fault_at, 3)
         return str(one["task_id"])
 
     def end_worker(self) -> None:
@@ -107,9 +129,6 @@ class Stage:
             worker.process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             raise DrillFailed("the worker does not stop") from None
-
-    def tasks(self) -> list[str]:
-        return [str(one["task_id"]) for one in self.inbox().values()]
 
 
 def open_stage(run: DrillRun) -> Stage:
@@ -138,7 +157,7 @@ def relay_lost(run: DrillRun) -> None:
         run.values["relay"] = lost
         run.event("baseline_taken", f"one message was handled; {describe(run)}")
         stage.lose(lost)
-        run.fault("a relay is lost", how="it is killed, and its disk is gone", target=lost)
+        stage.fault("a relay is lost", how="it is killed, and its disk is gone", target=lost)
         lost_ms = time.time_ns() // 1_000_000
         run.event("recovery_started", "the next message")
         stage.send()
@@ -163,7 +182,7 @@ def all_relays_lost(run: DrillRun) -> None:
         run.event("baseline_taken", f"one message was handled; {describe(run)}")
         for url in list(stage.relays):
             stage.lose(url)
-        run.fault("all relays are lost", how="they are killed, and their disks are gone", target="every relay")
+        stage.fault("all relays are lost", how="they are killed, and their disks are gone", target="every relay")
         lost_ms = time.time_ns() // 1_000_000
         waits = stage.send(timeout_s=3.0)["sent"] is None
         run.check("waits", waits, "the message waits with its sender" if waits else "the message was lost or sent")
@@ -188,7 +207,7 @@ def mail_during_recovery(run: DrillRun) -> None:
         run.event("baseline_taken", f"the snapshot lacks one message that was handled; {describe(run)}")
         stage.end_worker()
         run.prepare("rm", "-rf", str(home.state))
-        run.fault("the agent's folder is lost", how="it is removed; an older snapshot is restored", target="journal")
+        stage.fault("the agent's folder is lost", how="it is removed; an older snapshot is restored", target="journal")
         lost_ms = time.time_ns() // 1_000_000
         stage.send()
         run.event("recovery_started", f"from place {place.name}; the keys stay", actor="operator")
@@ -206,7 +225,9 @@ def mail_during_recovery(run: DrillRun) -> None:
 
 def _measure(run: DrillRun, stage: Stage) -> None:
     """Every message was handled, and its effect was made once."""
-    tasks = stage.tasks()
+    inbox = stage.inbox()
+    tasks = [str(one["task_id"]) for one in inbox.values()]
+    run.connectivity = stage.connectivity(inbox)
     run.event("steady_state", f"{stage.sent} messages, {len(tasks)} tasks")
     run.check("nothing lost", len(tasks) == stage.sent, f"{len(tasks)} of {stage.sent} messages were handled")
     measure_effects(run, tasks, before=1, expected=stage.sent)

@@ -185,6 +185,7 @@ class DrillRun:
     identity: out.IdentityResult | None = None
     state: out.StateResult | None = None
     backup: out.BackupResult | None = None
+    connectivity: out.ConnectivityResult | None = None
     rpo: out.Rpo | None = None
     lost_ms: int = 0  # when the newest file was changed that the restored snapshot lacks
     files: list[out.ToolFiles] | None = None

@@ -129,7 +129,7 @@ def build_report(
             identity=run.identity,
             state=run.state,
             backup=run.backup,
-            connectivity=None,
+            connectivity=run.connectivity,
             invariants=tuple(run.checks),
             files=None if run.files is None else tuple(run.files),
         ),

@@ -56,7 +56,7 @@ def _beside_previous(found: SealedReport) -> list[tuple[str, ...]]:
 def _tables(found: SealedReport) -> dict[str, page.Table]:
     """Everything that a reader must see, by title, in order."""
     report, seal = found.report, found.seal.record
-    state, backup = report.results.state, report.results.backup
+    state, backup, mail = report.results.state, report.results.backup, report.results.connectivity
     otherwise = (*report.runbook.steps_changed, *report.deviations)
     timeline = [(f"{one.at_s:.3f}", one.name, one.actor, one.evidence) for one in report.timeline]
     checks = [(one.code, "yes" if one.passed else "NO", one.evidence) for one in report.results.invariants]
@@ -67,6 +67,9 @@ def _tables(found: SealedReport) -> dict[str, page.Table]:
         facts.append(("files compared", f"{state.files_compared}; differing: {', '.join(state.differing) or 'none'}"))
     if backup is not None:
         facts.append(("backup", f"{backup.archive}, opened with: {backup.key_used}"))
+    if mail is not None:
+        said = f"{mail.received} of {mail.sent} messages that were sent after the fault arrived; {mail.lost} lost"
+        facts.append(("mail", f"{said}; the first one after {number(mail.failover_s, ' s')}"))
     software = f"Holdfast {report.software.version} {report.software.commit[:12]}".strip()
     facts += [
         ("environment", f"{report.environment}, {report.infrastructure}; seed {report.seed}"),
