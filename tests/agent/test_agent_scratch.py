@@ -12,10 +12,10 @@ import holdfast
 from holdfast.core.rest import NeedsPerson, Suspended
 from holdfast.journal.records import TaskState, TaskView
 from holdfast.runtime.agent.loop import Loop
-from holdfast.runtime.task.talk import request_of
 from holdfast.testing.lab import Lab, wait_state
 from holdfast.testing.model_server.process import ModelServer, start_blocking
 from holdfast.testing.model_server.script import Answer, Script, ScriptedCall
+from holdfast_proofs.support.talks import request_of
 
 MakeAgent = Callable[..., holdfast.Agent]
 KEYED = holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=False)

@@ -27,11 +27,12 @@ from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.journal.records import TaskState
 from holdfast.runtime.agent.calls import OPENING
 from holdfast.runtime.agent.loop import Loop
-from holdfast.runtime.task.talk import asks_of, request_of
+from holdfast.runtime.task.talk import asks_of
 from holdfast.testing.lab import Lab, look_dead, wait_state
 from holdfast.testing.model_server.books import Seen
 from holdfast.testing.model_server.process import ModelServer
 from holdfast.testing.model_server.script import Fault, FaultKind
+from holdfast_proofs.support.talks import request_of
 
 MakeAgent = Callable[..., holdfast.Agent]
 SeenNow = Callable[[], Awaitable[tuple[Seen, ...]]]

@@ -14,11 +14,12 @@ from holdfast.core.step import StepState
 from holdfast.errors import BadSettings, Misuse, TaskFailed, TaskParked
 from holdfast.journal.records import TaskState, TaskView
 from holdfast.runtime.scratch.store import load_manifest
-from holdfast.runtime.task.talk import asks_of, request_of, spent_of
+from holdfast.runtime.task.talk import asks_of, spent_of
 from holdfast.testing.lab import Lab, wait_state, wait_step
 from holdfast.testing.model_server.books import Seen
 from holdfast.testing.model_server.process import ModelServer
 from holdfast.testing.model_server.script import Fault, FaultKind
+from holdfast_proofs.support.talks import request_of
 
 MakeAgent = Callable[..., holdfast.Agent]
 SeenNow = Callable[[], Awaitable[tuple[Seen, ...]]]

@@ -14,9 +14,10 @@ from holdfast.journal.records import TaskState, TaskView
 from holdfast.runtime.agent.loop import CALL_CUT, CALL_REFUSED, CUT
 from holdfast.runtime.models.reply import Part, Refusal, Reply, StopReason, Text, ToolCall, Usage
 from holdfast.runtime.models.request import Request
-from holdfast.runtime.task.talk import asks_of, request_of
+from holdfast.runtime.task.talk import asks_of
 from holdfast.runtime.tool.tool import FindAnswer
 from holdfast.testing.lab import Lab, wait_state
+from holdfast_proofs.support.talks import request_of
 
 KEYED = holdfast.Keyed(window_s=86_400, fingerprint="checked", refusals_stored=False)
 USAGE = Usage(input_tokens=100, output_tokens=10)

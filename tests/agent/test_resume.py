@@ -21,12 +21,13 @@ from holdfast.journal.contract import Filter
 from holdfast.journal.records import TaskState, TaskView
 from holdfast.runtime.agent.calls import OPENING
 from holdfast.runtime.step.code_changes import MARKS, find_changed
-from holdfast.runtime.task.talk import asked_of, asks_of, messages_of, request_of
+from holdfast.runtime.task.talk import asked_of, asks_of, messages_of
 from holdfast.testing.lab import Lab, Scripted, look_dead, program, wait_state, wait_step, wait_until
 from holdfast.testing.model_server.books import Seen
 from holdfast.testing.model_server.process import ModelServer
 from holdfast.testing.model_server.script import Fault, FaultKind
 from holdfast_proofs.shim import Mode, Trace, armed
+from holdfast_proofs.support.talks import request_of
 
 MakeAgent = Callable[..., holdfast.Agent]
 SeenNow = Callable[[], Awaitable[tuple[Seen, ...]]]

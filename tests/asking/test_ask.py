@@ -30,11 +30,12 @@ from holdfast.journal.records import RecordKind, TaskState
 from holdfast.runtime.models.openai import OpenAIWire
 from holdfast.runtime.models.reply import Reply
 from holdfast.runtime.models.request import Request
-from holdfast.runtime.task.talk import ASK, asked_of, asks_of, request_of, spent_of
+from holdfast.runtime.task.talk import ASK, asked_of, asks_of, spent_of
 from holdfast.testing.lab import Lab, wait_state, wait_step
 from holdfast.testing.model_server.books import Seen
 from holdfast.testing.model_server.process import ModelServer
 from holdfast.testing.model_server.script import Fault, FaultKind
+from holdfast_proofs.support.talks import request_of
 
 MakeModel = Callable[..., holdfast.Model]
 SeenNow = Callable[[], Awaitable[tuple[Seen, ...]]]

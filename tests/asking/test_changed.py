@@ -14,12 +14,13 @@ from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.journal_keys.secret_file import SecretFile
 from holdfast.journal.records import TaskState
 from holdfast.runtime.step.code_changes import ASKED
-from holdfast.runtime.task.talk import asked_of, request_of
+from holdfast.runtime.task.talk import asked_of
 from holdfast.runtime.task.task import OnChange, TaskType
 from holdfast.testing.lab import Lab, look_dead, wait_state, wait_step
 from holdfast.testing.model_server.books import Seen
 from holdfast.testing.model_server.process import ModelServer
 from holdfast.testing.model_server.script import Fault, FaultKind
+from holdfast_proofs.support.talks import request_of
 
 MakeModel = Callable[..., holdfast.Model]
 SeenNow = Callable[[], Awaitable[tuple[Seen, ...]]]

@@ -58,7 +58,7 @@ from holdfast.identity.records.signed import Family, Reason, Refusal, Signed, se
 from holdfast.identity.statements.certificate import ObserverState, find_fault_in_certificate
 from holdfast.identity.statements.claim import MessageChain, follow_chain, new_chain
 from holdfast.identity.statements.statements import Profile, judge_profile
-from holdfast.identity.witness.observe import LogMark, Observation, SourceAnswer, find_roll_back, observe
+from holdfast.identity.witness.observe import Observation, SourceAnswer, observe
 from holdfast.identity.witness.witness import LogCopy, copy_of
 from holdfast.identity.witness.witness_folder import WitnessService
 
@@ -265,9 +265,6 @@ def test_row_09_a_lying_relay_is_outvoted_and_named() -> None:
     liar_first = observe(answers[::-1], id=log.id, port=SODIUM)
     assert isinstance(liar_first, Observation)
     assert liar_first.log.head.digest == mine.digest
-    mark = LogMark(position=true.position, digest=true.head.digest)
-    assert refused(find_roll_back(mark, log)) is Reason.ROLLED_BACK
-    assert find_roll_back(mark, seen.log) is None
     known = observe(answers[2:], id=log.id, port=SODIUM, known=true)
     assert isinstance(known, Observation)
     assert known.log.position == true.position

@@ -25,7 +25,6 @@ from holdfast.identity.statements.statements import (
     find_fault_in_head,
     judge_profile,
     parse_answer,
-    sign_answer,
 )
 from holdfast.testing.clocks import ManualClock
 
@@ -134,7 +133,7 @@ def test_nobody_speaks_for_a_locked_identity(agent: Agent) -> None:
 def answered(**changes: object) -> Signed[ChallengeAnswer]:
     owner = Owner()
     record = ChallengeAnswer(id=owner.begun().id, g=0, s=0, chal=CHALLENGE, at=NOW)
-    return sign_answer(replace(record, **changes), owner.op(0))
+    return parse_answer(sealed(replace(record, **changes), Family.ANSWER, (owner.op(0),)).line())
 
 
 def fault(said: Signed[ChallengeAnswer], *, now: int = NOW, asker: str = "") -> Reason | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from holdfast.errors import HoldfastError
 from holdfast.host.private_files import write_atomically
 from holdfast.journal.sqlite.host.page import SessionPage
-from holdfast.journal.sqlite.host.page_reader import Begun, read_slot
+from holdfast.journal.sqlite.host.page_reader import Begun, read_dead_page
 from holdfast.journal.sqlite.host.disk_trouble import Reserve
 folder = Path(sys.argv[1]) / "instance" / "journal"
 page = SessionPage.create(folder, "s", boot_id="b", incarnation=1)
@@ -50,7 +50,7 @@ found["restored while full"] = reserve.try_restore()
 os.unlink(Path(sys.argv[1]) / "big")
 found["restored"] = reserve.try_restore()
 page.close(delete=False)
-found["begun"] = read_slot(folder, "s", slot, b"attempt1", boot_id="b") == Begun()
+found["begun"] = read_dead_page(folder, "s", boot_id="b").slot(slot, b"attempt1") == Begun()
 found["left"] = sorted(os.listdir(folder))
 print(json.dumps(found))
 """

@@ -13,7 +13,15 @@ import pytest
 
 from holdfast.core.clock import SystemClock
 from holdfast.journal.sqlite.host.high_water import HighWater, fold_marks, high_water, stored_mark
-from holdfast.journal.sqlite.host.page_reader import Begun, NotBegun, Unreadable, is_alive, page_ids, read_slot
+from holdfast.journal.sqlite.host.page_reader import (
+    Begun,
+    DeadPage,
+    NotBegun,
+    Unreadable,
+    is_alive,
+    page_ids,
+    read_dead_page,
+)
 
 BOOT = SystemClock().boot_id
 
@@ -79,11 +87,13 @@ def test_slots_and_mark_survive_a_kill(folder: Path, scripts: list[Script]) -> N
     scripts.append(script)
     clear, begun = map(int, script.line().split())
     assert is_alive(folder, "s")
-    assert isinstance(read_slot(folder, "s", clear, b"attempt1", boot_id=BOOT), Unreadable)
+    assert isinstance(read_dead_page(folder, "s", boot_id=BOOT), Unreadable)
     script.kill()
     assert not is_alive(folder, "s")
-    assert read_slot(folder, "s", clear, b"attempt1", boot_id=BOOT) == NotBegun()
-    assert read_slot(folder, "s", begun, b"attempt2", boot_id=BOOT) == Begun()
+    dead = read_dead_page(folder, "s", boot_id=BOOT)
+    assert isinstance(dead, DeadPage)
+    assert dead.slot(clear, b"attempt1") == NotBegun()
+    assert dead.slot(begun, b"attempt2") == Begun()
     assert high_water(folder) == HighWater(1, 41)
 
 

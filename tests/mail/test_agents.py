@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -34,7 +35,7 @@ from holdfast.identity.records.records import RotationReason
 from holdfast.identity.speaker.open_speaker import VaultSpeaker
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Filter
-from holdfast.relay.client.address_book import format_address
+from holdfast.relay.client.address_book import SCHEME
 from holdfast.relay.client.profile import find_own_profile
 from holdfast.runtime.task.mail_task import MAIL_NAME, letter_of
 from holdfast.testing.lab import fast, program, wait_until
@@ -293,7 +294,7 @@ async def test_mail_that_all_relays_lost_arrives_once_new_relays_are_named(
     his = Handler()
     with relays(tmp_path, "new1", "new2", "new3") as new:
         await bob.register(new)
-        address = format_address(bob.id, [one.at for one in new])
+        address = SCHEME + bob.id + "?" + "&".join(f"r={quote(str(one.at), safe='')}" for one in new)
         async with served(ada, greet) as at_adas, served(bob, his.task):
             assert at_adas.engine is not None
             post = at_adas.engine._post

@@ -27,7 +27,6 @@ from holdfast.journal.sqlite.host.page_reader import (
     page_path,
     parsed,
     read_dead_page,
-    read_slot,
 )
 
 EXAMPLES = settings().max_examples  # of the profile: more for `make mutants`
@@ -47,7 +46,8 @@ def _page(folder: Path, session_id: str = "s1", *, boot_id: str = "boot") -> Ses
 
 
 def _read(folder: Path, slot: int, tag: bytes, boot_id: str = "boot") -> object:
-    return read_slot(folder, "s1", slot, tag, boot_id=boot_id)
+    page = read_dead_page(folder, "s1", boot_id=boot_id)
+    return page.slot(slot, tag) if isinstance(page, DeadPage) else page
 
 
 def _taken(page: SessionPage, tag: bytes) -> int:
@@ -285,9 +285,9 @@ def test_no_torn_page_raises_the_mark_or_invents_a_proof(
     path.write_bytes(torn[:cut])
 
     assert high_water(folder) <= HighWater(3, 256)
-    after_power_loss = read_slot(folder, "s1", slot, TAG, boot_id="next boot")
+    after_power_loss = _read(folder, slot, TAG, "next boot")
     assert not isinstance(after_power_loss, NotBegun)
-    assert isinstance(read_slot(folder, "s1", slot, OTHER, boot_id="boot"), Unreadable)
+    assert isinstance(_read(folder, slot, OTHER), Unreadable)
 
 
 @given(offset=st.integers(0, PAGE_BYTES - 1), bit=st.integers(0, 7))

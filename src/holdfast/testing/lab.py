@@ -175,16 +175,6 @@ def after(event: asyncio.Event, act: Act = None) -> Callable[[Call], Awaitable[A
     return wait
 
 
-def sent_then(act: Act) -> Callable[[Call], Awaitable[Any]]:
-    """For tools that mark their sending: the first byte leaves, then the act."""
-
-    async def send(call: Call) -> Any:
-        call.sending()
-        return await _play([act], call)
-
-    return send
-
-
 async def _play(script: list[Act], call: Call) -> Any:
     act: Any = script.pop(0) if len(script) > 1 else script[0] if script else None
     if isinstance(act, BaseException):

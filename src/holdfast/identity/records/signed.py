@@ -71,11 +71,9 @@ class Reason(StrEnum):
     HELD = "held"
     FROZEN = "frozen"
     FORK = "fork"
-    ROLLED_BACK = "rolled-back"
     ONE_OPERATOR = "one-operator"
     NOBODY_ANSWERED = "nobody-answered"
     HANDLE_TAKEN = "handle-taken"
-    OTHER_RELAY = "other-relay"
     NOT_ADMITTED = "not-admitted"
     FULL = "full"
 

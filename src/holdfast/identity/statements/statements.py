@@ -50,11 +50,6 @@ def parse_answer(raw: bytes) -> Signed[ChallengeAnswer]:
     return read_line(raw, ChallengeAnswer, "an answer")
 
 
-def sign_answer(answer: ChallengeAnswer, *signers: Signer) -> Signed[ChallengeAnswer]:
-    """Signed, and read back as the asker will read it; BadRecord where it could not."""
-    return parse_answer(sealed(answer, Family.ANSWER, signers).line())
-
-
 def find_fault_in_answer(
     signed: Signed[ChallengeAnswer], log: KeyLog, *, challenge: str, now: int, port: Signatures, asker: str = ""
 ) -> Refusal | None:

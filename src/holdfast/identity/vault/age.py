@@ -92,7 +92,6 @@ class Stanza:
 @dataclass(frozen=True, slots=True)
 class Header:
     stanzas: tuple[Stanza, ...]
-    payload_at: int
 
 
 def unarmoured(raw: bytes) -> bytes:
@@ -134,7 +133,7 @@ def parse(raw: bytes) -> Header:
     _check_known(stanzas)
     if len(raw) < reader.at + NONCE_BYTES + TAG_BYTES:
         raise VaultDamaged("an age file is cut short")
-    return Header(tuple(stanzas), reader.at)
+    return Header(tuple(stanzas))
 
 
 def check_recipients(header: Header) -> int:

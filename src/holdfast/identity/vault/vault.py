@@ -168,17 +168,8 @@ class Vault(Wiped):
                 return replace(key, source=slot.source, work=slot.work)
         raise VaultLocked(
             f"Holdfast cannot open slot {slot.id} ({slot.kind}) of {self.folder}",
-            hint="this command must open every slot: type the slot's passphrase, mount its file, or remove the slot",
+            hint="this command must open every slot: type the slot's passphrase, or mount its file",
         )
-
-    def remove_slot(self, slot_id: str) -> None:
-        """Close one way in. The last one stays: without it only the paper would open the vault."""
-        with self.turn():
-            slots = self.list_slots()
-            kept = tuple(slot for slot in slots if slot.id != slot_id)
-            if len(kept) == len(slots) or not kept:
-                raise BadInput(f"slot {slot_id} does not exist, or is the only slot of the vault")
-            self._write_slots(kept, {})
 
     def wipe(self) -> None:
         self.identity.wipe()

@@ -59,14 +59,6 @@ class Observation:
     liars: dict[PublicKey, LogPosition]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogMark:
-    """The least that an observer keeps of an agent it has seen."""
-
-    position: LogPosition
-    digest: Digest
-
-
 def observe(
     answers: Sequence[SourceAnswer],
     *,
@@ -112,18 +104,6 @@ def with_receipts(log: KeyLog, lines: Iterable[bytes], *, port: Signatures) -> K
         after = add_receipt(log, receipt, port=port)
         log = log if isinstance(after, Refusal) else after
     return log
-
-
-def find_roll_back(mark: LogMark, log: KeyLog) -> Refusal | None:
-    """Whether the log is older than, or not the same as, what was seen before."""
-    if log.position < mark.position:
-        return Refusal(
-            Reason.ROLLED_BACK, f"the key log is at {log.position}, but Holdfast saw it at {mark.position} before"
-        )
-    held = log.find(mark.position)
-    if held is not None and held.digest != mark.digest and is_final(log, mark.position):
-        return Refusal(Reason.FORK, f"the final record at {mark.position} is not the one that Holdfast saw before")
-    return None
 
 
 def _seen(log: KeyLog, alone: dict[str, KeyLog | None]) -> Observation:

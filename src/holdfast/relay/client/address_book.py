@@ -11,10 +11,10 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from holdfast.core.mail import id_in
 from holdfast.errors import BadInput, HoldfastError, MailUnsent
@@ -61,10 +61,6 @@ def parse_address(text: str) -> tuple[str, tuple[WitnessRelay, ...]]:
     parts = urlsplit(text)
     hints = parse_qs(parts.query).get("r", [])
     return parts.path, tuple(map(parse_relay_address, hints[:HINTS_MAX]))
-
-
-def format_address(id: AgentId, relays: Iterable[WitnessRelay]) -> str:
-    return SCHEME + id + "?" + "&".join(f"r={quote(str(one), safe='')}" for one in relays)
 
 
 @dataclass

@@ -40,7 +40,7 @@ from holdfast.errors import BadInput, JournalDamaged, Misuse, TooLarge
 from holdfast.journal.bodies import ContentKept
 from holdfast.journal.records import Body, NewRecord, RecordKind, StepView, TaskView
 from holdfast.runtime.models.reply import Reply, ToolCall, ref_of
-from holdfast.runtime.models.request import MESSAGES_MAX, MessageOrder, Object, Request, check_message
+from holdfast.runtime.models.request import MESSAGES_MAX, MessageOrder, Object, check_message
 from holdfast.runtime.session.task_writer import TaskWriter
 from holdfast.runtime.task.content import NO_PREFIX, content_bytes, digest_of, link
 
@@ -131,16 +131,6 @@ def messages_of(view: TaskView, ordinal: str) -> Iterator[tuple[Object, str | St
         if following is not None:
             count += 1
             yield reply_of(step).message(prefix=f"r{count}"), step
-
-
-def request_of(view: TaskView, ordinal: str) -> Request:
-    """The whole request as it was recorded; what was sent has the same bytes."""
-    messages = [message for message, _ in messages_of(view, ordinal)]  # raises where it is no model call
-    step = view.steps[ordinal]
-    head = head_of(view, cast(Body, step.result or {}).get("head") or asked_of(step).head)
-    return Request(
-        model=head["model"], messages=[*head["system"], *messages], settings=head["settings"], tools=head["tools"]
-    )
 
 
 def spent_of(view: TaskView) -> Spent | None:

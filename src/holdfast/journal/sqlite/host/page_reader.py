@@ -196,12 +196,6 @@ class DeadPage:
         return NotBegun() if self.same_boot else Unreadable("the machine was restarted after the attempt")
 
 
-def read_slot(folder: Path, session_id: str, slot: int, tag: bytes, *, boot_id: str) -> Begun | NotBegun | Unreadable:
-    """Whether that attempt of a dead session had begun to send. Blocks for one sync."""
-    page = read_dead_page(folder, session_id, boot_id=boot_id)
-    return page if isinstance(page, Unreadable) else page.slot(slot, tag)
-
-
 def read_dead_page(folder: Path, session_id: str, *, boot_id: str) -> DeadPage | Unreadable:
     """The whole page of a dead session, for resumers of many tasks. Blocks for one sync."""
     try:
