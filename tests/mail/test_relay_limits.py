@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from direct_relay import DirectChannel, direct_relay
 
-from holdfast.errors import RelayBusy, RelayRefused
+from holdfast.errors import RelayBusy, RelayRefused, RelayUntrusted
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.records import Keys
 from holdfast.identity.records.secret_bytes import KeyPair
@@ -148,6 +148,23 @@ def test_an_address_that_is_nearly_that_of_a_call_about_mail_is_none(relay: Rela
             await channel.call("POST", target.replace("ID", agent.id), b"")
 
     asyncio.run(scenario())
+
+
+def test_requests_for_calls_that_no_relay_has_take_no_memory_and_cost_their_address(relay: Relay) -> None:
+    relay._buckets["GET"] = Buckets(Rate(burst=9, per_s=1e-6))
+
+    async def story() -> None:
+        stranger, honest = DirectChannel(relay), DirectChannel(relay, "10.0.0.2")
+        for number in range(9):
+            with pytest.raises(RelayRefused, match="no such call"):
+                await stranger.call("X" * 9_999 + str(number), ("/v1/relay", "/", f"/v1/{number}")[number % 3])
+        for method in ("XX", "GET"):
+            with pytest.raises(RelayUntrusted, match="429"):  # without a signature, which costs more than all else
+                await stranger.call(method, "/")
+        await honest.call("GET", "/v1/relay")
+        assert set(relay.counts) == {("other", 404), ("other", 405), ("other", 429), ("GET", 429), ("GET", 200)}
+
+    asyncio.run(story())
 
 
 def test_key_logs_that_anyone_brings_take_few_bytes(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,8 @@
 The order for each request: the sender's bucket; method, path and length; the body, within its time; the agent's bucket;
 parsing; and only then signatures and the disk. Every answer is signed for the request that it answers
 (`statements/relay_answer.py`), refusals too, so that nothing between relay and agent can answer in the relay's name.
-`/healthz` and `/metrics` are for the operator and are not signed.
+`/healthz` and `/metrics` are for the operator and are not signed. Nor is the refusal of a request that names no call of
+the relay, once its address has used up its bucket.
 
 The relay opens no connection to anyone: what it should know, agents bring.
 """
@@ -75,6 +76,7 @@ _STATUS = {
     Reason.MALFORMED: HTTPStatus.BAD_REQUEST,
     Reason.NOT_BEGUN: HTTPStatus.NOT_FOUND,
 }
+_METHODS = frozenset(("GET", "HEAD", "POST", "PUT"))  # of the calls; anyone may make up others, of any length
 _UNREAD = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 T = TypeVar("T", bound=AtPosition)
@@ -281,7 +283,7 @@ class Relay:
         return self._signed(request, nonce, body, status, content)
 
     def _signed(self, request: Request, nonce: str, body: bytes, status: int, content: bytes) -> Response:
-        self.counts[request.method, status] += 1
+        self._count(request, status)
         raw_path = request.scope["raw_path"].decode("latin-1")
         query = request.scope["query_string"].decode("latin-1")
         ask = digest_of_request(request.method, f"{raw_path}?{query}" if query else raw_path, nonce, body)
@@ -293,10 +295,16 @@ class Relay:
 
     async def _no_route(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        if self._buckets["GET"].take(Asked(request, b"").sender, time.monotonic()):
+            self._count(request, HTTPStatus.TOO_MANY_REQUESTS)
+            return Response(b"", HTTPStatus.TOO_MANY_REQUESTS)
         content = RefusalContent(code="no-such-call", message="the relay has no such call")
         nonce = request.headers.get(NONCE_HEADER, "")
         nonce = nonce if re.fullmatch(NONCE_FORM, nonce, re.ASCII) else ""
         return self._signed(request, nonce, b"", error.status_code, msgspec.json.encode(content))
+
+    def _count(self, request: Request, status: int) -> None:
+        self.counts[request.method if request.method in _METHODS else "other", status] += 1
 
     def _spend(self, bucket: str, name: str) -> None:
         wait_s = self._buckets[bucket].take(name, time.monotonic())
