@@ -23,7 +23,15 @@ from intake_stage import until
 
 from holdfast.app.mail.agent_post import AgentPost
 from holdfast.core.mail import Delivery, MailKind
-from holdfast.errors import AgentElsewhere, KeysReplaced, MailKeyReused, MailRefused, MailUnconfirmed, RelayRefused
+from holdfast.errors import (
+    AgentElsewhere,
+    KeysReplaced,
+    MailKeyReused,
+    MailRefused,
+    MailUnconfirmed,
+    RelayBusy,
+    RelayRefused,
+)
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.encodings import AgentId
@@ -42,7 +50,7 @@ from holdfast.relay.client.post import _Sending
 from holdfast.relay.client.profile import find_own_profile
 from holdfast.relay.client.sender_logs import OF_SENDER_MAX
 from holdfast.relay.protocol import calls
-from holdfast.relay.protocol.calls import StoredItem
+from holdfast.relay.protocol.calls import Ack, AckAnswer, StoredItem
 from holdfast.relay.protocol.envelope import Envelope, Inner, open_envelope
 from holdfast_proofs.relay_proof import NoProof, verify
 from holdfast_proofs.support.relays import RelayProcess, relays
@@ -508,6 +516,35 @@ def test_a_relay_that_was_away_after_a_restore_is_asked_for_held_mail_when_it_is
             async with new.open() as his:
                 await his.mailbox.rewind(after=0, done=done, on_done=done.append)
                 await take(his, 0)
+
+    asyncio.run(story())
+
+
+def test_a_relay_that_fails_when_it_is_asked_for_held_mail_is_asked_again_and_deletes_none(
+    tmp_path: Path, three: list[RelayProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot of the restored agent may be verified meanwhile: its marks are not those of the mail."""
+    really, failed = RelayChannel.acknowledge, list[Ack]()
+
+    async def busy_once(self: RelayChannel, id: AgentId, token: str, ack: Ack) -> AckAnswer:
+        if ack.rewind is not None and not failed:
+            failed.append(ack)
+            raise RelayBusy("too many changes wait to be written")
+        return await really(self, id, token, ack)
+
+    async def story() -> None:
+        ada, bob = await a_pair(tmp_path, three[:1])
+        async with ada.open() as hers, bob.open() as old:
+            await hers.post.send(to=bob.id, body="held", key=key(1))
+            await take(old, 1, mark=10)
+        monkeypatch.setattr(RelayChannel, "acknowledge", busy_once)
+        done: list[str] = []
+        async with Correspondent(bob.agent, e=2).open() as his:
+            await his.mailbox.rewind(after=0, on_done=done.append)
+            assert (len(failed), done) == (1, [])
+            await his.mailbox.secured(up_to=20)
+            (letter,) = await take(his, 1, mark=21)
+        assert (letter.body, done) == ("held", [three[0].at.key])
 
     asyncio.run(story())
 

@@ -36,7 +36,6 @@ class Box:
     is_first: bool = False  # of the agent's relays: senders prefer it
     token: str = ""
     after: int = 0
-    first: int = 0
     unacked: set[Entry] = field(default_factory=set["Entry"])
     owed: set[Entry] = field(default_factory=set["Entry"])  # mail that was received
     ack_at: float = 0.0  # when they are sent

@@ -295,15 +295,13 @@ class RelayMailbox:
             self._learn(box, page[1])
         self._learn(box, answered)
         await asyncio.to_thread(KeptAnswers(self.memory).keep, box.relay.key, answered.raw)
-        box.token, box.unacked = login.token, set()
+        first = login.first
         if self._rewind is not None and box.relay.key not in self._rewound:
-            answer = await box.channel.acknowledge(self.instance.id, box.token, Ack(rewind=self._rewind))
-            box.first = answer.first
+            first = (await box.channel.acknowledge(self.instance.id, login.token, Ack(rewind=self._rewind))).first
             self._rewound.add(box.relay.key)
             self._on_rewound(box.relay.key)
-        else:
-            box.first = login.first
-        box.after = min(box.first - 1, known) if known else box.first - 1
+        box.after = min(first - 1, known) if known else first - 1
+        box.token, box.unacked = login.token, set()  # last: until it is rewound no `secured` may go to this relay
 
     def _learn(self, box: Box, answered: Answered) -> None:
         try:
