@@ -10,6 +10,7 @@ from collections.abc import Generator
 from http.client import HTTPConnection
 from pathlib import Path
 
+import msgspec
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -103,6 +104,31 @@ def test_envelopes_with_a_bad_signature_are_charged_to_their_address_and_not_to_
             assert answer.items[0].seq == number + 1
         answer, _ = await honest.submit(bob.id, forged[:1])
         assert answer.items[0].code == RATE, "no signature is checked for an agent that may send nothing now"
+
+    asyncio.run(story())
+
+
+def test_copies_of_a_message_are_charged_to_the_one_that_posts_them_and_not_to_its_sender(relay: Relay) -> None:
+    """Anyone who got a message of an agent has such a copy."""
+    relay._buckets["mail"] = Buckets(Rate(burst=100, per_s=1e-6))
+    relay.mail._buckets = Buckets(Rate(burst=4, per_s=1e-6))
+
+    async def story() -> None:
+        honest, thief = DirectChannel(relay, "10.0.0.2"), DirectChannel(relay)
+        ada, bob = await honest.registered(), await honest.registered()
+        copies = [ada.envelope(bob, 1)] * 20
+        token = await thief.entered(bob)
+        for _ in range(5):  # the first time the relay has not seen it yet
+            answer, _ = await thief.submit(bob.id, copies)
+            assert {(one.code, one.seq) for one in answer.items} == {("", 1)}
+        with pytest.raises(RelayBusy, match="too many requests"):
+            await thief.submit(bob.id, copies[:1])
+        for _ in range(5):  # logged in, it pays as that agent
+            await thief.call("POST", f"/v1/mail/{bob.id}", msgspec.msgpack.encode(copies), token=token)
+        with pytest.raises(RelayBusy, match="too many requests"):
+            await thief.take(bob.id, token, after=0, wait_s=0)
+        answer, _ = await honest.submit(bob.id, [ada.envelope(bob, number) for number in range(2, 6)])
+        assert [one.code for one in answer.items] == ["", "", "", RATE]
 
     asyncio.run(story())
 

@@ -113,9 +113,7 @@ class Relay:
             self.port,
             settings=lambda: self.settings,
             now=self._now,
-            forged=lambda sender, count: self._buckets["mail"].charge(
-                sender, time.monotonic(), count * limits.FORGED_COST
-            ),
+            charge=lambda payer, cost: self._buckets["mail"].charge(payer, time.monotonic(), cost),
         )
 
     def stop(self) -> None:

@@ -34,8 +34,8 @@ class Rate:
 
 READS = Rate(burst=600, per_s=50)  # of one address; a host may run a fleet of agents
 WRITES = Rate(burst=200, per_s=10)  # of one address
-# What an envelope costs its address, in requests about mail, if a signature in it is bad: checking one takes a relay as
-# long as reading many requests. It is not charged to the agent that it names, who may know nothing of it.
+# What an envelope costs the one that posts it, in requests about mail, if a signature in it is bad: checking one takes
+# a relay as long as reading many requests. It is not charged to the agent that it names, who may know nothing of it.
 FORGED_COST = 16
 # For one agent, of one address: a stranger who writes rubbish for an agent must not use up what its owner has.
 AGENT_WRITES = Rate(burst=60, per_s=1)

@@ -59,6 +59,7 @@ NONCES_MAX = 16_384
 SESSIONS_MAX = 16_384
 SENDERS_MAX, SENDERS_BYTES_MAX = 1_024, 8 * 1024 * 1024  # logs of senders that are not registered here
 JUDGED_MAX = 4_096
+POSTED_MAX = 32_768  # ids of envelopes: 7 MB
 INLINE_MAX = 4  # envelopes that are judged or read at once; more are, in a thread beside the loop
 POLLS_MAX = 2  # of one session at a time
 ALIVE_S = 60.0  # since its last call: one that takes mail calls again after 25 s at the latest
@@ -97,11 +98,12 @@ class _Taker:
         return self.certificate.record.inst
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Sender:
     log: KeyLog | None
     e: int  # the highest incarnation seen here
     contact: bool
+    repeats: int = 0  # in one request: envelopes that were posted before
 
 
 @dataclass
@@ -114,7 +116,7 @@ class MailDesk:
     port: Signatures
     settings: Callable[[], RelaySettings]
     now: Callable[[], int]
-    forged: Callable[[str, int], None]  # an address has sent so many envelopes with a bad signature
+    charge: Callable[[str, int], None]  # the agent or address that pays, and for how many requests more
     _nonces: OrderedDict[str, float] = field(default_factory=OrderedDict[str, float])
     _sessions: OrderedDict[str, Session] = field(default_factory=OrderedDict[str, Session])
     _takers: OrderedDict[AgentId, _Taker] = field(default_factory=OrderedDict[AgentId, _Taker])
@@ -122,6 +124,7 @@ class MailDesk:
         default_factory=OrderedDict[AgentId, tuple[KeyLog, int]]
     )  # and how many bytes the log has
     _judged: OrderedDict[bytes, KeyLog] = field(default_factory=OrderedDict[bytes, KeyLog])
+    _posted: OrderedDict[bytes, None] = field(default_factory=OrderedDict[bytes, None])  # their senders have paid
     _waiting: dict[AgentId, set[asyncio.Event]] = field(default_factory=dict[AgentId, set[asyncio.Event]])
     _disk: tuple[float, bool] = (0.0, False)
     stopping: bool = False
@@ -142,12 +145,12 @@ class MailDesk:
         if not 0 < len(raws) <= calls.SUBMIT_MAX:
             raise Said(HTTPStatus.BAD_REQUEST, Reason.MALFORMED, f"1 to {calls.SUBMIT_MAX} envelopes may be sent")
         if len(raws) <= INLINE_MAX:
-            judged, profile = self._judge_all(id_, raws)
+            judged, profile, repeats = self._judge_all(id_, raws)
         else:
-            judged, profile = await asyncio.to_thread(self._judge_all, id_, raws)
+            judged, profile, repeats = await asyncio.to_thread(self._judge_all, id_, raws)
         bad = sum(isinstance(one, StoredItem) and one.code in _FORGED for one in judged)
-        if bad:
-            self.forged(asked.sender, bad)
+        if bad or repeats:
+            self.charge(self.payer_of(asked), bad * limits.FORGED_COST + repeats)
         offered = [one for one in judged if isinstance(one, mail.Offered)]
         stored = iter(await self._put(id_, offered) if offered else ())
         items = tuple(one if isinstance(one, StoredItem) else next(stored) for one in judged)
@@ -170,8 +173,8 @@ class MailDesk:
 
     def _judge_all(
         self, id: AgentId, raws: Sequence[bytes]
-    ) -> tuple[list[mail.Offered | StoredItem], Signed[Profile] | None]:
-        """Each envelope, or why it is not taken."""
+    ) -> tuple[list[mail.Offered | StoredItem], Signed[Profile] | None, int]:
+        """Each envelope, or why it is not taken; and how many are repeats."""
         log = self.logs.find(id)
         line = self.store.known(("profile", id), lambda db: registry.find_line(db, id, "profile"))
         profile = None if line is None else _parsed_profile(line)
@@ -184,7 +187,8 @@ class MailDesk:
             why = calls.STORAGE_FULL, no_room
         closed = profile is not None and ("mail", "contacts") in profile.record.policy
         known: dict[AgentId, _Sender] = {}
-        return [self._judge(id, raw, why, known, closed=closed) for raw in raws], profile
+        judged = [self._judge(id, raw, why, known, closed=closed) for raw in raws]
+        return judged, profile, sum(one.repeats for one in known.values())
 
     def _judge(
         self, id: AgentId, raw: bytes, why: tuple[str, str] | None, known: dict[AgentId, _Sender], *, closed: bool
@@ -199,13 +203,15 @@ class MailDesk:
         if envelope.to != id:
             return StoredItem(id=hex_id, code=calls.MALFORMED, message="the envelope is for another agent")
         sender = known.get(envelope.sender) or known.setdefault(envelope.sender, self._look_up(envelope.sender, to=id))
-        now = time.monotonic()
-        wait_s = self._buckets.look(envelope.sender, now)  # before signatures are checked, and taken after it
+        now, again = time.monotonic(), envelope.id in self._posted  # anyone who has a copy can post it: the poster pays
+        wait_s = 0.0 if again else self._buckets.look(envelope.sender, now)  # taken after signatures are checked
         fault = None if wait_s else self._find_fault_in_sender(envelope, sender)
         if fault is not None:
             return StoredItem(id=hex_id, code=fault[0], message=fault[1])
-        if wait_s or (wait_s := self._buckets.take(envelope.sender, now)):
+        if wait_s or (not again and (wait_s := self._buckets.take(envelope.sender, now))):
             return StoredItem(id=hex_id, code=calls.RATE, message="too much mail of this agent", wait_s=int(wait_s) + 1)
+        sender.repeats += again
+        keep_newest(self._posted, envelope.id, None, most=POSTED_MAX)
         if closed and not sender.contact:
             return StoredItem(id=hex_id, code=calls.NOT_A_CONTACT, message="the recipient takes mail of contacts only")
         return mail.Offered(envelope, strange=not sender.contact)
