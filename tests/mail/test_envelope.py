@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from correspondents import Agent, make_correspondent
 
-from holdfast.core.clock import SystemEntropy
+from holdfast.core.clock import LAST_MS, SystemEntropy
 from holdfast.core.ids import EffectKey, effect_key_bytes
 from holdfast.core.mail import MailKind
 from holdfast.errors import BadRecord, HoldfastError, TooLarge
@@ -165,6 +165,22 @@ def test_an_envelope_whose_inner_key_is_another_one_is_refused(
         raw = sealed(ada, bob.agent.log.id, mk)
     with pytest.raises(BadRecord, match="not the one that the envelope names"):
         open_envelope(parse_envelope(raw), _private(mk))
+
+
+@pytest.mark.parametrize("at_ms", [-1, 10**15, 2**63])
+def test_a_message_from_a_time_that_no_calendar_has_is_refused(two: list[Sender], at_ms: int) -> None:
+    ada, bob = two
+    (mk, *_) = bob.agent.speaker().mail_keys()
+    for sent_ms in (LAST_MS, at_ms):
+        inner = Inner(key=effect_key_bytes(KEY), body=b"1", at_ms=sent_ms)
+        raw = seal_envelope(
+            inner, kind=MailKind.MESSAGE, to=bob.agent.log.id, ttl_s=60, key=mk.public(), crt=ada.crt, signer=ada.key
+        )
+        if sent_ms == LAST_MS:
+            assert open_envelope(parse_envelope(raw), _private(mk)).at_ms == LAST_MS
+            continue
+        with pytest.raises(BadRecord, match="cannot be read"):
+            open_envelope(parse_envelope(raw), _private(mk))
 
 
 @pytest.mark.parametrize(

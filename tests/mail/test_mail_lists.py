@@ -93,6 +93,23 @@ async def test_sent_and_received_mail_is_listed_with_what_became_of_it(
         assert row.state is TaskState.FAILED
 
 
+async def test_a_message_from_after_the_year_9999_hides_no_other(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    """Relays took such messages once, so they may be in the journal."""
+    relay = MemoryRelay()
+    async with lab.open(handle) as hf, taking(lab, hf, relay):
+        relay.put(Letter(sender=ADA, key=KEYS[1], body="bad", at_ms=10**15))
+        relay.put(Letter(sender=ADA, key=KEYS[2], body="good", at_ms=1_800_000_000_000))
+        await until(lambda: relay.count("held") == 2)
+
+        async def ended() -> bool:
+            return len(await hf.journal.count_waiting()) == 0
+
+        await wait_until(ended)
+    got = (await shown(capsys, lab, "inbox"))["mail"]
+    assert {one["body"]: one["sent_at"][:10] for one in got} == {"bad": "9999-12-31", "good": "2027-01-15"}
+    assert [one["body"] for one in (await shown(capsys, lab, "dead"))["received"]] == ["bad"]
+
+
 async def test_sent_messages_of_all_tasks_are_listed(
     lab: Lab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from holdfast.cli.command import COMMANDS
 from holdfast.cli.main import main
 from holdfast.cli.screen.screen import ago, clock_time, one_line, print_json, print_result, shown
 from holdfast.cli.screen.wrapping import wrapped
-from holdfast.core.clock import iso
+from holdfast.core.clock import LAST_MS, iso
 from holdfast.errors import BadInput
 from holdfast.host.log import Log, Readable
 from holdfast.views.tasks import epoch_text
@@ -76,6 +76,7 @@ def test_lengths_of_time(ms: int, text: str) -> None:
 def test_moments() -> None:
     assert iso(1_800_000_000_123) == "2027-01-15T08:00:00.123+00:00"
     assert (iso(0), clock_time(0)) == ("", "-")
+    assert (iso(-(10**15)), iso(10**15), iso(LAST_MS)) == ("", iso(LAST_MS), "9999-12-31T23:59:59.000+00:00")
 
 
 def test_epochs_as_people_read_them() -> None:

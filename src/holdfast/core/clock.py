@@ -90,8 +90,12 @@ def _macos_boot_id() -> str:
     return buffer.value.decode("ascii")
 
 
+LAST_MS = 253_402_300_799_000  # the last second of the year 9999: a datetime has none later
+
+
 def iso(at_ms: int) -> str:
-    """A moment for programs: ISO 8601 in UTC; empty where there is none."""
-    if not at_ms:
+    """A moment for programs: ISO 8601 in UTC; empty where there is none. Other agents choose some: a later one
+    than can be written is shown as the last one that can."""
+    if at_ms <= 0:
         return ""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return datetime.fromtimestamp(min(at_ms, LAST_MS) / 1000, UTC).isoformat(timespec="milliseconds")

@@ -32,6 +32,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hpke
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
+from holdfast.core.clock import LAST_MS
 from holdfast.core.decoding import decode_json, msgpack_decoder
 from holdfast.core.ids import EffectKey, effect_key_bytes, effect_key_from_bytes
 from holdfast.core.mail import AFTER_MAX, ECHO_CHARS_MAX, THREAD_CHARS_MAX, TTL_S_MAX, TTL_S_MIN, Letter, MailKind
@@ -75,7 +76,7 @@ class Outer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 class Inner(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     key: Key
     body: bytes  # JSON; of a note: the signed line
-    at_ms: int = 0
+    at_ms: Annotated[int, msgspec.Meta(ge=0, le=LAST_MS)] = 0
     thread: Annotated[str, msgspec.Meta(max_length=THREAD_CHARS_MAX)] = ""
     number: Annotated[int, msgspec.Meta(ge=0)] = 0
     handles: Annotated[tuple[str, ...], msgspec.Meta(max_length=8)] = ()
