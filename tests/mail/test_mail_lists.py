@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import sys
+from errno import EMFILE
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,6 +26,7 @@ from holdfast.cli.mail import mail
 from holdfast.cli.main import main
 from holdfast.core.ids import EffectKey, TaskId
 from holdfast.core.mail import TTL_S, DeliveryNote, Letter, SentMail
+from holdfast.core.waiting import running_beside
 from holdfast.errors import JournalDamaged, MailRefused
 from holdfast.host.log import Log
 from holdfast.journal.contract import Filter, TaskRow
@@ -215,6 +218,50 @@ async def test_messages_of_older_tasks_are_sent_again_and_expire_too(lab: Lab, m
             await resender.look()
         told = [one for one in await hf.journal.pending_notices(limit=100) if one.kind == "mail-expired"]
     assert len(told) == count
+
+
+async def test_a_repeat_that_no_file_is_free_for_ends_no_other(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+
+    class Post(ScriptedPost):
+        async def send(self, *, to: str, **more: Any) -> SentMail:
+            if looks and to == ADA:
+                raise OSError(EMFILE, "Too many open files", "profile.json")
+            return await super().send(to=to, **more)
+
+    post, log = Post(), io.StringIO()
+    async with lab.open(greet, post=post) as hf:
+        for to in (ADA, "hf1bob"):
+            await (await hf.submit(greet, to=to, body="x")).result(10)
+        resender = Resender(journal=hf.journal, post=post, log=Log(log), first_s=0.0, look_s=0.01)
+        really = hf.journal.list_tasks
+
+        async def list_tasks(filter: Filter) -> list[TaskRow]:
+            looks.append(1)
+            if len(looks) == 1:
+                raise OSError(EMFILE, "Too many open files", "journal.db")
+            return await really(filter)
+
+        monkeypatch.setattr(hf.journal, "list_tasks", list_tasks)
+        async with running_beside(resender.run()):
+            await until(lambda: len(post.tries) > 2)
+    assert {one.to for one in post.tries[2:]} == {"hf1bob"}
+    assert ("journal.db" in log.getvalue(), "profile.json" in log.getvalue()) == (True, True)
+
+
+async def test_what_is_known_of_repeats_has_a_bound(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    post = ScriptedPost()
+    monkeypatch.setattr(resend, "KEPT_MAX", 2)
+    async with lab.open(greet, post=post) as hf:
+        for number in range(4):
+            await (await hf.submit(greet, to=f"hf1{number}", body="x")).result(10)
+        resender = Resender(journal=hf.journal, post=post, log=Log(), first_s=0.0)
+        await resender.look()
+        assert len(resender._again) == 2
+        then_ms = hf.journal.now_ms() + (TTL_S + 60) * 1000
+        monkeypatch.setattr(hf.journal, "now_ms", lambda: then_ms)
+        await resender.look()
+        assert len(resender._told) == 2
 
 
 async def test_a_repeat_goes_to_the_agent_that_the_first_one_went_to(lab: Lab) -> None:

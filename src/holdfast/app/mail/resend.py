@@ -36,7 +36,7 @@ FIRST_S, MOST_S = 900.0, 6 * 3_600.0
 LOOK_S = 60.0
 TELL_S = 86_400  # a message that expired while no worker ran causes a notice for so long afterwards
 TASKS_MAX, OLDER_MAX = 10_000, 2_000  # that one look lists: the newest, and others
-QUIET_MAX = 100_000
+KEPT_MAX = 100_000  # tasks, and messages, that are remembered: the newest
 AT_ONCE = 16  # recipients
 
 
@@ -55,8 +55,8 @@ class Resender:
     log: Log
     first_s: float = FIRST_S
     look_s: float = LOOK_S
-    _again: dict[bytes, _Again] = field(default_factory=dict[bytes, _Again])
-    _told: set[bytes] = field(default_factory=set[bytes])  # that they have expired
+    _again: OrderedDict[bytes, _Again] = field(default_factory=OrderedDict[bytes, _Again])
+    _told: OrderedDict[bytes, None] = field(default_factory=OrderedDict[bytes, None])  # that they have expired
     _quiet: OrderedDict[TaskId, int] = field(default_factory=OrderedDict[TaskId, int])  # nothing is due: its records
     _after: TaskId | None = None  # the last one of the older tasks that were listed
 
@@ -65,8 +65,8 @@ class Resender:
             await asyncio.sleep(self.look_s)
             try:
                 await self.look()
-            except HoldfastError as error:
-                self.log.event("resend-failed", error=error.message)
+            except (HoldfastError, OSError) as error:  # as when no file is free: the next look may succeed
+                self.log.event("resend-failed", error=str(error))
 
     async def look(self) -> int:
         """Send what is due; how many."""
@@ -83,7 +83,7 @@ class Resender:
                 self.log.event("resend-failed", task_id=row.task_id, error=error.message)
                 waiting = []
             if not waiting:
-                keep_newest(self._quiet, row.task_id, row.records, most=QUIET_MAX)
+                keep_newest(self._quiet, row.task_id, row.records, most=KEPT_MAX)
             for step in waiting:
                 if has_expired(step, now_ms=now_ms):
                     await self._tell_expired(row.task_id, step)
@@ -130,12 +130,13 @@ class Resender:
         to = str(cast("dict[str, Any]", step.args).get("to", ""))
         await self.journal.add_notice(mail_expired_notice(task_id, step.ordinal, to, now_ms=self.journal.now_ms()))
         self.log.event("mail-expired", task_id=task_id, ordinal=step.ordinal)
-        self._told.add(step.effect_key)
+        keep_newest(self._told, step.effect_key, None, most=KEPT_MAX)
 
     def _is_due(self, step: StepView) -> bool:
         now_s = time.monotonic()
         age_s = (self.journal.now_ms() - step.attempts[0].at_ms) / 1000
-        again = self._again.setdefault(step.effect_key, _Again(now_s + self.first_s - age_s, self.first_s))
+        again = self._again.get(step.effect_key) or _Again(now_s + self.first_s - age_s, self.first_s)
+        keep_newest(self._again, step.effect_key, again, most=KEPT_MAX)
         if now_s < again.due_s:
             return False
         again.pause_s = min(2 * again.pause_s, MOST_S)
@@ -148,8 +149,8 @@ class Resender:
             await self.post.send(
                 to=_recipient(step), body=args["body"], thread=args.get("thread", ""), key=key, **planned_in(step.body)
             )
-        except HoldfastError as error:
-            self.log.event("resend-failed", key=key, error=error.message)
+        except (HoldfastError, OSError) as error:
+            self.log.event("resend-failed", key=key, error=str(error))
             return False
         self.log.event("mail-resent", key=key)
         return True
