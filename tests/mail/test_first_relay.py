@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from errno import EMFILE
 from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from intake_stage import until
 
 from holdfast.core.mail import MailKind
+from holdfast.errors import MailUnsent
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.client import mailbox
 from holdfast.relay.client.box import Box
@@ -88,6 +90,21 @@ def test_a_relay_that_hangs_is_asked_last_and_one_that_failed_is_asked_again_mea
     asyncio.run(story())
     assert asked.count(second) == 4, "the one that failed was asked again, though the first one hung"
     assert asked.count(first) == 2, "of the third message it is not asked"
+
+
+async def test_a_message_that_a_fault_of_this_machine_holds_up_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def submit(*_: object) -> None:
+        raise OSError(EMFILE, "Too many open files", "log.jsonl")
+
+    async def sealed(*_: object) -> bytes:
+        return b""
+
+    monkeypatch.setattr(RelayPost, "_submit", submit)
+    monkeypatch.setattr(RelayPost, "_sealed", sealed)
+    peer: Any = SimpleNamespace(id="hf1ada", relays=RELAYS)
+    post = RelayPost(instance=NOTHING, book=NOTHING, own_relays=list, port=NOTHING, give_up_s=0.0)
+    with pytest.raises(MailUnsent, match=r"127.0.0.1:1: OSError: .*Too many open files: 'log.jsonl'"):
+        await post._deliver(_Sending(peer, MailKind.MESSAGE, NOTHING, 3, lambda: None), NOTHING)
 
 
 def nothing_learned(_box: Box, _answered: object) -> None: ...

@@ -226,6 +226,9 @@ class RelayPost:
                     running, timeout=hedge_s if waiting else None, return_when=asyncio.FIRST_COMPLETED
                 )
                 asked = [running.pop(one)[0] for one in done]
+                for relay, error in zip(asked, (one.exception() for one in done), strict=True):
+                    if error is not None:  # not the relay's fault, as where a file of the agent cannot be read
+                        sending.trouble[relay.url] = f"{type(error).__name__}: {error}"
                 if sending.missing <= 0 or sending.other_words:
                     return
                 if running:  # they may hang: one that failed is asked again meanwhile, once
