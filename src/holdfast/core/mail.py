@@ -73,8 +73,6 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     fault: str = ""  # why it cannot be read: a dead letter. `received` takes it from the relays too.
     sender: str = ""  # of a dead letter, as it claims: not checked
     echo: str = ""  # of a letter: what this agent's profile asked for when the message was planned
-    # This mailbox has given the message out before. It must be committed all the same, which changes nothing if it was.
-    repeated: bool = False
 
     @property
     def in_thread(self) -> tuple[str, str, int, int]:

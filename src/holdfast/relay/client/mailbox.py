@@ -64,7 +64,7 @@ COPIES_S = 1.0
 EMPTY_S = 0.1  # after an empty answer: one that lies may give it at once, again and again
 UNACKED_MAX = 512  # of one relay, given out or waiting here
 RECEIVED_MAX, REFUSED_MAX, CONTACTS_MAX = 512, 128, 256  # in one acknowledgement: together less than its body may have
-GIVEN_MAX = 20_000  # (sender, key) pairs that this process remembers
+FIRST_MAX = 20_000  # ids of mail that the first relay gave
 BATCH_MAX = 256
 ACK_S, ACK_AT_ONCE = 0.25, 64  # so long, or until there are so many, acknowledgements wait for each other
 CLOSE_S = 1.0  # for those that are left at the end
@@ -94,7 +94,6 @@ class RelayMailbox:
     _arrived: asyncio.Queue[Arrival | HoldfastError] = field(default_factory=asyncio.Queue["Arrival | HoldfastError"])
     _at_first: OrderedDict[bytes, None] = field(default_factory=OrderedDict[bytes, None])  # ids of its mail
     _hurry: asyncio.Event = field(default_factory=asyncio.Event)  # the first relay is in trouble
-    _given: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict[tuple[str, str], None])
     _copies: OrderedDict[bytes, Delivery] = field(default_factory=OrderedDict[bytes, Delivery])  # by digest
     _inners: dict[bytes, Inner] = field(default_factory=dict[bytes, Inner])  # of those that wait for a sender's log
     _private_keys: dict[str, X25519PrivateKey] = field(default_factory=dict[str, X25519PrivateKey])
@@ -147,7 +146,6 @@ class RelayMailbox:
         self, *, after: int, done: Collection[str] = (), on_done: Callable[[str], None] = lambda _relay: None
     ) -> None:
         self._rewind, self._rewound, self._on_rewound = after, set(done), on_done
-        self._given.clear()
         self._copies.clear()
         self._at_first.clear()
         self._open_boxes()
@@ -274,7 +272,7 @@ class RelayMailbox:
             box.after = item.seq
             if item.envelope:
                 if box.is_first:
-                    keep_newest(self._at_first, item.id, None, most=GIVEN_MAX)
+                    keep_newest(self._at_first, item.id, None, most=FIRST_MAX)
                 arrival = Arrival(box.relay.key, item.seq, item.id.hex(), item.envelope)
                 box.unacked.add((arrival.seq, arrival.entry))
                 self._arrived.put_nowait(arrival)
@@ -429,7 +427,7 @@ class RelayMailbox:
         name, at = hashlib.sha256(arrival.raw).digest(), arrival.at
         known = self._copies.get(name)
         if known is not None:
-            return msgspec.structs.replace(known, at=at, repeated=known.letter is not None)
+            return msgspec.structs.replace(known, at=at)
         found = await self._opened(arrival)
         if found is not None and not found.fault and len(arrival.raw) <= COPY_BYTES_MAX:
             keep_newest(self._copies, name, found, most=COPIES_MAX)
@@ -467,10 +465,7 @@ class RelayMailbox:
         with contextlib.suppress(asyncio.QueueFull):  # a sample is enough: a relay that drops mail drops more of it
             for raw in inner.seen:
                 self._seen.put_nowait(raw)
-        name = (letter.sender, letter.key)
-        repeated = name in self._given
-        keep_newest(self._given, name, None, most=GIVEN_MAX)
-        return Delivery(id=id_, at=at, letter=letter, repeated=repeated, echo=inner.echo)
+        return Delivery(id=id_, at=at, letter=letter, echo=inner.echo)
 
     async def _private(self, kid: str) -> X25519PrivateKey:
         if kid not in self._private_keys:
