@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast.app.eviction import check_speaks
+from holdfast.app import eviction
+from holdfast.app.eviction import check_speaks, stopped_when_evicted
 from holdfast.backup.places.address import PlaceKind
 from holdfast.backup.places.places import Place, write_places
 from holdfast.cli.main import main
 from holdfast.errors import EXIT_CONFLICT, KeysReplaced
+from holdfast.host.log import Log
+from holdfast.host.slow_reads import HANGS
 from holdfast.identity.files.own_log import write_pending
+from holdfast.identity.records.encodings import AgentId
+from holdfast.identity.witness.witness_folder import FolderLogStore
 from holdfast.layout.agent_home import load_home
 from holdfast_proofs.support.agents import World
 from holdfast_proofs.support.command_line import Worker, environment
@@ -82,10 +92,7 @@ def test_a_recovery_elsewhere_is_seen_at_any_one_witness(world: World) -> None:
     check_speaks(world.home())  # silence says nothing
 
 
-def test_it_is_seen_at_a_place_where_no_witness_answers(world: World) -> None:
-    other = elsewhere(world)
-    for name in world.names:
-        (world.root / name).rename(world.root / f"{name}-gone")
+def add_place(world: World) -> Place:
     place = Place(
         name="disk",
         kind=PlaceKind.FOLDER,
@@ -96,6 +103,14 @@ def test_it_is_seen_at_a_place_where_no_witness_answers(world: World) -> None:
         agent="ada",
     )
     write_places(world.folder / "places.json", [place])
+    return place
+
+
+def test_it_is_seen_at_a_place_where_no_witness_answers(world: World) -> None:
+    other = elsewhere(world)
+    for name in world.names:
+        (world.root / name).rename(world.root / f"{name}-gone")
+    place = add_place(world)
     check_speaks(world.home())  # the disk is away
     place.own.mkdir(parents=True, mode=0o700)
     for name in ("kel.jsonl", "receipts.jsonl"):
@@ -106,6 +121,110 @@ def test_it_is_seen_at_a_place_where_no_witness_answers(world: World) -> None:
     with pytest.raises(KeysReplaced, match="seen at place disk"):
         check_speaks(world.home())
     check_speaks(load_home(other.folder))
+
+
+# --- a source that hangs, as a folder on a mount whose server is gone ---
+
+HANGS_S_MAX = 15.0  # far more than a look may take; it ends, so that a test that fails ends too
+
+
+class Hanging:
+    """In the place of a read: it gives its answer when the test lets it go."""
+
+    def __init__(self, read: Callable[..., Any], *, only: Path | None = None) -> None:
+        self._read, self._only = read, only
+        self.go = threading.Event()
+        self.calls = 0
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        if self._only is None or getattr(given[0], "_folder", None) == self._only:
+            self.calls += 1
+            self.go.wait(HANGS_S_MAX)
+        return self._read(*given, **named)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eviction, "ANSWER_S_MAX", 2.0, raising=False)
+
+
+@pytest.fixture
+def hung_place(world: World, monkeypatch: pytest.MonkeyPatch, quick: None) -> Hanging:
+    place = add_place(world)
+    place.own.mkdir(parents=True, mode=0o700)
+    for name in ("kel.jsonl", "receipts.jsonl"):
+        shutil.copy2(world.folder / name, place.own / name)
+    hanging = Hanging(eviction.read_folder)
+    monkeypatch.setattr(eviction, "read_folder", hanging)
+    return hanging
+
+
+def test_a_place_that_hangs_stops_no_running_worker_from_seeing_its_eviction(world: World, hung_place: Hanging) -> None:
+    elsewhere(world)
+    settings = world.folder / "holdfast.toml"
+    settings.write_text(settings.read_text().replace("[identity]\n", "[identity]\nwatch_s = 0.5\n"))
+
+    async def serve() -> None:
+        stopped = asyncio.Event()
+        async with (
+            asyncio.timeout(HANGS_S_MAX - 3),
+            stopped_when_evicted(world.home().journal, stopped.set, notices=None, log=Log()),
+        ):
+            await stopped.wait()
+
+    with pytest.raises(KeysReplaced, match="was not made here"):
+        asyncio.run(serve())
+    hung_place.go.set()
+
+
+def test_a_witness_that_hangs_hides_no_eviction(world: World, monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
+    elsewhere(world)
+    hanging = Hanging(FolderLogStore.find, only=world.root / "w1")
+
+    def find(store: FolderLogStore, id: AgentId) -> object:
+        return hanging(store, id)
+
+    monkeypatch.setattr(FolderLogStore, "find", find)
+    began = time.monotonic()
+    with pytest.raises(KeysReplaced):
+        check_speaks(world.home())
+    assert time.monotonic() - began < HANGS_S_MAX - 3
+    assert hanging.calls == 1
+    hanging.go.set()
+
+
+def test_a_place_that_hangs_is_silent_and_is_read_again_when_it_answers(world: World, hung_place: Hanging) -> None:
+    """No second thread waits for it meanwhile, and no look waits for it twice."""
+    looked = check_speaks(world.home())
+    assert (looked.answered, looked.silent) == (3, {"place disk": "no answer within 2 s"})
+    for _ in range(3):
+        assert check_speaks(world.home()).silent == {"place disk": HANGS}
+    assert hung_place.calls == 1
+    hung_place.go.set()
+    until = time.monotonic() + HANGS_S_MAX
+    while (looked := check_speaks(world.home())).silent and time.monotonic() < until:
+        time.sleep(0.05)
+    assert looked.answered == 4
+
+
+HUNG = """
+import asyncio, sys, threading
+from pathlib import Path
+from holdfast.app import eviction
+from holdfast.identity.witness.witness_folder import FolderLogStore
+from holdfast.layout.agent_home import load_home
+eviction.ANSWER_S_MAX = 1.0
+eviction.read_folder = FolderLogStore.find = lambda *_, **__: threading.Event().wait()
+home = load_home(Path(sys.argv[1]))
+print(len(asyncio.run(asyncio.to_thread(eviction.check_speaks, home)).silent))
+"""
+
+
+def test_a_process_ends_while_its_sources_hang(world: World) -> None:
+    add_place(world)
+    line = [sys.executable, "-c", HUNG, str(world.folder)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True)
+    assert int(done.stdout) == 4  # three witnesses and the place
 
 
 def _init(root: Path, watch_s: float) -> str:

@@ -19,7 +19,9 @@ not send it each time. It counts while the key log here is at the position that 
 
 Nothing else is written. A source that cannot be reached does not stop an agent; a machine that reaches none continues
 until it does. Every peer that knows the newer log rejects what such a machine signs, and its lease ends with its
-arbiter's. The check runs in its own thread: a mount that hangs blocks neither tasks nor leases.
+arbiter's. The check runs in its own thread, and so does the read of each source, which has ANSWER_S_MAX: what has
+answered by then is judged without the others. So a mount that hangs hides no eviction that another source shows, and
+blocks neither tasks nor leases (host/slow_reads.py).
 """
 
 from __future__ import annotations
@@ -29,11 +31,13 @@ import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.backup.places.address import PlaceKind
 from holdfast.backup.places.companion_files import log_in_companions, read_folder
-from holdfast.backup.places.places import read_places
+from holdfast.backup.places.places import Place, read_places
 from holdfast.backup.places.published import check_not_replaced
 from holdfast.core.clock import SystemClock
 from holdfast.core.journal_address import JournalAddress
@@ -42,25 +46,28 @@ from holdfast.core.waiting import running_beside
 from holdfast.errors import BadSettings, HoldfastError, KeysReplaced
 from holdfast.host.log import Log as Events
 from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
+from holdfast.host.slow_reads import SlowReads
 from holdfast.identity.files.own_log import find_own_log, find_pending
 from holdfast.identity.files.public_file import find_relays
 from holdfast.identity.files.roster_file import ROSTER, join_roster
 from holdfast.identity.lease.enrolment import find_own_key
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures, Sodium
-from holdfast.identity.records.encodings import AgentId, Digest, key_bytes
+from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, key_bytes
 from holdfast.identity.records.records import parse_record
 from holdfast.identity.statements.roster import RosterView, join_rosters
 from holdfast.identity.vault.keyset import get_op
 from holdfast.identity.vault.vault import open_vault
 from holdfast.identity.witness.observe import ForeignRecord, find_foreign_records, merge_copies
-from holdfast.identity.witness.open_witnesses import OpenWitnesses, fetch_copies, open_witnesses
+from holdfast.identity.witness.open_witnesses import read_copy
 from holdfast.identity.witness.witness import LogCopy
 from holdfast.layout.agent_home import AgentHome, load_home, peek_home
 from holdfast.layout.moved import EVICTED, RETURN_HINT, find_standby
+from holdfast.layout.witness_address import WitnessAddress, relays_of
 
 WATCH_S_MIN, WATCH_S_MAX = 0.5, 3600.0
-START_S_MAX = 10.0  # a start does not wait longer for a mount that hangs; the next check does
+LOOK_S_MAX = 10.0  # of one look; a start does not wait longer for it
+ANSWER_S_MAX = 8.0  # of it a source has so long: there must be time left to judge what the others gave
 TOLD_BYTES_MAX, UNTOLD = 200, ":untold"
 HINT = (
     "stop this copy: its keys were replaced. If it is the right one, run `holdfast identity show --fetch`; "
@@ -86,12 +93,16 @@ def check_speaks(home: AgentHome, *, port: Signatures | None = None) -> Looked:
     known = find_own_log(home.folder, port)
     if known is None:
         return Looked()
-    reached = open_witnesses((*home.witnesses, *find_relays(home)), port=port)
-    sources, silent, rosters = asyncio.run(_copies(home, known.id, reached))
+    witnesses = (*home.witnesses, *find_relays(home))
+    readers = _readers(home, witnesses, known.id, port)
+    heard, silent = _SOURCES.read(readers, of=home.folder, within_s=ANSWER_S_MAX)
+    sources = {name: one.copy for name, one in heard.items() if one.copy is not None}
+    rosters = [line for one in heard.values() for line in one.rosters]
     pending = find_pending(home.folder)
     own = find_own_log(home.folder, port) or known
     named = (key for entry in own.entries() for keys in entry.needs for key in keys.members)
-    asked = frozenset((*reached.by_key, *named))
+    opened = (one.key for one in heard.values() if one.key is not None)
+    asked = frozenset((*opened, *(PublicKey(one.key) for one in relays_of(witnesses)), *named))
     seen = merge_copies(own, tuple(sources.values()), id=own.id, port=port, asked=asked) or own
     mine = () if pending is None else (pending.digest,)
     strange = [one for one in find_foreign_records(own, seen, mine) if one.stands]
@@ -166,7 +177,7 @@ async def check_at_start(journal: JournalAddress, *, notices: Notices | None, lo
     if home is None:
         return
     try:
-        async with asyncio.timeout(START_S_MAX):
+        async with asyncio.timeout(LOOK_S_MAX):
             _tell_unheard(await asyncio.to_thread(check_speaks, home), False, log)
     except KeysReplaced as error:
         await _tell(home, error, notices, log)
@@ -195,28 +206,38 @@ def _tell_unheard(looked: Looked, before: bool, log: Events) -> bool:
     return unheard
 
 
-async def _copies(
-    home: AgentHome, id: AgentId, reached: OpenWitnesses
-) -> tuple[dict[str, LogCopy], dict[str, str], list[bytes]]:
-    """The log of each source, by its name; those that do not answer, with the reason; and rosters beside places."""
-    rosters: list[bytes] = []
-    copies, unheard = await fetch_copies(id, reached.by_key)
-    found = {f"witness {reached.addresses[key]}": copy for key, copy in copies.items()}
-    silent = {f"witness {reached.addresses[key]}": why for key, why in unheard.items()}
-    silent |= {f"witness {address}": why for address, why in reached.unreachable.items()}
+class _Heard(NamedTuple):
+    """What one source has: its copy of the log, its key if it is a witness, and the roster beside a place."""
+
+    copy: LogCopy | None
+    key: PublicKey | None = None
+    rosters: tuple[bytes, ...] = ()
+
+
+_SOURCES: SlowReads[_Heard] = SlowReads()
+
+
+def _readers(
+    home: AgentHome, witnesses: tuple[WitnessAddress, ...], id: AgentId, port: Signatures
+) -> dict[str, Callable[[], _Heard]]:
+    """How each source is read, by its name for people."""
+    found = {f"witness {one}": partial(_read_witness, one, id, port) for one in witnesses}
     try:
         places = read_places(home.places_file)
     except HoldfastError:
         places = ()  # `holdfast doctor` and backups report a damaged file
-    for place in places:
-        if place.kind is PlaceKind.FOLDER:
-            try:
-                files = read_folder(place.own, rescue=True)
-                found[f"place {place.name}"] = log_in_companions(files)
-                rosters += files.get(ROSTER, b"").splitlines()
-            except (HoldfastError, OSError) as error:
-                silent[f"place {place.name}"] = str(error)
-    return found, silent, rosters
+    folders = (one for one in places if one.kind is PlaceKind.FOLDER)
+    return {**found, **{f"place {one.name}": partial(_read_place, one) for one in folders}}
+
+
+def _read_witness(address: WitnessAddress, id: AgentId, port: Signatures) -> _Heard:
+    key, copy = read_copy(address, id, port=port)
+    return _Heard(copy, key)
+
+
+def _read_place(place: Place) -> _Heard:
+    files = read_folder(place.own, rescue=True)
+    return _Heard(log_in_companions(files), rosters=tuple(files.get(ROSTER, b"").splitlines()))
 
 
 def hint_of(home: AgentHome) -> str:

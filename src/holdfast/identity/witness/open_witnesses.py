@@ -199,6 +199,15 @@ async def fetch_copies(id: AgentId, witnesses: Witnesses) -> tuple[dict[PublicKe
     return copies, {key: answer.message for key, answer in found.items() if isinstance(answer, Refusal)}
 
 
+def read_copy(address: WitnessAddress, id: AgentId, *, port: Signatures) -> tuple[PublicKey, LogCopy | None]:
+    """The key of the witness at this address, and what it holds of this log. Blocks for as long as a folder does, in
+    this thread alone. Raises what opening and asking it raise."""
+    witness = _open(address, OpenWitnesses(), port=port, clock=_now, make=False)
+    if isinstance(witness, WitnessService):
+        return witness.key, witness.find_copy(id)
+    return witness.key, asyncio.run(witness.fetch(id))
+
+
 async def publish(log: KeyLog, signed: Signed[Record], witnesses: Witnesses, *, port: Signatures) -> Published:
     """Send a record of this log to all of the witnesses, and all receipts to each."""
     told: dict[PublicKey, set[bytes]] = {}

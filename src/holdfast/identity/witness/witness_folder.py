@@ -209,7 +209,10 @@ class WitnessService:
         return answer if isinstance(answer, Refusal) else answer.line()
 
     async def fetch(self, id: AgentId) -> LogCopy | None:
-        log = await asyncio.to_thread(self.store.find, id)
+        return await asyncio.to_thread(self.find_copy, id)
+
+    def find_copy(self, id: AgentId) -> LogCopy | None:
+        log = self.store.find(id)
         return None if log is None else copy_of(log)
 
     def _judged(
