@@ -15,18 +15,22 @@ import pytest
 import holdfast
 from holdfast.app.instances.merge_job import open_merging
 from holdfast.app.instances.shared_roster import stopped_by_roster
-from holdfast.app.instances.standing import ROSTER_TEXT, StandingKind, find_standing, share_roster
+from holdfast.app.instances.roster_change import RosterChange
+from holdfast.app.instances.standing import ROSTER_TEXT, StandingKind, find_standing, read_seen, share_roster
+from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
 from holdfast.core.journal_address import JournalAddress
-from holdfast.errors import AgentElsewhere, NotEnrolled
+from holdfast.errors import AgentElsewhere, IsStandby, NotEnrolled
 from holdfast.host.log import Log
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.files.roster_file import roster_lines
 from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.statements.certificate import Role
 from holdfast.instances.channels import NEWEST, JournalChannel
 from holdfast.instances.merging import Merging
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome, load_home
+from holdfast_proofs.instance_kills.world import World
 from holdfast_proofs.support.command_line import Worker
 from holdfast_proofs.support.hosts import Host
 
@@ -222,6 +226,65 @@ def test_a_removed_host_that_joins_again_at_its_path_is_no_unknown_folder(
     joined(agent, tmp_path, north, "south")
     assert standing(folder) is StandingKind.PRIMARY
     assert not north("instance", "list", "--json").json["unknown"]
+
+
+# --- two hosts change the roster at once ---
+
+
+@pytest.fixture
+def both(tmp_path: Path, url: str) -> World:
+    """North on host a and south on host b act."""
+    world = World(tmp_path / "world", url)
+    world.make(backup=False)
+    world.invite()
+    world.join()
+    return world
+
+
+def roles(world: World, host: str) -> dict[str, str]:
+    return {one.name: one.role.value for one in world.standing(host).view.enrolled}
+
+
+def meanwhile(world: World, act: Callable[[RosterChange], object]) -> Callable[..., None]:
+    """South does this after north has looked, and before north changes the roster."""
+
+    def run(*_: object, **__: object) -> None:
+        world.change("b", act)
+
+    return run
+
+
+def test_of_two_hosts_that_yield_at_once_one_acts(
+    both: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    yields = meanwhile(both, lambda change: change.step_down("south"))
+    monkeypatch.setattr("holdfast.app.instances.presence.check_another_acts", yields)
+    assert main(["instance", "yield", "--home", str(both.home("a"))]) == IsStandby.exit_code
+    assert "no other instance would act" in capsys.readouterr().err
+    assert roles(both, "a") == {"north": "primary", "south": "standby"}
+    assert both.acts("a") == ""
+
+
+def test_of_two_hosts_that_remove_each_other_one_stays(
+    both: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """South removes north while a person is asked at north."""
+    monkeypatch.setattr(
+        "holdfast.cli.input.terminal.confirm", meanwhile(both, lambda change: change.remove("north"))
+    )
+    assert main(["instance", "remove", "south", "--home", str(both.home("a"))]) == NotEnrolled.exit_code
+    assert "is not in the roster of its agent any more" in capsys.readouterr().err
+    assert roles(both, "b") == {"south": "primary"}
+    assert both.acts("b") == ""
+    assert both.shared is not None
+    assert len(read_seen(both.shared).removed) == 1  # south's key may still join again
+
+
+def test_the_only_instance_that_acts_by_then_is_not_removed(both: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    lower = meanwhile(both, lambda change: change.give_role("north", Role.STANDBY))
+    monkeypatch.setattr("holdfast.cli.input.terminal.confirm", lower)
+    assert main(["instance", "remove", "south", "--home", str(both.home("a"))]) == IsStandby.exit_code
+    assert roles(both, "b") == {"north": "standby", "south": "primary"}
 
 
 # --- a folder that has the journal's keys alone ---

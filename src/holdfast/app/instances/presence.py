@@ -10,9 +10,10 @@ import msgspec
 
 from holdfast.app.binder import open_journal
 from holdfast.app.eviction import check_not_evicted
+from holdfast.app.instances.roster_change import NONE_ACTS, NONE_ACTS_HINT
 from holdfast.app.instances.standing import Seen, StandingKind, find_standing, read_seen
-from holdfast.core.clock import Clock
-from holdfast.errors import KeysReplaced
+from holdfast.core.clock import Clock, SystemClock
+from holdfast.errors import IsStandby, KeysReplaced
 from holdfast.host.machine import host_id
 from holdfast.identity.files.own_log import find_own_log
 from holdfast.identity.lease.enrolment import find_own_key
@@ -123,6 +124,18 @@ def rows_of(
         )
         rows.append(row)
     return rows
+
+
+def check_another_acts(home: AgentHome, name: str, *, alive: bool) -> None:
+    """Hosts that share a journal: another instance than this one acts; `alive`: it has a worker now. A look, before a
+    person is asked; the act judges the roster again. Raises IsStandby."""
+    rows = [one for one in list_instances(home, clock=SystemClock()).instances if one.name != name]
+    acting = [one for one in rows if one.role == "primary"]
+    if not acting:
+        raise IsStandby(NONE_ACTS, hint=NONE_ACTS_HINT)
+    if alive and not any(one.presence == ALIVE for one in acting):
+        names = ", ".join(one.name for one in acting)
+        raise IsStandby(f"{NONE_ACTS}: {names} has no live worker", hint="start a worker there first")
 
 
 def other_live_hosts(home: AgentHome) -> list[str]:

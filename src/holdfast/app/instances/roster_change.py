@@ -30,7 +30,7 @@ from holdfast.app.instances.standing import (
     text_of_lines,
 )
 from holdfast.core.clock import Clock, Entropy, SystemClock
-from holdfast.errors import BadInput, KeysReplaced, NotEnrolled
+from holdfast.errors import BadInput, IsStandby, KeysReplaced, NotEnrolled
 from holdfast.identity.files.own_log import home_lock
 from holdfast.identity.files.roster_file import join_roster, roster_lines
 from holdfast.identity.lease.enrolment import destroy_enrolment, find_enrolment, find_own_key, keep_enrolment
@@ -46,6 +46,8 @@ from holdfast.journal.admin import SharedState
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
 
+NONE_ACTS = "no other instance would act"
+NONE_ACTS_HINT = "promote another one first: `holdfast instance promote --instance NAME`"
 Edit = Callable[[tuple[Enrolled, ...]], tuple[Enrolled, ...]]
 
 
@@ -170,11 +172,13 @@ class RosterChange:
         self.enrol_here(next(one for one in (default_name(), *free) if one not in names))
 
     def remove(self, name: str) -> RosterView:
-        """Raises NotEnrolled. Safe to repeat on the host that removes."""
+        """Raises NotEnrolled; IsStandby where no instance would act. Safe to repeat on the host that removes."""
         gone = self.get_listed(name)
+        edit = self._still_acting(lambda listed: tuple(one for one in listed if one.name != name))
+        edit(self.view().enrolled)  # before the key is noted as removed
         if self.shared is not None:
             note_removed(self.shared, gone.key)
-        view = self.apply(lambda listed: tuple(one for one in listed if one.name != name))
+        view = self.apply(edit)
         if self.shared is not None:
             forget_seen(self.shared, (gone.key,))
         if gone.key == self.own_key():
@@ -183,7 +187,34 @@ class RosterChange:
 
     def give_role(self, name: str, role: Role) -> RosterView:
         self.get_named(name)
-        return self.apply(lambda listed: tuple(replace(one, role=role) if one.name == name else one for one in listed))
+        return self.apply(lambda listed: _with_role(listed, name, role))
+
+    def step_down(self, name: str) -> RosterView:
+        """This instance waits from now on. Raises NotEnrolled; IsStandby where no other one would act."""
+        return self.apply(self._still_acting(lambda listed: _with_role(listed, name, Role.STANDBY)))
+
+    def _still_acting(self, edit: Edit) -> Edit:
+        """The same edit, judged inside the act: another host may have changed the roster since a person was asked. Two
+        hosts that step down or remove each other at once would leave none that acts."""
+        own = self.own_key()
+
+        def judged(listed: tuple[Enrolled, ...]) -> tuple[Enrolled, ...]:
+            if all(one.key != own for one in listed):
+                raise NotEnrolled(f"the folder {self.home.folder} is not in the roster of its agent any more")
+            wanted = edit(listed)
+            if _acts(listed) and not _acts(wanted):
+                raise IsStandby(NONE_ACTS, hint=NONE_ACTS_HINT)
+            return wanted
+
+        return judged
+
+
+def _acts(listed: tuple[Enrolled, ...]) -> bool:
+    return any(one.role is Role.PRIMARY for one in listed)
+
+
+def _with_role(listed: tuple[Enrolled, ...], name: str, role: Role) -> tuple[Enrolled, ...]:
+    return tuple(replace(one, role=role) if one.name == name else one for one in listed)
 
 
 def get_named(view: RosterView, name: str) -> Enrolled:

@@ -20,7 +20,7 @@ from holdfast.cli.command import (
 )
 from holdfast.cli.recover.migrate import checked_vault_of, move_means, open_vault_of
 from holdfast.cli.screen.screen import print_json, print_result, print_table, talk
-from holdfast.errors import BadInput, BadSettings, IsStandby, NotEnrolled
+from holdfast.errors import BadInput, BadSettings, NotEnrolled
 
 if TYPE_CHECKING:
     from holdfast.app.instances.roster_change import RosterChange
@@ -382,6 +382,7 @@ def _promote_from_backup(args: argparse.Namespace, home: AgentHome) -> int:
 def run_yield(args: argparse.Namespace) -> int:
     import asyncio
 
+    from holdfast.app.instances.presence import check_another_acts
     from holdfast.cli.input.agent_places import path_of
     from holdfast.identity.statements.certificate import Role
     from holdfast.recovery.move_out import MoveOut
@@ -395,8 +396,8 @@ def run_yield(args: argparse.Namespace) -> int:
                     "the instances share a journal: nothing needs to travel", hint="give no NAME and no FILE"
                 )
             name = _own_name(change)
-            _check_another_acts(home, name, alive=True)
-            view = change.give_role(name, Role.STANDBY)
+            check_another_acts(home, name, alive=True)
+            view = change.step_down(name)
             _print(args, {"name": name, "role": Role.STANDBY.value, "version": view.rank[2]})
             return 0
         if not args.name or not args.package:
@@ -417,6 +418,7 @@ def run_yield(args: argparse.Namespace) -> int:
 
 
 def run_remove(args: argparse.Namespace) -> int:
+    from holdfast.app.instances.presence import check_another_acts
     from holdfast.cli.input.terminal import confirm
     from holdfast.identity.statements.certificate import Role
 
@@ -425,7 +427,7 @@ def run_remove(args: argparse.Namespace) -> int:
         gone = change.get_listed(args.name)
         _own_name(change)  # one that was removed removes no other
         if gone.role is Role.PRIMARY and change.hosts:
-            _check_another_acts(home, args.name, alive=False)
+            check_another_acts(home, args.name, alive=False)
         elif gone.role is Role.PRIMARY:
             raise BadInput(
                 f"{args.name} is the instance that acts",
@@ -442,22 +444,6 @@ def run_remove(args: argparse.Namespace) -> int:
         view = change.remove(args.name)
     _print(args, {"name": args.name, "version": view.rank[2], "left": [one.name for one in view.enrolled]})
     return 0
-
-
-def _check_another_acts(home: AgentHome, name: str, *, alive: bool) -> None:
-    """Hosts that share a journal: another instance than this one acts; `alive`: it has a worker now."""
-    from holdfast.app.instances.presence import ALIVE, list_instances
-    from holdfast.core.clock import SystemClock
-
-    rows = [one for one in list_instances(home, clock=SystemClock()).instances if one.name != name]
-    acting = [one for one in rows if one.role == "primary"]
-    if not acting:
-        raise IsStandby(
-            "no other instance would act", hint="promote another one first: `holdfast instance promote --instance NAME`"
-        )
-    if alive and not any(one.presence == ALIVE for one in acting):
-        names = ", ".join(one.name for one in acting)
-        raise IsStandby(f"no other instance would act: {names} has no live worker", hint="start a worker there first")
 
 
 def _own_name(change: RosterChange) -> str:
