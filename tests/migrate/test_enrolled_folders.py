@@ -9,6 +9,7 @@ import shutil
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,7 +23,16 @@ from holdfast.backup.backups import open_backups
 from holdfast.backup.turns import check_backs_up, take_duty
 from holdfast.cli.main import main
 from holdfast.core.clock import Clock, SystemClock
-from holdfast.errors import ArchiveRefused, BadInput, IsStandby, JournalFull, MoveRefused, NotEnrolled, NotNow
+from holdfast.errors import (
+    ArchiveRefused,
+    BadInput,
+    BadSettings,
+    IsStandby,
+    JournalFull,
+    MoveRefused,
+    NotEnrolled,
+    NotNow,
+)
 from holdfast.identity.files.roster_file import ROSTER
 from holdfast.identity.lease import enrolment
 from holdfast.identity.records.encodings import AgentId
@@ -33,12 +43,13 @@ from holdfast.layout.agent_home import MemoryPlace, load_home
 from holdfast.layout.moved import StandbyMark, find_standby
 from holdfast.memory.lines import Gone, removal_mark
 from holdfast.memory.sidecar import State, save_state
-from holdfast.recovery import move_package
+from holdfast.recovery import move_package, promote
 from holdfast.recovery.carry_memory import carry_memory
 from holdfast.recovery.invite import Joining, invite
 from holdfast.recovery.move_in import TAKEN, HostPaths, move_in
 from holdfast.recovery.move_lease import MoveMeans
 from holdfast.recovery.move_out import MoveOut
+from holdfast.recovery.promote import stops_within_s
 from holdfast_proofs.instance_kills.world import CLOCK, ENTROPY, PORT, World
 
 
@@ -292,6 +303,31 @@ def test_a_promotion_that_the_witnesses_cannot_confirm_changes_nothing(tmp_path:
     (world.root / "b" / "second").rename(world.root / "b" / "lost")
     (fault,) = standby_faults(home)
     assert "cannot be promoted" in fault.text
+
+
+def test_a_promotion_waits_as_long_as_the_old_primary_may_send(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two looks and the calls; what its worker was started with only a person knows."""
+    world = World(tmp_path / "world")
+    world.make(backup=True)
+    world.invite()
+    world.join()
+    old = load_home(world.home("a"))
+    assert stops_within_s(old, {}) == 60 + 2 * 10 + 20
+    assert stops_within_s(old, {"lease_ttl_s": 900.0}) == 900
+    waited: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr(promote, "asyncio", SimpleNamespace(sleep=wait))
+    command = ["instance", "promote", "--yes", "--home", str(world.home("b"))]
+    assert main([*command, "--grace", "-1"]) == BadSettings.exit_code
+    assert find_standby(load_home(world.home("b")).instance) == StandbyMark(primary="north")
+    assert main([*command, "--grace", "600"]) == 0
+    assert waited == [60 + 2 * 10 + 600]
+    assert "waiting 680 s" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_no_instance_any_more_takes_no_line_and_no_work(tmp_path: Path) -> None:

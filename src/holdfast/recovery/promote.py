@@ -12,7 +12,8 @@ snapshot, with the keys that are here, and it locks out the primary of before. I
                               places know it, and its worker stops at its next look there (app/eviction.py)
     the roster names us       alone: the vaults of other standbys do not have the new keys either
     the old one has stopped   so long we wait: a worker that runs looks at the keys every `watch_s`, and then ends its
-                              calls; one that is paused is killed by the kernel when its lease is over
+                              calls; one that is paused is killed by the kernel when its lease is over. The snapshot
+                              has its settings; what its command line said instead only a person can tell
     the marks are gone        standby.json, and moved.json of a folder that had handed over: it may act
     a first backup            with the new keys
 
@@ -26,11 +27,12 @@ it does not stop, and where its machine was paused as a whole its clocks were to
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from holdfast.app.eviction import LOOK_S_MAX
 from holdfast.app.instances.roster_change import RosterChange
 from holdfast.app.instances.standing import StandingKind, find_standing
 from holdfast.backup.engine import BackupEngine
@@ -67,7 +69,7 @@ from holdfast.recovery.survey import Evidence, Survey, survey_evidence
 
 Tell = Callable[[str], None]
 
-LOOK_S_MAX = 10.0  # for one look at the keys (app/eviction.py)
+LOOKS = 2  # one that began just before the new keys were published, and the next one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,7 @@ class PromoteMeans:
     port: Signatures
     tell: Tell
     primary_is_off: bool = False  # a person says so
+    started_with: Mapping[str, float] = field(default_factory=dict[str, float])  # the old worker, beside its settings
 
 
 async def promote(home: AgentHome, means: PromoteMeans, *, places: tuple[str, ...] = ()) -> RecoveredAgent:
@@ -208,7 +211,7 @@ async def _take_over(home: AgentHome, means: PromoteMeans, publish: Publisher) -
     change = RosterChange.at(home, means.keys.ops, clock=means.clock, entropy=means.entropy, port=means.port)
     change.enrol_here(mark.name, alone=True)
     if not means.primary_is_off:
-        wait_s = stops_within_s(home)
+        wait_s = stops_within_s(home, means.started_with)
         means.tell(f"waiting {wait_s:g} s: until then the old primary may act if it reaches a witness or place")
         await asyncio.sleep(wait_s)
     remove_mark(home.instance)  # of a folder that had handed over
@@ -216,10 +219,11 @@ async def _take_over(home: AgentHome, means: PromoteMeans, publish: Publisher) -
     return log
 
 
-def stops_within_s(home: AgentHome) -> float:
-    """How long after the new keys are published a worker with these settings may still send."""
-    worker = find_settings(home.journal)
-    return max(worker.lease_ttl_s, home.settings.identity.watch_s + LOOK_S_MAX + worker.grace_s)
+def stops_within_s(home: AgentHome, given: Mapping[str, float]) -> float:
+    """How long after the new keys are published a worker with these settings may still send; `given`: what its command
+    line or its own settings file said instead. Raises BadSettings."""
+    worker = find_settings(home.journal, overrides=given)
+    return max(worker.lease_ttl_s, home.settings.identity.watch_s + LOOKS * LOOK_S_MAX + worker.grace_s)
 
 
 def handed_over(change: RosterChange, to: str) -> None:

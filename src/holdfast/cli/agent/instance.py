@@ -90,11 +90,13 @@ def add_parser(commands: Commands) -> None:
         over: from FILE, which `holdfast instance yield` wrote, and nothing is in doubt; or, if the primary is
         lost, from the newest verified backup. New keys then lock out the old primary, its open tasks are in
         doubt here, and the other standbys must be invited again. The command waits until an old primary that
-        still runs has stopped: 90 s, if you changed no setting. If a run is interrupted, run the same command
-        again.
+        still runs has stopped: 100 s, if you changed no setting. It reads the settings in the backup. If the
+        old primary's worker ran with --grace, --lease-ttl or --config, give its values here too: else this
+        instance may act before the old one has stopped. If a run is interrupted, run the same command again.
         examples:
           holdfast instance promote
           holdfast instance promote --primary-is-off
+          holdfast instance promote --grace 600
           holdfast instance promote ada.handoff
           holdfast instance promote --instance south
         """)
@@ -110,6 +112,9 @@ def add_parser(commands: Commands) -> None:
         help="where backups are, if not in places.json; repeatable",
     )
     add_flag(parser, "--primary-is-off", "the old primary is switched off for certain: do not wait for it to stop")
+    for option, key in (("--grace", "grace_s"), ("--lease-ttl", "lease_ttl_s")):
+        told = f"the {option} of the old primary's worker, or {key} of its --config (default: {key} in the backup)"
+        parser.add_argument(option, type=float, metavar="S", help=told)
     add_options(parser, "--home", "--passphrase-fd")
     parser.add_argument(
         "--second-passphrase-fd", metavar="N", help="read the passphrase of the second place from this descriptor"
@@ -341,8 +346,12 @@ def _promote_from_backup(args: argparse.Namespace, home: AgentHome) -> int:
     from holdfast.core.clock import SystemClock, SystemEntropy
     from holdfast.identity.records.ed25519 import Sodium
     from holdfast.identity.vault.keyset import KeySet
+    from holdfast.layout.settings import make_settings
     from holdfast.recovery.promote import PromoteMeans, get_standby, promote
 
+    given = {"grace_s": args.grace, "lease_ttl_s": args.lease_ttl}
+    started_with = {key: value for key, value in given.items() if value is not None}
+    make_settings(started_with)  # raises BadSettings, before anything is done
     own = checked_vault_of(home)
     get_standby(home, SystemClock())
     if home.second is None:
@@ -373,6 +382,7 @@ def _promote_from_backup(args: argparse.Namespace, home: AgentHome) -> int:
             port=Sodium(),
             tell=news.say,
             primary_is_off=args.primary_is_off,
+            started_with=started_with,
         )
         done = run_async(promote(home, means, places=tuple(args.place)))
     report_promoted(args, done)
