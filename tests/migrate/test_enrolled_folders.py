@@ -46,10 +46,10 @@ from holdfast.memory.sidecar import State, save_state
 from holdfast.recovery import move_package, promote
 from holdfast.recovery.carry_memory import carry_memory
 from holdfast.recovery.invite import Joining, invite
-from holdfast.recovery.move_in import TAKEN, HostPaths, move_in
+from holdfast.recovery.move_in import TAKEN, HostPaths, cancel_move, move_in
 from holdfast.recovery.move_lease import MoveMeans
 from holdfast.recovery.move_out import MoveOut
-from holdfast.recovery.promote import stops_within_s
+from holdfast.recovery.promote import handed_over, stops_within_s
 from holdfast_proofs.instance_kills.world import CLOCK, ENTROPY, PORT, World
 
 
@@ -124,6 +124,30 @@ def test_a_hand_off_that_is_cancelled_leaves_the_primary_as_it_was(world: World)
         "north": "primary",
         "south": "standby",
     }
+
+
+@pytest.mark.parametrize("killed", ["cancel", "yield"])
+def test_a_cancel_is_repeated_after_a_kill(world: World, killed: str) -> None:
+    """The mark is gone, or was never written; by its roster alone this folder would wait for ever."""
+    if killed == "yield":
+        world.change("a", lambda change: handed_over(change, "south"))
+    else:
+        world.give()
+        with open_vault(world.root / "a" / "vault") as vault:
+            means = MoveMeans(vault=vault, clock=CLOCK, entropy=ENTROPY, port=PORT)
+            asyncio.run(cancel_move(load_home(world.home("a")), means, sure=True))
+    assert world.acts("a") == IsStandby.code
+    cancel = ["migrate", "cancel", "--home", str(world.home("a"))]
+    assert main(cancel) == 0
+    assert world.acts("a") == ""
+    assert [one.name for one in world.standing("a").view.enrolled if one.role is Role.PRIMARY] == ["north"]
+    assert main(cancel) == MoveRefused.exit_code  # nothing is being moved
+
+
+def test_a_standby_that_joined_has_nothing_to_cancel(world: World) -> None:
+    before = (world.home("b") / ROSTER).read_bytes()
+    assert main(["migrate", "cancel", "--nobody-has-it", "--home", str(world.home("b"))]) == MoveRefused.exit_code
+    assert (world.home("b") / ROSTER).read_bytes() == before
 
 
 def test_a_standby_that_takes_over_keeps_what_only_it_has_seen(tmp_path: Path) -> None:

@@ -238,6 +238,14 @@ def handed_over(change: RosterChange, to: str) -> None:
         change.apply(lambda listed: tuple(_with_primary(one, to) for one in listed))
 
 
+def is_left_waiting(change: RosterChange) -> bool:
+    """Whether this folder waits by its roster alone: the hand-off was cut short before its mark was written, or its
+    cancel after the mark was removed. A standby that joined, and one that has handed over, have their marks."""
+    instance, own = change.home.instance, change.own()
+    waits = own is not None and own.role is Role.STANDBY and not change.hosts
+    return waits and find_mark(instance) is None and find_standby(instance) is None
+
+
 def taken_back(change: RosterChange) -> None:
     """After a hand-off that was cancelled: this folder is the primary again."""
     own = change.own()

@@ -122,14 +122,20 @@ def run_cancel(args: argparse.Namespace) -> int:
     import asyncio
 
     from holdfast.app.instances.roster_change import RosterChange
-    from holdfast.recovery.move_in import cancel_move
-    from holdfast.recovery.promote import taken_back
+    from holdfast.journal.bind import journal_at
+    from holdfast.recovery.move_in import MoveCancelled, cancel_move
+    from holdfast.recovery.promote import is_left_waiting, taken_back
 
     home = acting_home(args)
     with open_vault_of(args, checked_vault_of(home)) as vault:
         means = move_means(vault)
-        done = asyncio.run(cancel_move(home, means, sure=args.nobody_has_it))
-        taken_back(RosterChange.at(home, vault, clock=means.clock, entropy=means.entropy, port=means.port))
+        change = RosterChange.at(home, vault, clock=means.clock, entropy=means.entropy, port=means.port)
+        if is_left_waiting(change):  # an earlier run was killed: nothing else is left to undo
+            incarnation = journal_at(home.journal).incarnation()
+            done = MoveCancelled(home=str(home.folder), incarnation=incarnation, suspect=0, package="")
+        else:
+            done = asyncio.run(cancel_move(home, means, sure=args.nobody_has_it))
+        taken_back(change)
     _say(args, done)
     return 0
 
