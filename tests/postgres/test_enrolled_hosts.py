@@ -13,15 +13,18 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.app.binder import open_journal
 from holdfast.app.instances.merge_job import open_merging
-from holdfast.app.instances.shared_roster import stopped_by_roster
 from holdfast.app.instances.roster_change import RosterChange
+from holdfast.app.instances.shared_roster import stopped_by_roster
 from holdfast.app.instances.standing import ROSTER_TEXT, StandingKind, find_standing, read_seen, share_roster
+from holdfast.app.memory import list_folders
 from holdfast.cli.main import main
 from holdfast.core.clock import SystemClock
 from holdfast.core.journal_address import JournalAddress
 from holdfast.errors import AgentElsewhere, IsStandby, NotEnrolled
 from holdfast.host.log import Log
+from holdfast.host.machine import host_id
 from holdfast.identity.files.own_log import read_own_log
 from holdfast.identity.files.roster_file import roster_lines
 from holdfast.identity.records.ed25519 import Sodium
@@ -29,7 +32,8 @@ from holdfast.identity.statements.certificate import Role
 from holdfast.instances.channels import NEWEST, JournalChannel
 from holdfast.instances.merging import Merging
 from holdfast.journal.bind import journal_at
-from holdfast.layout.agent_home import AgentHome, load_home
+from holdfast.layout.agent_home import AgentHome, MemoryPlace, load_home
+from holdfast.memory.journal_position import close_position
 from holdfast_proofs.instance_kills.world import World
 from holdfast_proofs.support.command_line import Worker
 from holdfast_proofs.support.hosts import Host
@@ -269,9 +273,7 @@ def test_of_two_hosts_that_remove_each_other_one_stays(
     both: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """South removes north while a person is asked at north."""
-    monkeypatch.setattr(
-        "holdfast.cli.input.terminal.confirm", meanwhile(both, lambda change: change.remove("north"))
-    )
+    monkeypatch.setattr("holdfast.cli.input.terminal.confirm", meanwhile(both, lambda change: change.remove("north")))
     assert main(["instance", "remove", "south", "--home", str(both.home("a"))]) == NotEnrolled.exit_code
     assert "is not in the roster of its agent any more" in capsys.readouterr().err
     assert roles(both, "b") == {"south": "primary"}
@@ -381,6 +383,53 @@ async def test_a_line_that_holdfast_wrote_is_not_lost_with_the_disk(
         pass
     text = (tmp_path / "south/MEMORY.md").read_text()
     assert text.count("the tenant pays on Fridays") == text.count("the roof is new") == 1
+
+
+async def test_an_instance_that_is_removed_leaves_nothing_that_grows(
+    agent: AgentHome, new_host: NewHost, tmp_path: Path, url: str
+) -> None:
+    """Retention erases no remark that a folder of the list lacks, and nobody drops what a removed one has sent."""
+    north = host_at(agent.folder, new_host)
+    south = await asyncio.to_thread(joined, agent, tmp_path, north, "south")
+    for folder in (agent.folder, south.folder):
+        async with holdfast.open(url, home=folder, tasks=[noting]) as hf:
+            await (await hf.submit("noting")).result(20)
+    south.memory_file.write_text("".join(f"- a line of the south, number {number}\n" for number in range(300)))
+    await asyncio.to_thread(talk, opened(agent.folder), opened(south.folder))
+    shared = journal_at(agent.journal).find_shared()
+    assert shared is not None
+    beside = await serving(south)
+    names = ["memory/south", *(f"memory/south/{part}" for part in JournalChannel(shared, instance="south").own())]
+    assert shared.read_text("memory/south")
+    assert await folders(agent) == {host_id(agent.instance), host_id(south.instance)}
+
+    await asyncio.to_thread(north, "instance", "remove", "south", "--yes", "--json")
+    await beside
+    assert await folders(agent) == {host_id(agent.instance)}
+    assert not any(map(shared.read_text, names))
+    assert not JournalChannel(shared, instance="south").own()
+    assert JournalChannel(shared, instance="north").own()
+
+
+async def serving(home: AgentHome) -> asyncio.Task[None]:
+    """A worker that writes its memory files once more, while it is being removed."""
+    journal, _ = await open_journal(home.journal, create=False)
+    session = await journal.open_session(worker="w", ttl_ms=60_000)
+
+    async def ends() -> None:
+        while find_standing(home, clock=SystemClock()).kind is not StandingKind.COPY:  # noqa: ASYNC110 - a roster is no event
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(2)  # its calls end
+        await close_position(journal, MemoryPlace(folder=home.folder), 99)
+        await journal.end_session(session)
+        await journal.close()
+
+    return asyncio.create_task(ends())
+
+
+async def folders(home: AgentHome) -> set[str]:
+    """Those for whose memory files the journal keeps its remarks."""
+    return {one.id for one in (await list_folders(home)).folders}
 
 
 def opened(folder: Path) -> Merging:

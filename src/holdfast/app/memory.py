@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -45,6 +46,7 @@ from holdfast.runtime.secrets import NO_SECRETS, Secrets
 LOOK_S = 0.5  # how often remarks of other processes, and of tasks, are looked for
 AGAIN_S = 2.0  # after a file could not be written, then ever longer
 AGAIN_MAX_S = 60.0
+STOPS_S_MAX = 30.0  # a worker that was removed looks every 5 s, and its calls have 20 s
 WAITING_MAX = 500  # lines of the journal that a search looks at before they are in their files
 
 
@@ -330,6 +332,25 @@ async def _forget_folder(journal: Journal, start: str) -> str:
         raise BadInput(f"{count} an id that starts with {start!r}", hint="`holdfast memory folders` lists the ids")
     await journal.forget_folder(fitting[0].folder)
     return fitting[0].name or fitting[0].folder
+
+
+async def forget_folder(home: AgentHome, folder: str, *, say: Callable[[str], None]) -> None:
+    """Of a host that is no instance any more: remarks are kept for its memory files no longer. What its worker writes
+    until it has stopped would put its mark back, so that is waited for."""
+    journal, _ = await open_journal(home.journal, create=False)
+    try:
+        until = time.monotonic() + STOPS_S_MAX
+        if await _is_served(journal, folder):
+            say(f"waiting until its worker has stopped, for {STOPS_S_MAX:g} s at most")
+        while await _is_served(journal, folder) and time.monotonic() < until:  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.5)
+        await journal.forget_folder(folder)
+    finally:
+        await journal.close()
+
+
+async def _is_served(journal: Journal, folder: str) -> bool:
+    return any(one.alive and one.host_id == folder for one in await journal.list_sessions())
 
 
 class MissingFile(msgspec.Struct, frozen=True, kw_only=True):

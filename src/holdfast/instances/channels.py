@@ -30,14 +30,13 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.core.decoding import decode_json
 from holdfast.errors import BadUpdate, InstancesUnfit, SymlinkRefused, WrongKind
 from holdfast.host.private_files import write_all
 from holdfast.host.tree import open_folder
 from holdfast.instances.envelope import ENVELOPE_BYTES_MAX
+from holdfast.instances.sent_texts import NEWEST, SENT, Sent, parse_sent, text_name
 from holdfast.journal.admin import SharedState
 
-NEWEST = "newest"
 AGENT_CHARS = 16
 OWN_FILES_MAX = 10_000
 _NAME = rf"(?:{NEWEST}|[0-9a-f]{{32}})"
@@ -236,13 +235,6 @@ def _unreadable(path: Path, error: OSError) -> BadUpdate:
     )
 
 
-class _Sent(msgspec.Struct, frozen=True):
-    """What the text "memory" says about one instance."""
-
-    newest: str = ""  # its hash
-    parts: tuple[str, ...] = ()
-
-
 class JournalChannel:
     """The journal that the hosts of the agent share, as texts beside its tasks."""
 
@@ -253,11 +245,11 @@ class JournalChannel:
         self._instance = instance
 
     def marks(self, instances: Collection[str]) -> dict[str, object]:
-        sent = _parsed(self._shared.read_text(_INDEX))
+        sent = parse_sent(self._shared.read_text(SENT))
         return {one: sent[one].newest for one in instances if one in sent and sent[one].newest}
 
     def read(self, instance: str, name: str) -> bytes | None:
-        text = self._shared.read_text(_text_name(instance, name))
+        text = self._shared.read_text(text_name(instance, name))
         try:
             return base64.b64decode(text, validate=True) if text else None
         except ValueError as error:
@@ -267,39 +259,24 @@ class JournalChannel:
         """A part is listed before it is there, so that a kill leaves none that no list names."""
         text, digest = base64.b64encode(data).decode(), hashlib.sha256(data).hexdigest()
         if name != NEWEST:
-            self._note(lambda sent: _Sent(sent.newest, (*sent.parts, name)))
-        self._shared.change_text(_text_name(self._instance, name), lambda _: text)
+            self._note(lambda sent: Sent(sent.newest, (*sent.parts, name)))
+        self._shared.change_text(text_name(self._instance, name), lambda _: text)
         if name == NEWEST:
-            self._note(lambda sent: _Sent(digest, sent.parts))
+            self._note(lambda sent: Sent(digest, sent.parts))
         return digest if name == NEWEST else ""
 
     def remove(self, name: str) -> None:
-        self._shared.drop_text(_text_name(self._instance, name))
-        self._note(lambda sent: _Sent(sent.newest, tuple(one for one in sent.parts if one != name)))
+        self._shared.drop_text(text_name(self._instance, name))
+        self._note(lambda sent: Sent(sent.newest, tuple(one for one in sent.parts if one != name)))
 
     def own(self) -> dict[str, object]:
-        sent = _parsed(self._shared.read_text(_INDEX)).get(self._instance, _Sent())
+        sent = parse_sent(self._shared.read_text(SENT)).get(self._instance, Sent())
         return {**dict.fromkeys(sent.parts, ""), **({NEWEST: sent.newest} if sent.newest else {})}
 
-    def _note(self, change: Callable[[_Sent], _Sent]) -> None:
+    def _note(self, change: Callable[[Sent], Sent]) -> None:
         def changed(text: str) -> str:
-            sent = _parsed(text)
-            sent[self._instance] = change(sent.get(self._instance, _Sent()))
+            sent = parse_sent(text)
+            sent[self._instance] = change(sent.get(self._instance, Sent()))
             return msgspec.json.encode(sent).decode()
 
-        self._shared.change_text(_INDEX, changed)
-
-
-_INDEX = "memory"
-
-
-def _text_name(instance: str, name: str) -> str:
-    return f"{_INDEX}/{instance}" if name == NEWEST else f"{_INDEX}/{instance}/{name}"
-
-
-def _parsed(text: str) -> dict[str, _Sent]:
-    """None where it is damaged: each instance writes its own again."""
-    try:
-        return decode_json(text or "{}", dict[str, _Sent])
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return {}
+        self._shared.change_text(SENT, changed)

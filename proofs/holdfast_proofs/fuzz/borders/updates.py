@@ -7,7 +7,6 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from nacl.signing import SigningKey
 
 from holdfast.identity.records.signed import Family, message
-from holdfast.instances.channels import _parsed
 from holdfast.instances.envelope import (
     NONCE_BYTES,
     VERSION,
@@ -22,6 +21,7 @@ from holdfast.instances.envelope import (
     seal_parcel,
 )
 from holdfast.instances.line_document import NOTHING, Author, LineDocument, check_foreign
+from holdfast.instances.sent_texts import parse_sent
 from holdfast.instances.shared import SharedDocument, Update
 from holdfast_proofs.fuzz.feed import as_text, law
 
@@ -42,7 +42,7 @@ _AUTHOR = Author(instance="alder", at_ms=1)
 def envelope(raw: bytes) -> None:
     """Bytes that any file of the shared folder may have, or the list in a shared journal."""
     if raw.startswith(b"{"):
-        _parsed(as_text(raw))
+        parse_sent(as_text(raw))
         return
     for one in open_parcel(raw, _PEERS, _KEY, sender="birch").updates:
         law(is_shared_name(one.file), "only memory files are named")

@@ -42,6 +42,7 @@ from holdfast.identity.speaker.open_speaker import VaultSpeaker, home_speaker
 from holdfast.identity.statements.certificate import Role
 from holdfast.identity.statements.roster import HOST_FORM, INSTANCES_MAX, NAME_FORM, Enrolled, RosterView, join_rosters
 from holdfast.identity.vault.vault import Vault
+from holdfast.instances.sent_texts import drop_texts
 from holdfast.journal.admin import SharedState
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
@@ -171,6 +172,11 @@ class RosterChange:
         free = (f"{default_name()[:29]}-{number}" for number in range(2, INSTANCES_MAX + 2))
         self.enrol_here(next(one for one in (default_name(), *free) if one not in names))
 
+    def find_host(self, key: PublicKey) -> str:
+        """The id of the host that acts with this key, as the shared journal knows it; empty: not known."""
+        bound = None if self.shared is None else read_seen(self.shared).bound.get(key)
+        return "" if bound is None else bound.host
+
     def remove(self, name: str) -> RosterView:
         """Raises NotEnrolled; IsStandby where no instance would act. Safe to repeat on the host that removes."""
         gone = self.get_listed(name)
@@ -180,6 +186,7 @@ class RosterChange:
             note_removed(self.shared, gone.key)
         view = self.apply(edit)
         if self.shared is not None:
+            drop_texts(self.shared, name)  # nobody reads the memory updates of one that is not enrolled
             forget_seen(self.shared, (gone.key,))
         if gone.key == self.own_key():
             destroy_enrolment(self.home.instance)

@@ -428,7 +428,10 @@ def run_yield(args: argparse.Namespace) -> int:
 
 
 def run_remove(args: argparse.Namespace) -> int:
+    import asyncio
+
     from holdfast.app.instances.presence import check_another_acts
+    from holdfast.app.memory import forget_folder
     from holdfast.cli.input.terminal import confirm
     from holdfast.identity.statements.certificate import Role
 
@@ -451,7 +454,10 @@ def run_remove(args: argparse.Namespace) -> int:
         confirm(
             "remove", f"the folder of {args.name} on {gone.host} is a copy from now on, and sends nothing", yes=args.yes
         )
+        host = change.find_host(gone.key)
         view = change.remove(args.name)
+        if host:  # else remarks would be kept for its memory files for ever
+            asyncio.run(forget_folder(home, host, say=talk))
     _print(args, {"name": args.name, "version": view.rank[2], "left": [one.name for one in view.enrolled]})
     return 0
 
