@@ -33,6 +33,7 @@ from holdfast.errors import (
     NotEnrolled,
     NotNow,
 )
+from holdfast.host.folder_swap import folders_before
 from holdfast.identity.files.roster_file import ROSTER
 from holdfast.identity.lease import enrolment
 from holdfast.identity.records.encodings import AgentId
@@ -166,6 +167,30 @@ def test_a_standby_that_takes_over_keeps_what_only_it_has_seen(tmp_path: Path) -
         carry_memory(old.folder, new.folder)
         assert new.memory_file.read_text() == "- of both\n- of the standby\n"
         assert new.heartbeat_file.read_text() == f"# Heartbeat\n{block.format('new')}- a person's\n"
+
+
+class OddName(World):
+    """Homes with a name that is a pattern for files."""
+
+    def home(self, host: str) -> Path:
+        return self.root / host / "ada [*?]"
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_home_with_any_name_keeps_the_lines_of_its_standby(tmp_path: Path, planned: bool) -> None:
+    world = OddName(tmp_path / "world")
+    world.make(backup=not planned)
+    world.invite()
+    world.join()
+    (world.home("b") / "MEMORY.md").write_text("- of the standby\n")
+    if planned:
+        world.give()
+        world.take()
+    else:
+        world.promote()
+    assert sorted((world.home("b") / "MEMORY.md").read_text().splitlines()) == ["- of the primary", "- of the standby"]
+    (before,) = folders_before(world.home("b"))
+    assert (before / "instance" / enrolment.NAME).exists() is not planned
 
 
 def test_a_standby_refuses_a_package_that_is_for_another_instance(world: World) -> None:

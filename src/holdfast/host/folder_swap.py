@@ -18,6 +18,7 @@ import contextlib
 import ctypes
 import errno
 import functools
+import glob
 import os
 import shutil
 import sys
@@ -96,6 +97,11 @@ def swap_in(fresh: Path, home: Path, *, aside: Path) -> bool:
     except OSError as error:
         raise disk_error(error, home) from error
     return kept
+
+
+def folders_before(home: Path) -> list[Path]:
+    """What was under this name before, as restores and moves keep it. The name may have characters of a pattern."""
+    return sorted(home.parent.glob(f"{glob.escape(home.name)}.before-*"))
 
 
 def settle(home: Path) -> None:

@@ -49,7 +49,7 @@ from holdfast.errors import (
     MoveRefused,
     NotAnAgent,
 )
-from holdfast.host.folder_swap import remove_tree, settle, swap_in
+from holdfast.host.folder_swap import folders_before, remove_tree, settle, swap_in
 from holdfast.host.log import Log
 from holdfast.host.private_files import check_place, ensure_private_folder, write_atomically
 from holdfast.identity.files.own_log import find_own_log, read_own_log
@@ -228,7 +228,7 @@ class _Arrival:
     def _settle_roster(self) -> None:
         """The folder is in the roster, and no folder of before is; it has the lines that a standby's memory had. Safe
         to repeat."""
-        for old in self.target.parent.glob(f"{self.target.name}.before-*"):
+        for old in folders_before(self.target):
             if (old / INSTANCE).is_dir():
                 destroy_enrolment(old / INSTANCE)
             if os.path.lexists(old / INSTANCE / STANDBY):

@@ -41,6 +41,7 @@ from holdfast.core.clock import Clock, Entropy
 from holdfast.core.decoding import convert
 from holdfast.core.journal_address import INSTANCE
 from holdfast.errors import BadInput, KeysReplaced, NotEnrolled, NotNow
+from holdfast.host.folder_swap import folders_before
 from holdfast.identity.acts.log_act import act_lock, open_log_session, rotate_identity
 from holdfast.identity.files.own_log import extend_own_log, read_own_log
 from holdfast.identity.files.roster_file import roster_lines
@@ -197,7 +198,7 @@ async def _take_over(home: AgentHome, means: PromoteMeans, publish: Publisher) -
     if own != home.settings.identity:  # the snapshot has the paths of the old host
         write_identity_settings(home.settings_file, name=home.name, identity=own)
         home = load_home(home.folder)
-    for kept in home.folder.parent.glob(f"{home.folder.name}.before-*"):
+    for kept in folders_before(home.folder):
         if find_standby(kept / INSTANCE) == mark:  # the folder of this standby, before the restore
             carry_memory(kept, home.folder)
     means.tell("new keys lock out the old primary")
