@@ -150,7 +150,7 @@ relay-soak: setup ## mail between 20 agents while relays are killed and cut off,
 relay-restores: setup ## lose an agent's machine under traffic, recover it from paper and an old backup; all relays lost (ROUNDS=50)
 	$(BIN)/python -m holdfast_proofs.relay_lab.restores $(if $(ROUNDS),--rounds $(ROUNDS)) --report build/relay-restores.json $(ARGS)
 
-relay-liars: setup ## one relay of three drops mail, shows two chains, keeps nothing or serves old profiles (MESSAGES=600)
+relay-liars: setup ## one relay of three drops mail, shows two chains, keeps nothing or serves old or foreign profiles (MESSAGES=600)
 	$(BIN)/python -m holdfast_proofs.relay_lab.liars $(if $(MESSAGES),--messages $(MESSAGES)) --report build/relay-liars.json $(ARGS)
 
 failovers: setup ## cut the link between two PostgreSQL servers under writers, promote the standby; as root (ROUNDS=50, ARGS=--patroni=10)

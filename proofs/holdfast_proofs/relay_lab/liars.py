@@ -1,8 +1,9 @@
 """One of three relays lies, while agents write to each other.
 
 The lies are those of lying_relay.py. Red: a message that is lost, handled twice or falsely reported as delivered; an
-older profile that an agent takes for the newest; a lie about mail without a proof file that the second program
-(`python -m holdfast_proofs.relay_proof FILE`) verifies. In the run `honest` no relay lies: then there must be no proof.
+older profile that an agent takes for the newest, or another agent's that it takes for the one it asked for; a lie about
+mail without a proof file that the second program (`python -m holdfast_proofs.relay_proof FILE`) verifies. In the run
+`honest` no relay lies: then there must be no proof.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 import holdfast
 from holdfast.errors import HoldfastError
 from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.statements.statements import Profile
 from holdfast.relay.client.address_book import AddressBook
 from holdfast.relay.client.profile import find_own_profile
 from holdfast_proofs.relay_lab.__main__ import Plan, Run
@@ -30,7 +32,7 @@ from holdfast_proofs.relay_lab.site import LabAgent, Site, site
 from holdfast_proofs.runner import Proof, Result, at_least_one
 
 HONEST = "honest"
-PROFILE = "old-profile"
+PROFILES = ("old-profile", "other-agent")  # lies that no signature of the relay contradicts
 PACE = 10.0  # messages a second
 PATIENCE_S = 60.0
 
@@ -65,28 +67,29 @@ async def _run(found: Site, *, messages: int, agents: int, seed: int) -> Run:
     return run
 
 
-async def find_rollbacks(found: Site) -> list[str]:
+async def find_wrong_profiles(found: Site) -> list[str]:
     """Every agent publishes a newer profile; then others look for it, also where only the liar answers."""
-    rollbacks: list[str] = []
+    wrong: list[str] = []
     newest: dict[str, tuple[int, int, int]] = {}
     for one in found.agents:
         await one.use_relays(found.addresses)  # in another order of preference, and with other operators: a new version
         newest[one.id] = _Book(one, found).own_rank
     pairs = [(one, other) for one in found.agents for other in found.agents if one is not other]
     for one, other in pairs:
-        rank = await _Book(one, found).rank_of(other.id)
-        if rank is None or rank < newest[other.id]:
-            rollbacks.append(f"{one.name} takes {rank} for the newest profile of {other.name}: {newest[other.id]}")
+        seen = await _Book(one, found).find(other.id)
+        if seen is None or seen.id != other.id or seen.rank < newest[other.id]:
+            taken = "nothing" if seen is None else f"{seen.id} {seen.rank}"
+            wrong.append(f"{one.name} takes {taken} for the newest profile of {other.name}: {newest[other.id]}")
     for front in range(1, len(found.relays)):
         found.proxy.set(front, Faults(mode="half-open"))
     await asyncio.sleep(0.2)
     for one, other in pairs[:2]:
-        rank = await _Book(one, found).rank_of(other.id)
-        if rank is not None and rank < newest[other.id]:
-            rollbacks.append(f"{one.name} takes {rank} of {other.name} from the liar alone")
+        seen = await _Book(one, found).find(other.id)
+        if seen is not None and (seen.id != other.id or seen.rank < newest[other.id]):
+            wrong.append(f"{one.name} takes {seen.id} {seen.rank} for {other.name}, from the liar alone")
     for front in range(1, len(found.relays)):
         found.proxy.set(front, Faults())
-    return rollbacks
+    return wrong
 
 
 class _Book:
@@ -102,11 +105,11 @@ class _Book:
         assert held is not None
         return held.record.rank
 
-    async def rank_of(self, id: str) -> tuple[int, int, int] | None:
+    async def find(self, id: str) -> Profile | None:
         try:
-            return (await self._book.find(id, fresh=True)).profile.record.rank
+            return (await self._book.find(id, fresh=True)).profile.record
         except HoldfastError:
-            return None  # refused: nothing is better than an old one
+            return None  # refused: nothing is better than a wrong one
 
 
 def verified_proofs(found: Site) -> tuple[list[str], list[str]]:
@@ -129,16 +132,16 @@ def prove_one(root: Path, lie: str, *, messages: int, agents: int, seed: int) ->
     liar = () if lie == HONEST else ("-m", "holdfast_proofs.relay_lab.lying_relay", lie)
     with site(root, relays=3, seed=seed, liar=liar) as found:
         asyncio.run(_run(found, messages=messages, agents=agents, seed=seed))
-        rollbacks = asyncio.run(find_rollbacks(found)) if lie == PROFILE else []
+        wrong = asyncio.run(find_wrong_profiles(found)) if lie in PROFILES else []
         good, bad = verified_proofs(found)
     verdict = Live(root / "events.jsonl").verdict()
-    findings = [*verdict.findings, *rollbacks, *(f"a proof file that proves nothing: {one}" for one in bad)]
-    provable = lie not in (HONEST, PROFILE)
+    findings = [*verdict.findings, *wrong, *(f"a proof file that proves nothing: {one}" for one in bad)]
+    provable = lie not in (HONEST, *PROFILES)
     if provable and not good:
         findings.append("no proof of the lie was kept")
     if not provable and good:
         findings.append(f"a proof against a relay that did not contradict itself: {good[0]}")
-    figures = {**verdict.to_json(), "rollbacks": len(rollbacks), "proofs": len(good), "first_proof": good[:1]}
+    figures = {**verdict.to_json(), "wrong_profiles": len(wrong), "proofs": len(good), "first_proof": good[:1]}
     return [f"{lie}: {one}" for one in findings], figures
 
 
@@ -159,7 +162,7 @@ def _prove(given: argparse.Namespace) -> Result:
         return sum(int(str(one[name])) for one in figures.values())
 
     counts = ", ".join(
-        f"{name} {total(name)}" for name in ("lost", "duplicated", "false_delivered", "rollbacks", "proofs")
+        f"{name} {total(name)}" for name in ("lost", "duplicated", "false_delivered", "wrong_profiles", "proofs")
     )
     summary = f"{total('messages')} messages, {len(figures)} runs; {counts}"
     again = f"--messages {given.messages} --agents {given.agents} --seed {given.seed}"
@@ -178,7 +181,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 PROOF = Proof(
     name="relay_lab.liars",
-    purpose="One relay of three lies about mail and profiles: nothing is lost, nothing rolls back, the lie is proven.",
+    purpose="One relay of three lies about mail and profiles: nothing is lost, none is believed, the lie is proven.",
     add_options=_options,
     run=_prove,
 )

@@ -4,6 +4,7 @@ drops         signs that it holds every fifth message, and drops it; later mail 
 keeps-none    signs for every message and keeps none
 two-chains    shows senders another chain than recipients
 old-profile   serves the first profile that it saw of each agent, for ever
+other-agent   serves another agent's profile and backup head
 drops-first   drops the first message of each mailbox after it signed for it, and no other
 dies          commits and syncs, and is killed before it answers
 """
@@ -24,7 +25,7 @@ from holdfast.relay.protocol.calls import StoredItem
 from holdfast.relay.server import mail, registry
 from holdfast.relay.server.mail_calls import MailDesk
 
-LIES = ("drops", "keeps-none", "two-chains", "old-profile")  # of `make relay-liars`
+LIES = ("drops", "keeps-none", "two-chains", "old-profile", "other-agent")  # of `make relay-liars`
 DROPS_EVERY = 5
 
 _put_mail, _find_line, _put = mail.put_mail, registry.find_line, MailDesk._put
@@ -77,6 +78,11 @@ def first_line(db: Db, id: AgentId, column: str) -> bytes | None:
     return _first.setdefault(id, found)
 
 
+def other_line(db: Db, id: AgentId, column: str) -> bytes | None:
+    other = db.execute(f"SELECT id FROM agent WHERE id <> ? AND {column} IS NOT NULL ORDER BY number", (id,)).fetchone()
+    return _find_line(db, id if other is None else other[0], column)
+
+
 if __name__ == "__main__":
     match sys.argv[1]:
         case "drops":
@@ -87,6 +93,8 @@ if __name__ == "__main__":
             mail.put_mail = two_chains
         case "old-profile":
             registry.find_line = first_line
+        case "other-agent":
+            registry.find_line = other_line
         case "drops-first":
             mail.put_mail = drops_first
         case "dies":

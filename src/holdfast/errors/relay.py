@@ -15,7 +15,8 @@ class RelayUnreachable(Retryable):
 
 class RelayUntrusted(StateUnusable):
     """What answered at the address of a relay is not signed by the relay's key, which its address has after `#`.
-    Holdfast used nothing of the answer. Either the relay has a new key, or another server answers in its name."""
+    Holdfast used nothing of the answer. Either the relay has a new key, or another server answers in its name. Or the
+    relay signed an answer that is about another agent than the one it was asked for."""
 
     code = "relay-untrusted"
     default_hint = (

@@ -40,7 +40,7 @@ from holdfast.errors import (
 from holdfast.host.version import find_version
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, parse_agent_id, parse_key
-from holdfast.identity.records.signed import Reason, Refusal
+from holdfast.identity.records.signed import Reason, Refusal, open_line
 from holdfast.identity.statements.relay_answer import INVITE_HEADER, NONCE_HEADER, digest_of_request, read_answer
 from holdfast.layout.witness_address import WitnessRelay
 
@@ -51,6 +51,8 @@ LOOKUP_MAX = 16  # digests in one question, and agents in one answer
 _CHUNK = 65_536
 _PROXY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
 _WAITS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.INSUFFICIENT_STORAGE)
+
+_LIES = "ask other relays; if it is a relay of your agent, replace it"
 
 _REASONS = frozenset(map(str, Reason))
 
@@ -127,7 +129,8 @@ class RelayAsker:
 
 @dataclass(frozen=True, slots=True)
 class RelayLink(RelayAsker):
-    """The calls of one relay. All raise RelayUnreachable, RelayUntrusted, RelayBusy, RelayRefused."""
+    """The calls of one relay. All raise RelayUnreachable, RelayUntrusted, RelayBusy, RelayRefused; those that find
+    lines of an agent also BadRecord."""
 
     address: WitnessRelay
     port: Signatures
@@ -159,11 +162,11 @@ class RelayLink(RelayAsker):
         return await self._asked("PUT", f"/v1/agents/{id}", line)
 
     async def find_profile(self, id: AgentId) -> bytes | None:
-        return await self._found(f"/v1/agents/{id}")
+        return await self._found_of(id, f"/v1/agents/{id}")
 
     async def find_evidence(self, id: AgentId) -> tuple[bytes, ...]:
         """Profiles and heads of one rank that contradict each other, as the relay has kept them."""
-        content = await self._found(f"/v1/agents/{id}/evidence")
+        content = await self._found_of(id, f"/v1/agents/{id}/evidence")
         return () if content is None else tuple(content.splitlines())
 
     async def find_handle(self, name: str) -> bytes | None:
@@ -175,7 +178,16 @@ class RelayLink(RelayAsker):
         return await self._asked("PUT", f"/v1/heads/{id}", line)
 
     async def find_head(self, id: AgentId) -> bytes | None:
-        return await self._found(f"/v1/heads/{id}")
+        return await self._found_of(id, f"/v1/heads/{id}")
+
+    async def _found_of(self, id: AgentId, target: str) -> bytes | None:
+        """Lines about this agent. Those of another agent prove themselves too, so no signature shows that the relay
+        lies."""
+        content = await self._found(target)
+        for line in () if content is None else content.splitlines():
+            if (other := open_line(line)[0].any("id")) != id:
+                raise RelayUntrusted(f"{self.address.url}: it was asked for {id}, and answered for {other}", hint=_LIES)
+        return content
 
     async def _found(self, target: str) -> bytes | None:
         status, content = await self._exchange("GET", target, b"")

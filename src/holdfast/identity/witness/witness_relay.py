@@ -10,6 +10,7 @@ from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.encodings import AgentId, PublicKey
 from holdfast.identity.records.records import id_of, parse_record
 from holdfast.identity.records.signed import Reason, Refusal
+from holdfast.identity.witness.observe import records_of
 from holdfast.identity.witness.relay_link import RelayLink
 from holdfast.identity.witness.witness import LogCopy, is_receipt
 
@@ -36,8 +37,8 @@ class RelayWitness:
         if content is None:
             return None
         copy = split_copy(content)
-        if not copy.records:
-            raise RelayUntrusted(f"{self.link.address.url}: it sent a key log without any record")
+        if not any(id_of(one) == id for one in records_of(copy)):
+            raise RelayUntrusted(f"{self.link.address.url}: it sent a key log without any record of {id}")
         return copy
 
 

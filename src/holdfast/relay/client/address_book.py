@@ -26,7 +26,7 @@ from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.statements import EncryptionKey, Profile, parse_profile, profile_stands
 from holdfast.layout.witness_address import WitnessRelay, parse_relay_address
 from holdfast.relay.bounded import keep_newest
-from holdfast.relay.client.find import FoundAgent, find_agent, find_peer, keep_peer
+from holdfast.relay.client.find import FoundAgent, check_not_older, find_agent, find_peer, keep_peer
 from holdfast.relay.client.profile import address_of, is_signed_by
 from holdfast.relay.protocol.envelope import HINTS_MAX
 
@@ -87,6 +87,9 @@ class AddressBook:
         try:
             held = await asyncio.to_thread(find_peer, self.path, name)
             found = await find_agent(name, list(relays.values()), now=self.now(), port=self.port, known=held)
+            if found.profile.record.id != name:  # a handle: what was seen is kept by id
+                held = await asyncio.to_thread(find_peer, self.path, found.profile.record.id)
+                check_not_older(found.profile, held)
             await asyncio.to_thread(keep_peer, self.path, found.profile, found.forks, stranger=stranger)
         except BadInput:
             raise

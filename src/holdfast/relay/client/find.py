@@ -112,7 +112,7 @@ async def find_agent(
         raise RelayRefused(f"{name}: {seen.message}")
     valid = _valid(found, seen.log, now=now, port=port)
     best = valid[-1]
-    _check_not_older(best, known)
+    check_not_older(best, known)
     return FoundAgent(
         profile=best,
         log=seen.log,
@@ -236,7 +236,8 @@ def _words(profile: Signed[Profile]) -> str:
     return "{}.{}, version {}".format(*profile.record.rank)
 
 
-def _check_not_older(best: Signed[Profile], known: Signed[Profile] | None) -> None:
+def check_not_older(best: Signed[Profile], known: Signed[Profile] | None) -> None:
+    """Raises RelayRefused."""
     if known is not None and best.record.rank < known.record.rank:
         raise RelayRefused(
             f"the relays serve an older profile ({_words(best)}) than was seen before ({_words(known)})",
