@@ -115,7 +115,7 @@ def profile(log: KeyLog = LOG, signer: Any = None, **changes: Any) -> Signed[Pro
         g=g,
         s=s,
         ver=1,
-        relays=(Relay(url="https://relay.example/x", wit=key("w1").public, prio=1, domain="example"),),
+        relays=(Relay(url="https://relay.example", wit=key("w1").public, prio=1, domain="example"),),
         handles=("ada@relay.example",),
         enc=(EncryptionKey(kid="1", key="abc", exp=NOW + 9),),
         policy=(("max", 3), ("open", True)),
@@ -162,6 +162,7 @@ def test_a_thiefs_profile_loses_to_the_next_position_whatever_its_number() -> No
         {"handles": ("no relay",)},
         {"handles": ("ada@x", "ada@x")},
         {"left": ("ftp://x",)},
+        {"left": ("wss://x",)},
         {"policy": tuple((f"p{i}", 1) for i in range(17))},
         {"relays": (Relay(url="file:///x", wit=key("w1").public, prio=1, domain="x"),)},
         {"relays": (Relay(url="https://x", wit=key("w1").public, prio=-1, domain="x"),)},
@@ -171,6 +172,27 @@ def test_a_thiefs_profile_loses_to_the_next_position_whatever_its_number() -> No
 def test_a_profile_that_is_not_whole_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(BadRecord):
         parse_profile(profile(**changes).line())
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://[",
+        "https://h:99999",
+        "https://a..b",
+        "https://" + 64 * "a" + ".example",
+        "http://10.0.0.5",
+        "https://relay.example/x",
+    ],
+)
+def test_a_profile_with_an_address_that_no_relay_has_is_refused_and_can_be_read(url: str) -> None:
+    relay = Relay(url=url, wit=key("w1").public, prio=1, domain="x")
+    for stored in (profile(relays=(relay,)), profile(left=(f"{url}#{relay.wit}",))):
+        assert parse_profile(stored.line()) == stored
+        assert refused(judge_profile(stored, None, LOG, now=NOW, port=SODIUM)) is Reason.MALFORMED
+        assert judge_profile(stored, stored, LOG, now=NOW, port=SODIUM) is stored, "it was taken before"
+        newer = profile(ver=2)
+        assert judge_profile(newer, stored, LOG, now=NOW, port=SODIUM) is newer
 
 
 # claims

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.errors import MailUnsent, RelayRefused, RelayUntrusted
+from holdfast.errors import MailUnsent, RelayRefused, RelayUnreachable, RelayUntrusted
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.records import LogPosition
 from holdfast.identity.records.secret_bytes import KeyPair
@@ -70,6 +70,44 @@ def served(count: int) -> Generator[list[Served]]:
 def book_of(folder: Path, relays: Sequence[Served]) -> AddressBook:
     folder.chmod(0o700)
     return AddressBook(folder / "peers.json", lambda: [one.at for one in relays], PORT)
+
+
+BAD_URLS = ["https://[", "https://h:99999", "https://a..b"]
+
+
+# addresses
+
+
+@pytest.mark.parametrize("url", BAD_URLS)
+def test_a_profile_with_an_address_that_no_relay_has_counts_as_no_answer(tmp_path: Path, url: str) -> None:
+    ada = RelayAgent()
+    with served(2) as (first, second):
+        first.serve(ada, profile=ada.profile(9, [(url, first.key.public)]))
+        with pytest.raises(MailUnsent, match="is not the address of a relay"):
+            asyncio.run(book_of(tmp_path, [first]).find(ada.id))
+        second.serve(ada)
+        found = asyncio.run(book_of(tmp_path, [first, second]).find(ada.id))
+        assert [one.url for one in found.relays] == [second.url]
+
+
+@pytest.mark.parametrize("url", BAD_URLS)
+def test_a_profile_that_was_kept_with_such_an_address_stops_nothing(tmp_path: Path, url: str) -> None:
+    ada = RelayAgent()
+    with served(1) as (relay,):
+        relay.serve(ada, profile=ada.profile(2, [(relay.url, relay.key.public)]))
+        book = book_of(tmp_path, [relay])
+        keep_peer(book.path, parse_profile(ada.profile(1, [(url, relay.key.public)])))
+        peer = asyncio.run(book.find(ada.id))
+        assert peer.profile.record.ver == 2
+        worse = ada.profile(3, [(url, relay.key.public)]).decode()
+        assert book.moved(peer, worse) is None, "nor does a relay lead there"
+
+
+@pytest.mark.parametrize("url", BAD_URLS)
+def test_an_address_that_cannot_be_asked_is_unreachable(url: str) -> None:
+    """However it got here: callers expect no other errors of a relay."""
+    with pytest.raises(RelayUnreachable):
+        asyncio.run(open_link(WitnessRelay(url, KeyPair.new(ENTROPY).public)).describe())
 
 
 # another agent

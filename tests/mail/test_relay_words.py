@@ -72,7 +72,8 @@ def knows_no_one(key: KeyPair, method: str, path: str, nonce: bytes, body: bytes
 
 def at(port: int, host: str = "127.0.0.1") -> Relay:
     key = KeyPair.new(ENTROPY).public
-    return Relay(url=f"http://{host}:{port}", wit=key, prio=0, domain="o")
+    scheme = "http" if host == "127.0.0.1" else "https"
+    return Relay(url=f"{scheme}://{host}:{port}", wit=key, prio=0, domain="o")
 
 
 def test_what_was_typed_is_not_looked_for_in_the_file(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -139,6 +139,34 @@ async def test_senders_that_cannot_be_found_make_room_for_others_and_their_mail_
     await wait_until(all_given_back)
     await logs.close()
     assert (got, sorted(back)) == ([1_000], list(range(len(strangers))))
+
+
+async def test_a_look_that_ends_with_a_fault_of_ours_gives_the_mail_back_and_is_logged(tmp_path: Path) -> None:
+    """It once kept its room until the next start, and 16 such senders kept all others out."""
+    back, lost = list[int](), list[str]()
+
+    class Faulty(Book):
+        async def log_of(self, id: AgentId, position: LogPosition, hints: Sequence[str]) -> KeyLog:
+            raise ValueError("Invalid IPv6 URL")
+
+    def report(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        lost.append(f"{context['message']}: {context['exception']}")
+
+    async def given_back() -> bool:
+        return back == [1, 2]
+
+    def found(*_: object) -> None:
+        raise AssertionError
+
+    asyncio.get_running_loop().set_exception_handler(report)
+    logs = SenderLogs[int](Faulty(tmp_path / "peers.json", list, Sodium()), found, back.extend)
+    assert logs.wait(EVE, START, (), 1)
+    assert logs.wait(EVE, START, (), 2)
+    await wait_until(given_back)
+    assert not logs._wanted
+    assert logs.wait(EVE, START, (), 3), "and it is looked for again"
+    await logs.close()
+    assert lost == [f"the key log of {EVE} cannot be looked up: Invalid IPv6 URL"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ stolen certificate or a false DNS answer is not enough to pretend to be the rela
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from collections.abc import Iterable
@@ -16,12 +15,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from holdfast.errors import BadInput
+from holdfast.layout.relay_url import FORM_HINT, parse_relay_url
 
 _RELAY = re.compile(r"https?://", re.IGNORECASE)
 _KEY = re.compile(r"z6Mk[1-9A-HJ-NP-Za-km-z]{44}")
-_HOST = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?|[0-9a-f:.]+")
-URL_CHARS_MAX = 200
-FORM_HINT = "write it as the relay prints it: https://relay.example#z6Mk... (http:// only for this machine itself)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,36 +63,6 @@ def parse_relay_address(text: str) -> WitnessRelay:
     if not _KEY.fullmatch(key):
         raise BadInput(f"the address {text!r} does not end in # and the relay's key", hint=FORM_HINT)
     return WitnessRelay(parse_relay_url(url), key)
-
-
-def parse_relay_url(text: str) -> str:
-    """The address of a relay without its key, in one spelling. Raises BadInput."""
-    try:
-        parts = urlsplit(text)
-        host, port = parts.hostname or "", parts.port
-    except ValueError as error:
-        raise BadInput(f"{text!r} is not the address of a relay: {error}", hint=FORM_HINT) from None
-    rest = (parts.path.strip("/"), parts.query, parts.fragment, parts.username, parts.password)
-    if parts.scheme not in ("https", "http") or not _HOST.fullmatch(host) or len(text) > URL_CHARS_MAX or any(rest):
-        raise BadInput(f"{text!r} is not the address of a relay", hint=FORM_HINT)
-    if parts.scheme == "http" and not is_loopback(host):
-        raise BadInput(f"{text!r} would send everything unencrypted to another machine", hint=FORM_HINT)
-    usual = 443 if parts.scheme == "https" else 80
-    return f"{parts.scheme}://" + host_text(host, None if port == usual else port)
-
-
-def host_text(host: str, port: int | None) -> str:
-    """As a url has it: an IPv6 address is in brackets."""
-    return (f"[{host}]" if ":" in host else host) + ("" if port is None else f":{port}")
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def folders_of(addresses: Iterable[WitnessAddress]) -> tuple[Path, ...]:

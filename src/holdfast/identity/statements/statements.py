@@ -23,7 +23,7 @@ the rotation that evicts a thief outranks all that he can still sign.
 
 from __future__ import annotations
 
-from holdfast.errors import BadRecord
+from holdfast.errors import BadInput, BadRecord
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures, Signer
 from holdfast.identity.records.encodings import Digest, PublicKey
@@ -31,6 +31,7 @@ from holdfast.identity.records.fields import Fields, inner, of, record, several,
 from holdfast.identity.records.records import AtPosition, Rotation, RotationReason
 from holdfast.identity.records.signed import Family, Reason, Refusal, Signed, read_line, sealed
 from holdfast.identity.statements.certificate import SKEW_S, find_fault_by_log, find_not_signed_by, find_signing_entry
+from holdfast.layout.relay_url import parse_relay_url
 
 CHALLENGE_FORM = r"[A-Za-z0-9_-]{16,86}"
 ASKER_FORM = r"[\x21-\x7e]{1,200}"
@@ -68,7 +69,7 @@ def find_fault_in_answer(
 
 
 HANDLE_FORM = r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?@[a-z0-9](?:[a-z0-9.-]{0,250}[a-z0-9])?"
-URL_FORM = r"(?:https?|wss?)://[\x21-\x7e]+"
+URL_FORM = r"https?://[\x21-\x7e]+"
 POLICY_MAX = 16
 
 
@@ -121,6 +122,17 @@ def parse_profile(raw: bytes) -> Signed[Profile]:
     return read_line(raw, Profile, "a profile")
 
 
+def find_bad_url(profile: Profile) -> str:
+    """A url in it that no relay can have; empty where there is none. Not judged when a profile is read: what is stored
+    must stay readable."""
+    for url in (*(one.url for one in profile.relays), *(one.partition("#")[0] for one in profile.left)):
+        try:
+            parse_relay_url(url)
+        except BadInput:
+            return url
+    return ""
+
+
 def judge_profile(
     signed: Signed[Profile], held: Signed[Profile] | None, log: KeyLog, *, now: int, port: Signatures
 ) -> Signed[Profile] | Refusal:
@@ -129,6 +141,8 @@ def judge_profile(
     profile = signed.record
     if held is not None and held.digest == signed.digest:
         return held
+    if url := find_bad_url(profile):
+        return Refusal(Reason.MALFORMED, f"{url!r} is not the address of a relay")
     entry = find_signing_entry(log, profile)
     if isinstance(entry, Refusal):
         return entry

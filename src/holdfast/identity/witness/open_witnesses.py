@@ -44,7 +44,8 @@ from holdfast.identity.witness.relay_link import open_link
 from holdfast.identity.witness.witness import LogCopy, Witness
 from holdfast.identity.witness.witness_folder import SEED, Clock, FolderLogStore, WitnessService, witness_signer
 from holdfast.identity.witness.witness_relay import RelayWitness
-from holdfast.layout.witness_address import WitnessAddress, WitnessFolder, WitnessRelay, parse_relay_url, relays_of
+from holdfast.layout.relay_url import parse_relay_url
+from holdfast.layout.witness_address import WitnessAddress, WitnessFolder, WitnessRelay, relays_of
 
 AGENTS_MAX = 64  # logs that one witness is asked for, when no one says which agent
 

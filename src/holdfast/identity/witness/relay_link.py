@@ -100,11 +100,16 @@ class RelayAsker:
         ]
 
     async def _connected(self, within_s: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        parts = urlsplit(self.address.url)
-        secure = parts.scheme == "https"
-        host, port = parts.hostname or "", parts.port or (443 if secure else 80)
-        async with asyncio.timeout(within_s):
-            return await asyncio.open_connection(host, port, ssl=ssl.create_default_context() if secure else None)
+        try:
+            parts = urlsplit(self.address.url)
+            secure = parts.scheme == "https"
+            host, port = parts.hostname or "", parts.port or (443 if secure else 80)
+            async with asyncio.timeout(within_s):
+                return await asyncio.open_connection(host, port, ssl=ssl.create_default_context() if secure else None)
+        except OSError:  # a certificate that is not valid is a ValueError too
+            raise
+        except ValueError as error:  # of urlsplit, or a name that cannot be asked for
+            raise RelayUnreachable(f"{self.address.url} cannot be asked: {error}") from error
 
     def _signed(
         self, ask: tuple[str, str, str], body: bytes, status: int, raw: bytes, *, proxy: Container[int]

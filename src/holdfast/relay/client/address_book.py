@@ -23,11 +23,11 @@ from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId
 from holdfast.identity.records.records import LogPosition
 from holdfast.identity.records.signed import Signed
-from holdfast.identity.statements.statements import EncryptionKey, Profile, parse_profile, profile_stands
+from holdfast.identity.statements.statements import EncryptionKey, Profile, find_bad_url, parse_profile, profile_stands
 from holdfast.layout.witness_address import WitnessRelay, parse_relay_address
 from holdfast.relay.bounded import keep_newest
 from holdfast.relay.client.find import FoundAgent, check_not_older, find_agent, find_peer, keep_peer
-from holdfast.relay.client.profile import address_of, is_signed_by
+from holdfast.relay.client.profile import addresses_of, is_signed_by
 from holdfast.relay.protocol.envelope import HINTS_MAX
 
 FRESH_S = 300.0
@@ -47,8 +47,7 @@ class Peer:
 
     @property
     def relays(self) -> tuple[WitnessRelay, ...]:
-        listed = sorted(self.profile.record.relays, key=lambda one: one.prio)
-        return tuple(map(address_of, listed))
+        return tuple(addresses_of(self.profile.record))
 
     def newest_key(self, now: int) -> EncryptionKey | None:
         return max((one for one in self.profile.record.enc if one.exp > now), key=lambda one: one.exp, default=None)
@@ -125,7 +124,7 @@ class AddressBook:
             return None
         new = Peer(profile=signed, log=peer.log)
         is_newer = signed.record.rank > peer.profile.record.rank and is_signed_by(signed, peer.log, self.port)
-        if signed.record.id != peer.id or not is_newer or not self._stands(new):
+        if signed.record.id != peer.id or not is_newer or not self._stands(new) or find_bad_url(signed.record):
             return None
         self._known[peer.id] = new
         return new
@@ -140,7 +139,7 @@ class AddressBook:
         if known is not None:
             return known.relays
         held = find_peer(self.path, name)
-        return () if held is None else tuple(map(address_of, held.record.relays))
+        return () if held is None else tuple(addresses_of(held.record))
 
     def _stands(self, peer: Peer) -> bool:
         return profile_stands(peer.profile.record, peer.log, now=self.now())

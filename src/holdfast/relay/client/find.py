@@ -33,13 +33,13 @@ from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId, parse_agent_id
 from holdfast.identity.records.signed import Refusal, Signed
-from holdfast.identity.statements.statements import Profile, parse_profile, profile_stands
+from holdfast.identity.statements.statements import Profile, find_bad_url, parse_profile, profile_stands
 from holdfast.identity.witness.observe import OPERATORS_MIN, Observation, SourceAnswer, merge_copies, observe
 from holdfast.identity.witness.relay_link import RelayLink, ask_all, with_url
 from holdfast.identity.witness.witness import LogCopy
 from holdfast.identity.witness.witness_relay import RelayWitness
 from holdfast.layout.witness_address import WitnessRelay
-from holdfast.relay.client.profile import address_of, check_handle, is_signed_by, newest_of, operator_of
+from holdfast.relay.client.profile import addresses_of, check_handle, is_signed_by, newest_of, operator_of
 
 FORMAT = 1
 PEERS_MAX, PEERS_BYTES_MAX = 4_096, 8 * 1024 * 1024  # agents, and bytes of all lines
@@ -91,9 +91,9 @@ async def find_agent(
     if any(one.record.id != first.record.id for one in found.values()):
         raise BadInput(f"the relays name different agents for {name}", hint="ask one relay: --relay ADDRESS")
     newest = newest_of(found.values()) or first
-    named = map(address_of, newest.record.relays)
+    named = addresses_of(newest.record)
     if not any(is_private_host(one.host) for one in relays):  # its owner may be a stranger: see sender_logs.py
-        named = (one for one in named if not is_private_host(one.host))
+        named = [one for one in named if not is_private_host(one.host)]
     sources = {one.key: one for one in (*relays, *named)}
     copies = await ask_all(sources.values(), lambda link: RelayWitness(link).fetch(newest.record.id), port=port)
     answers = [
@@ -120,7 +120,9 @@ async def find_agent(
         operators=tuple(dict.fromkeys(one.operator for one in answers if one.source not in seen.unreadable)),
         silent=silent,
         forks=_forks(valid, known),
-        moved=any(one.url not in {relay.url for relay in best.record.relays} for one in relays if one.url in found),
+        moved=any(
+            one.url not in {relay.url for relay in addresses_of(best.record)} for one in relays if one.url in found
+        ),
     )
 
 
@@ -190,7 +192,10 @@ async def _profiles(
 
     async def ask(link: RelayLink) -> Signed[Profile] | None:
         raw = await (link.find_handle(handle) if id_ is None else link.find_profile(id_))
-        return None if raw is None else parse_profile(raw)
+        signed = None if raw is None else parse_profile(raw)
+        if signed is not None and (url := find_bad_url(signed.record)):
+            raise BadRecord(f"the profile that it holds names {url!r}, which is not the address of a relay")
+        return signed
 
     answers = await ask_all(asked, ask, port=port)
     found = {one.url: answer for one, answer in answers.items() if isinstance(answer, Signed)}

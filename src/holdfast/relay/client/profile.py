@@ -14,6 +14,7 @@ share an agent and renew at the same time sign the same bytes, and not all agent
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import ipaddress
 import re
@@ -39,6 +40,7 @@ from holdfast.identity.vault.mail_keys import are_stale, published
 from holdfast.identity.witness.relay_link import RelayLink, ask_all, open_link
 from holdfast.identity.witness.witness_relay import bring_log, join_lines
 from holdfast.layout.agent_home import AgentHome
+from holdfast.layout.relay_url import parse_relay_url
 from holdfast.layout.witness_address import WitnessRelay, parse_relay_address, relays_of
 from holdfast.relay.protocol.calls import HANDLE_FORM, HANDLES_MAX
 
@@ -123,7 +125,17 @@ def operator_of(host: str) -> str:
 
 
 def address_of(relay: Relay) -> WitnessRelay:
-    return WitnessRelay(relay.url, relay.wit)
+    """Raises BadInput for what cannot be the address of a relay: a signature does not make it one."""
+    return WitnessRelay(parse_relay_url(relay.url), relay.wit)
+
+
+def addresses_of(profile: Profile) -> list[WitnessRelay]:
+    """Of its relays that have one, the preferred ones first."""
+    found: list[WitnessRelay] = []
+    for one in sorted(profile.relays, key=lambda one: one.prio):
+        with contextlib.suppress(BadInput):  # it was kept by a version that did not check
+            found.append(address_of(one))
+    return found
 
 
 def with_relay(content: ProfileContent, relay: Relay, handle: str = "") -> ProfileContent:

@@ -145,16 +145,26 @@ class SenderLogs(Generic[T]):
         del self._tasks[id]
 
     async def _look_until_found(self, id: AgentId, wanted: _Wanted[T]) -> None:
-        pause_s, until_s = self.again_s, time.monotonic() + self.give_up_s
-        while (log := await self._look(id, wanted)) is None:
-            if time.monotonic() >= until_s:
-                return self._give_up(id)
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, AGAIN_S_MAX)
+        try:
+            log = await self._looked(id, wanted)
+        except Exception as error:  # noqa: BLE001 - a fault of ours: else its mail would wait for the next start
+            told = {"message": f"the key log of {id} cannot be looked up", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(told)  # the worker logs it
+            log = None
+        if log is None:
+            return self._give_up(id)
         del self._wanted[id], self._tasks[id]
         for one in self._wanted.values() if wanted.forgotten else ():
             one.forgotten = False  # all mail is listed again now
         return self.found(wanted.waiting, log, wanted.forgotten)
+
+    async def _looked(self, id: AgentId, wanted: _Wanted[T]) -> KeyLog | None:
+        """The log, however often it must be asked for; None after `give_up_s`."""
+        pause_s, until_s = self.again_s, time.monotonic() + self.give_up_s
+        while (log := await self._look(id, wanted)) is None and time.monotonic() < until_s:
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, AGAIN_S_MAX)
+        return log
 
     async def _look(self, id: AgentId, wanted: _Wanted[T]) -> KeyLog | None:
         log = await self._asked(id, wanted, (), self._turns)

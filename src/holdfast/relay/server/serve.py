@@ -29,7 +29,7 @@ from holdfast.host.private_files import check_place
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.witness.relay_link import why_of
 from holdfast.identity.witness.witness_folder import witness_signer
-from holdfast.layout.witness_address import host_text
+from holdfast.layout.relay_url import host_text
 from holdfast.relay.server.app import Relay
 from holdfast.relay.server.asked import KNOW
 from holdfast.relay.server.limits import InMemory, block_of

@@ -12,7 +12,7 @@ import msgspec
 from holdfast.core.decoding import convert
 from holdfast.errors import BadInput, BadSettings
 from holdfast.host.private_files import read_plain
-from holdfast.layout.witness_address import host_text, is_loopback, parse_relay_url
+from holdfast.layout.relay_url import host_text, is_loopback, parse_relay_url
 
 NAME = "relay.toml"
 FILE_BYTES_MAX = 1 << 16
