@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
 
-from holdfast.errors import MailUnsent, RelayRefused, RelayUnreachable, RelayUntrusted
+from holdfast.core.clock import SystemClock
+from holdfast.core.ids import EffectKey
+from holdfast.errors import MailUnconfirmed, MailUnsent, RelayRefused, RelayUnreachable, RelayUntrusted
+from holdfast.host import public_names
 from holdfast.identity.records.ed25519 import Sodium
+from holdfast.identity.records.encodings import PublicKey
 from holdfast.identity.records.records import LogPosition
 from holdfast.identity.records.secret_bytes import KeyPair
+from holdfast.identity.records.signed import Signed
+from holdfast.identity.statements.certificate import Certificate
 from holdfast.identity.statements.relay_answer import digest_of_request, signed_answer
 from holdfast.identity.statements.statements import parse_profile
 from holdfast.identity.witness.relay_link import RefusalContent, open_link
 from holdfast.identity.witness.witness_relay import RelayWitness, join_lines
 from holdfast.layout.witness_address import WitnessRelay
-from holdfast.relay.client.address_book import AddressBook
+from holdfast.relay.client import find
+from holdfast.relay.client.address_book import AddressBook, Peer
 from holdfast.relay.client.find import find_agent, keep_peer
+from holdfast.relay.client.instance_key import InstanceKey
+from holdfast.relay.client.post import RelayPost
 from holdfast_proofs.support.relay_agents import ENTROPY, RelayAgent
 from holdfast_proofs.support.relays import answering
 
@@ -108,6 +119,127 @@ def test_an_address_that_cannot_be_asked_is_unreachable(url: str) -> None:
     """However it got here: callers expect no other errors of a relay."""
     with pytest.raises(RelayUnreachable):
         asyncio.run(open_link(WitnessRelay(url, KeyPair.new(ENTROPY).public)).describe())
+
+
+# what strangers choose
+
+
+PUBLIC_KEY = KeyPair.new(ENTROPY).public
+PUBLIC = WitnessRelay("https://relay.invalid", PUBLIC_KEY)
+EVIL = "https://evil.example"
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """To which hosts they were begun. Every name stands for an address of a private network."""
+    begun: list[str] = []
+    connect = asyncio.open_connection
+
+    async def connected(host: str, port: int, **more: Any) -> Any:  # Any: what asyncio takes and gives
+        begun.append(host)
+        return await connect(host, port, **more)
+
+    def resolved(host: str, port: int, *_: object, **__: object) -> list[object]:
+        if host == "relay.invalid":
+            raise socket.gaierror(socket.EAI_NONAME, "unknown")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.5", port))]
+
+    monkeypatch.setattr(asyncio, "open_connection", connected)
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    return begun
+
+
+class Instance:
+    """As much of it as a delivery note needs."""
+
+    def __init__(self, agent: RelayAgent) -> None:
+        self.id, self.key, self.clock, self._agent = agent.id, agent.key, SystemClock(), agent
+
+    async def certificate(self, *, fresh: bool = False) -> Signed[Certificate]:
+        return self._agent.certificate()
+
+
+@pytest.mark.parametrize(("own", "noted"), [(PUBLIC, False), (None, True)])
+def test_a_delivery_note_goes_to_a_private_address_only_from_an_agent_that_has_one(
+    tmp_path: Path, connections: list[str], own: WitnessRelay | None, noted: bool
+) -> None:
+    ada, bob = RelayAgent(), RelayAgent()
+    with served(1) as (relay,):
+        book = book_of(tmp_path, [])
+        book.own_relays = lambda: [own or relay.at]
+        signed = parse_profile(ada.profile(1, [(relay.url, relay.key.public)]))
+        book._known[ada.id] = Peer(profile=signed, log=ada.log)
+        instance = cast("InstanceKey", Instance(bob))
+        post = RelayPost(instance, book, book.own_relays, PORT, give_up_s=0.0)
+
+        async def note() -> None:
+            try:
+                await post.note(to=ada.id, keys=[EffectKey(16 * "ab")])
+            finally:
+                await post.close()
+
+        with pytest.raises((MailUnsent, MailUnconfirmed)) as told:
+            asyncio.run(note())
+        assert ("names no relay on a public address" in told.value.message) is not noted
+        assert bool(connections) is noted
+        assert asyncio.run(book.find(ada.id)).relays == (relay.at,), "what the owner writes goes there"
+
+
+def test_a_private_address_that_was_kept_of_a_stranger_is_not_asked(tmp_path: Path, connections: list[str]) -> None:
+    ada = RelayAgent()
+    with served(1) as (relay,):
+        relay.serve(ada)
+        book = book_of(tmp_path, [])
+        book.own_relays = lambda: [PUBLIC]
+        keep_peer(book.path, parse_profile(ada.profile(1, [(relay.url, relay.key.public)])), stranger=True)
+        with pytest.raises(MailUnsent):
+            asyncio.run(book.log_of(ada.id, LogPosition(0, 0), ()))
+        assert connections == ["relay.invalid"]
+
+
+def test_a_name_that_stands_for_a_private_address_is_not_connected_to(
+    monkeypatch: pytest.MonkeyPatch, connections: list[str]
+) -> None:
+    """A relay of a stranger's profile: on an address it is left out, by a name it is looked at."""
+
+    def is_private(host: str) -> bool:
+        return host == "10.0.0.5"  # and loopback, where the test's relay is, counts as public
+
+    for module in (find, public_names):
+        monkeypatch.setattr(module, "is_private_host", is_private)
+    ada = RelayAgent()
+    with served(1) as (relay,):
+        named = [(relay.url, relay.key.public), (EVIL, PUBLIC_KEY), ("https://10.0.0.5", _new_key())]
+        relay.serve(ada, profile=ada.profile(1, named))
+        found = asyncio.run(find_agent(ada.id, [relay.at], now=int(time.time()), port=PORT, public_only=True))
+    assert set(connections) == {"127.0.0.1"}
+    assert list(found.silent) == [EVIL]
+    assert "private network" in found.silent[EVIL]
+
+
+async def test_an_own_relay_with_a_private_name_makes_a_network_of_ones_own(
+    tmp_path: Path, connections: list[str]
+) -> None:
+    """As in a company whose relays have names: their agents write to each other."""
+    ada, relay = RelayAgent(), WitnessRelay("https://relay.corp.example", _new_key())
+    book = book_of(tmp_path, [])
+    book.own_relays = lambda: [relay]
+    signed = parse_profile(ada.profile(1, [(relay.url, PublicKey(relay.key)), ("https://10.0.0.6", PUBLIC_KEY)]))
+    book._known[ada.id] = Peer(profile=signed, log=ada.log)
+    found = (await book.find(ada.id, stranger=True)).relays
+    assert [(one.url, one.public_only) for one in found] == [(relay.url, False), ("https://10.0.0.6", False)]
+
+
+def _new_key() -> PublicKey:
+    return KeyPair.new(ENTROPY).public
+
+
+@pytest.mark.parametrize(
+    ("host", "private"),
+    [("::ffff:127.0.0.1", True), ("::ffff:1.1.1.1", False), ("169.254.169.254", True), ("relay.example", False)],
+)
+def test_which_hosts_are_private(host: str, private: bool) -> None:
+    assert public_names.is_private_host(host) is private
 
 
 # another agent

@@ -38,6 +38,7 @@ class WitnessRelay:
     url: str  # https://host[:port]
     key: str  # a multikey
     invite: str = field(default="", compare=False, repr=False)  # for the first registration; stored nowhere
+    public_only: bool = field(default=False, compare=False, repr=False)  # a stranger named it
 
     def __str__(self) -> str:
         return f"{self.url}#{self.key}"

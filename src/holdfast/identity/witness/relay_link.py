@@ -18,7 +18,7 @@ import os
 import re
 import secrets
 import ssl
-from collections.abc import Awaitable, Callable, Container, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import NoReturn, TypeVar
@@ -37,6 +37,7 @@ from holdfast.errors import (
     RelayUnreachable,
     RelayUntrusted,
 )
+from holdfast.host.public_names import find_public_addresses
 from holdfast.host.version import find_version
 from holdfast.identity.records.ed25519 import Signatures, Sodium
 from holdfast.identity.records.encodings import AgentId, Digest, PublicKey, parse_agent_id, parse_key
@@ -105,7 +106,8 @@ class RelayAsker:
             secure = parts.scheme == "https"
             host, port = parts.hostname or "", parts.port or (443 if secure else 80)
             async with asyncio.timeout(within_s):
-                return await asyncio.open_connection(host, port, ssl=ssl.create_default_context() if secure else None)
+                hosts = await find_public_addresses(host, port) if self.address.public_only else [host]
+                return await _open_first(hosts, port, name=host if secure else None)
         except OSError:  # a certificate that is not valid is a ValueError too
             raise
         except ValueError as error:  # of urlsplit, or a name that cannot be asked for
@@ -249,6 +251,20 @@ class RelayLink(RelayAsker):
             return await receive_answer(connection, reader, bytes_max=ANSWER_BYTES_MAX)
         finally:
             writer.transport.abort()  # nothing more is read or written; a close handshake could take for ever
+
+
+async def _open_first(
+    hosts: Sequence[str], port: int, *, name: str | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to the first host that takes one; with TLS where there is a name for it."""
+    failed = OSError("it has an address of this machine or of a private network, and a stranger named it")
+    for host in hosts:
+        try:
+            tls = None if name is None else ssl.create_default_context()
+            return await asyncio.open_connection(host, port, ssl=tls, server_hostname=name)
+        except OSError as error:
+            failed = error
+    raise failed
 
 
 def why_of(error: Exception) -> str:

@@ -11,13 +11,14 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from holdfast.core.mail import id_in
 from holdfast.errors import BadInput, HoldfastError, MailUnsent
+from holdfast.host.public_names import is_any_private
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId
@@ -26,7 +27,7 @@ from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.statements import EncryptionKey, Profile, find_bad_url, parse_profile, profile_stands
 from holdfast.layout.witness_address import WitnessRelay, parse_relay_address
 from holdfast.relay.bounded import keep_newest
-from holdfast.relay.client.find import FoundAgent, check_not_older, find_agent, find_peer, keep_peer
+from holdfast.relay.client.find import FoundAgent, check_not_older, find_agent, find_peer, keep_peer, public_of
 from holdfast.relay.client.profile import addresses_of, is_signed_by
 from holdfast.relay.protocol.envelope import HINTS_MAX
 
@@ -40,6 +41,7 @@ class Peer:
     profile: Signed[Profile]
     log: KeyLog
     at: float = field(default_factory=time.monotonic)
+    public_only: bool = False  # a stranger chose its relays
 
     @property
     def id(self) -> AgentId:
@@ -47,7 +49,8 @@ class Peer:
 
     @property
     def relays(self) -> tuple[WitnessRelay, ...]:
-        return tuple(addresses_of(self.profile.record))
+        listed = addresses_of(self.profile.record)
+        return tuple(public_of(listed) if self.public_only else listed)
 
     def newest_key(self, now: int) -> EncryptionKey | None:
         return max((one for one in self.profile.record.enc if one.exp > now), key=lambda one: one.exp, default=None)
@@ -69,11 +72,27 @@ class AddressBook:
     port: Signatures
     now: Callable[[], int] = lambda: int(time.time())
     _known: OrderedDict[str, Peer] = field(default_factory=OrderedDict[str, Peer])
+    _own: tuple[float, tuple[str, ...], bool] = (0.0, (), False)  # when own relays were looked up, and what was found
     _written_to: set[str] = field(default_factory=set[str])  # ids that are in the file as agents that we write to
 
     async def find(self, to: str, *, hints: Sequence[str] = (), fresh: bool = False, stranger: bool = False) -> Peer:
-        """`stranger`: asked for because it wrote to us. Raises MailUnsent where no relay that answers knows the agent,
-        or what they serve is not valid."""
+        """`stranger`: asked for because it wrote to us, so it may not choose relays on private addresses, unless one of
+        ours is on such an address. Raises MailUnsent where no relay that answers knows the agent, or what they serve is
+        not valid."""
+        public_only = stranger and not await self._has_private()
+        peer = await self._find(to, hints, fresh=fresh, stranger=stranger, public_only=public_only)
+        return replace(peer, public_only=public_only)
+
+    async def _has_private(self) -> bool:
+        """Whether an own relay is on an address of this machine or of a private network."""
+        at, hosts, found = self._own
+        own = tuple(one.host for one in self.own_relays())
+        if own != hosts or time.monotonic() - at >= FRESH_S:
+            found = await is_any_private(own)
+            self._own = time.monotonic(), own, found
+        return found
+
+    async def _find(self, to: str, hints: Sequence[str], *, fresh: bool, stranger: bool, public_only: bool) -> Peer:
         name, named = parse_address(to)
         known = self._known.get(name)
         if known is not None and not fresh and time.monotonic() - known.at < FRESH_S and self._stands(known):
@@ -82,10 +101,12 @@ class AddressBook:
                     await asyncio.to_thread(keep_peer, self.path, known.profile)
                     self._written_to.add(known.id)
             return known
-        relays = {one.key: one for one in (*self._listed(name), *named, *parse_hints(hints), *self.own_relays())}
+        chosen = (*self._listed(name), *named, *parse_hints(hints))
+        relays = {one.key: one for one in (*(public_of(chosen) if public_only else chosen), *self.own_relays())}
         try:
             held = await asyncio.to_thread(find_peer, self.path, name)
-            found = await find_agent(name, list(relays.values()), now=self.now(), port=self.port, known=held)
+            asked, now = list(relays.values()), self.now()
+            found = await find_agent(name, asked, now=now, port=self.port, known=held, public_only=public_only)
             if found.profile.record.id != name:  # a handle: what was seen is kept by id
                 held = await asyncio.to_thread(find_peer, self.path, found.profile.record.id)
                 check_not_older(found.profile, held)
@@ -122,11 +143,11 @@ class AddressBook:
             signed = parse_profile(line.encode())
         except HoldfastError:
             return None
-        new = Peer(profile=signed, log=peer.log)
+        new = replace(peer, profile=signed, at=time.monotonic())
         is_newer = signed.record.rank > peer.profile.record.rank and is_signed_by(signed, peer.log, self.port)
         if signed.record.id != peer.id or not is_newer or not self._stands(new) or find_bad_url(signed.record):
             return None
-        self._known[peer.id] = new
+        self._known[peer.id] = replace(new, public_only=False)
         return new
 
     def forget(self, peer: Peer) -> None:

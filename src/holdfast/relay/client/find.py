@@ -9,9 +9,8 @@ serves it.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -28,6 +27,7 @@ from holdfast.errors import (
     RelayUntrusted,
 )
 from holdfast.host.private_files import read_private, write_atomically
+from holdfast.host.public_names import is_private_host
 from holdfast.identity.files.own_log import home_lock
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
@@ -72,9 +72,16 @@ class Peers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def find_agent(
-    name: str, relays: Sequence[WitnessRelay], *, now: int, port: Signatures, known: Signed[Profile] | None = None
+    name: str,
+    relays: Sequence[WitnessRelay],
+    *,
+    now: int,
+    port: Signatures,
+    known: Signed[Profile] | None = None,
+    public_only: bool = False,
 ) -> FoundAgent:
-    """The agent of a handle (`ada@relay.example`) or an id, as these relays and its own show it. Raises LogMissing: no
+    """The agent of a handle (`ada@relay.example`) or an id, as these relays and its own show it. `public_only`: a
+    stranger chose where it is to be found. Raises LogMissing: no
     relay knows it; RelayRefused: what they serve is not valid, or older than what was `known`; RelayUnreachable, or
     RelayUntrusted where another server answers in a relay's name."""
     found, failed = await _profiles(name, relays, port)
@@ -92,9 +99,11 @@ async def find_agent(
         raise BadInput(f"the relays name different agents for {name}", hint="ask one relay: --relay ADDRESS")
     newest = newest_of(found.values()) or first
     named = addresses_of(newest.record)
-    if not any(is_private_host(one.host) for one in relays):  # its owner may be a stranger: see sender_logs.py
+    if public_only:
+        named = public_of(named)
+    elif not any(is_private_host(one.host) for one in relays):  # its owner may be a stranger: see sender_logs.py
         named = [one for one in named if not is_private_host(one.host)]
-    sources = {one.key: one for one in (*relays, *named)}
+    sources = {one.key: one for one in (*relays, *(one for one in named if one not in relays))}
     copies = await ask_all(sources.values(), lambda link: RelayWitness(link).fetch(newest.record.id), port=port)
     answers = [
         SourceAnswer(source=one.url, operator=_operator(one, newest.record), copy=copy)
@@ -126,12 +135,9 @@ async def find_agent(
     )
 
 
-def is_private_host(host: str) -> bool:
-    """Whether the host is named by an address of this machine or of a private network."""
-    try:
-        return not ipaddress.ip_address(host).is_global
-    except ValueError:
-        return host == "localhost" or host.endswith((".localhost", ".local", ".internal"))
+def public_of(relays: Iterable[WitnessRelay]) -> list[WitnessRelay]:
+    """Those that a stranger may name; what their names stand for is looked at when a connection is made."""
+    return [replace(one, public_only=True) for one in relays if not is_private_host(one.host)]
 
 
 def find_peer(path: Path, id: str) -> Signed[Profile] | None:

@@ -183,7 +183,7 @@ class RelayPost:
         while True:
             if not sending.peer.relays:  # it has left its last one, and may name another
                 raise (MailUnconfirmed if sending.begun else MailUnsent)(
-                    f"{sending.peer.id}: its profile names no relay"
+                    f"{sending.peer.id}: its profile names no relay" + " on a public address" * sending.peer.public_only
                 )
             envelope = await self._sealed(sending)
             sending.moved = False
@@ -351,13 +351,19 @@ class RelayPost:
     async def _channel(self, relay: WitnessRelay) -> RelayChannel:
         """Few are kept open: each sender that gets a delivery note may have relays of its own."""
         found = self._channels.pop(relay.key, None)
-        gone = [] if found is None or found.address.url == relay.url else [found]
+        gone = [] if found is None or _serves(found.address, relay) else [found]
         kept = self._channels[relay.key] = RelayChannel(relay, self.port) if found is None or gone else found
         while len(self._channels) > CHANNELS_MAX:
             gone.append(self._channels.popitem(last=False)[1])
         for one in gone:
             await one.close()
         return kept
+
+
+def _serves(kept: WitnessRelay, relay: WitnessRelay) -> bool:
+    """Whether a channel to the one may be used for the other, which has the same key: only the owner's choice may be on
+    a private address."""
+    return kept.url == relay.url and (relay.public_only or not kept.public_only)
 
 
 def _encoded(body: Json) -> bytes:

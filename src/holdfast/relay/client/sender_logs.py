@@ -10,8 +10,9 @@ A sender that cannot be found gives its room up: after some minutes, or at once 
 given back (`given_up`), so that it does not fill the mailbox for the weeks until it expires; an honest sender sends it
 again.
 
-A message may not make the agent ask addresses of this machine or of a private network: hints and profiles of strangers
-that name one are ignored, unless a relay of the agent is on such an address itself.
+A message may not make the agent connect to addresses of this machine or of a private network: hints and profiles of
+strangers that name one are ignored, for looks and for delivery notes, unless a relay of the agent is on such an address
+itself.
 """
 
 from __future__ import annotations
@@ -19,17 +20,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import socket
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
 from holdfast.errors import BadRecord, HoldfastError
+from holdfast.host.public_names import NAMES_S, find_public_addresses, is_any_private, is_private_host
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Signatures
 from holdfast.identity.records.encodings import AgentId
@@ -39,15 +38,11 @@ from holdfast.identity.statements.certificate import find_fault_by_log, find_ina
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.bounded import keep_newest
 from holdfast.relay.client.address_book import AddressBook, parse_hints
-from holdfast.relay.client.find import is_private_host
 from holdfast.relay.protocol.envelope import Envelope
 
 LOOKS_MAX, HINTED_MAX = 8, 4  # at the same time: at relays that are known, and at those that messages name
 LOOK_S = 10.0
 AGAIN_S, AGAIN_S_MAX = 5.0, 300.0
-NAME_S = 3.0
-# A stranger may choose a name whose server never answers. The threads of all other work must not wait for it.
-_NAMES = ThreadPoolExecutor(HINTED_MAX, "names")
 OF_SENDER_MAX, WAITING_MAX = 16, 256  # messages that wait here, 64 KiB each at most
 GIVE_UP_S = 600.0  # how long a sender is looked for
 JUDGED_MAX = 1_024  # certificates of senders whose signature was checked
@@ -188,19 +183,16 @@ class SenderLogs(Generic[T]):
 
 async def allowed_hints(hints: Iterable[WitnessRelay], own: Iterable[WitnessRelay]) -> list[WitnessRelay]:
     """Those that a stranger may make this agent ask: relays on public addresses, or all if an own relay is on none."""
-    if any(is_private_host(one.host) for one in own):
+    if await is_any_private(one.host for one in own):
         return list(hints)
     return [one for one in hints if not is_private_host(one.host) and await _is_public(one)]
 
 
 async def _is_public(relay: WitnessRelay) -> bool:
-    """Whether its name has public addresses only. The name may get others a moment later: then a connection is begun,
-    and nothing more, because the relay's key must sign the answer."""
-    port = urlsplit(relay.url).port or 443
-    look_up = partial(socket.getaddrinfo, relay.host, port, type=socket.SOCK_STREAM)
+    """Whether its name has public addresses only. The name may get others a moment later: so they are looked at again
+    when a connection is made."""
     try:
-        async with asyncio.timeout(NAME_S):
-            found = await asyncio.get_running_loop().run_in_executor(_NAMES, look_up)
+        async with asyncio.timeout(NAMES_S):
+            return bool(await find_public_addresses(relay.host, urlsplit(relay.url).port or 443))
     except (OSError, UnicodeError):  # a time-out too
         return False
-    return bool(found) and not any(is_private_host(str(address[0])) for *_, address in found)
