@@ -3,6 +3,9 @@
 Runs with the Python of build/peers-relay: `python nostr_relay_mail.py FOLDER MAILS BATCH LANES`; prints JSON. Settings
 are those that nostr-relay comes with (SQLite, WAL, synchronous = normal: a commit is not synced). An event counts as
 stored when the relay has said OK. After the kill each of those is asked for by its id.
+
+AgentMesh's relay is in the PyPI package agentmesh-platform 3.7.0 (`agentmesh/relay`, by Microsoft): a WebSocket server
+whose only store is in memory, so a kill loses all that it has accepted. The package agentmesh 0.1.1 is a placeholder.
 """
 
 import asyncio
