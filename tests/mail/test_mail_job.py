@@ -20,11 +20,15 @@ from holdfast.app.mail.mail_job import AGAIN_S, AGAIN_S_MAX, find_covered, next_
 from holdfast.backup.chain.heads import HeadFile, Held
 from holdfast.backup.places.backup_places import states_of
 from holdfast.backup.places.place_state import made, verified
+from holdfast.core.clock import SystemClock, SystemEntropy
 from holdfast.host.private_files import locked_now
+from holdfast.identity.journal_keys.keyfile import load_or_create
 from holdfast.identity.records.encodings import Digest
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.statements import Head, JournalMark
+from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import load_home
+from holdfast.testing.lab import Lab
 
 
 async def test_a_host_that_waits_for_the_turn_takes_it_soon_after_the_other_one_died(
@@ -77,37 +81,52 @@ def test_one_process_of_a_folder_takes_mail_in(tmp_path: Path) -> None:
         assert later
 
 
-def test_only_a_verified_snapshot_covers_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_a_verified_snapshot_of_this_life_of_the_journal_covers_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = load_home(make_correspondent(tmp_path / "ada").folder)
     assert find_covered(home) is None
-
-    def head(seq: int, sequence: int) -> Signed[Head]:
-        mark = JournalMark(id="j", sequence=sequence, incarnation=1)
-        values: dict[str, Any] = {
-            "id": "hf1",
-            "g": 0,
-            "s": 0,
-            "e": 1,
-            "at": seq,
-            "manifest": "",
-            "bytes": 0,
-            "files": 0,
-        }
-        record = Head(**values, seq=seq, archive=f"a{seq}", journal=mark)
-        return Signed(record=record, body=b"", digest=Digest(""), signatures=())
+    async with Lab(home.folder).open():
+        pass
+    admin = journal_at(home.journal)
+    held: list[Signed[Head]] = []
 
     def places(_file: Path) -> tuple[str]:
         return ("a place",)
 
     def heads(_file: HeadFile) -> Held:
-        return Held(heads=(head(1, 10), head(2, 20), head(3, 30)))
+        return Held(heads=tuple(held))
+
+    def add(seq: int, sequence: int, journal: str = "") -> None:
+        mark = JournalMark(id=journal or admin.peek(), sequence=sequence, incarnation=admin.incarnation())
+        held.append(_head(seq, mark))
+
+    def verify(seq: int) -> None:
+        states_of(home).change("disk", lambda state: verified(state, now_ms=1, snapshot=f"a{seq}"))
 
     monkeypatch.setattr(mail_job, "read_places", places)
     monkeypatch.setattr(HeadFile, "read", heads)
+    for seq in (1, 2, 3):
+        add(seq, 10 * seq)
     assert find_covered(home) == 0
-    states = states_of(home)
-    states.change("disk", lambda state: made(state, now_ms=1, snapshot="a3"))
+    states_of(home).change("disk", lambda state: made(state, now_ms=1, snapshot="a3"))
     assert find_covered(home) == 0
-    states.change("disk", lambda state: verified(state, now_ms=1, snapshot="a2"))
+    verify(2)
     assert find_covered(home) == 20
     assert find_covered(home, shared=True) == 19
+
+    keys = load_or_create(home.keys_file, journal_exists=True, entropy=SystemEntropy())
+    await admin.restore(keys=keys, clock=SystemClock())
+    assert find_covered(home) == 0  # its record 20 is another one now
+    add(4, 15)
+    verify(4)
+    assert find_covered(home) == 15
+    add(5, 40, journal="b" * 32)
+    verify(5)
+    assert find_covered(home) == 0
+
+
+def _head(seq: int, mark: JournalMark) -> Signed[Head]:
+    place: dict[str, Any] = {"id": "hf1", "g": 0, "s": 0, "e": 1, "at": seq, "manifest": "", "bytes": 0, "files": 0}
+    record = Head(**place, seq=seq, archive=f"a{seq}", journal=mark)
+    return Signed(record=record, body=b"", digest=Digest(""), signatures=())

@@ -182,14 +182,19 @@ async def find_secured(home: AgentHome, journal: Journal, received: Sequence[Rec
 
 def find_covered(home: AgentHome, *, shared: bool = False) -> int | None:
     """The number of the last record in the newest verified snapshot; 0 where there is none; None where there is no
-    place. Where several hosts share the journal a record may get a lower number than one that was committed before it:
-    there only a snapshot with a higher number than the mark was made after the commit."""
+    place. Only a snapshot of this life of the journal counts: a restore goes on from the number of its copy, so an
+    earlier life has used the same numbers for other records. Where several hosts share the journal a record may get a
+    lower number than one that was committed before it: there only a snapshot with a higher number than the mark was
+    made after the commit."""
     if not read_places(home.places_file):
         return None
     verified = {state.verified for state in states_of(home).read().values() if state.verified}
     heads = (one.record for one in HeadFile(home.heads_file).read().heads)
     newest = max((one for one in heads if one.archive in verified), key=lambda one: one.rank, default=None)
     if newest is None or newest.journal is None:
+        return 0
+    admin = journal_at(home.journal)
+    if (newest.journal.id, newest.journal.incarnation) != (admin.peek(), admin.incarnation()):
         return 0
     return newest.journal.sequence - shared
 
