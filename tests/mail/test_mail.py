@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -772,6 +773,71 @@ def test_a_relay_that_confirms_and_drops_loses_nothing_and_is_proven_to_lie(tmp_
         forged["answers"] = forged["answers"][:1] * 2
         with pytest.raises(NoProof):
             verify(json.dumps(forged).encode())
+
+
+BAD_UTF8 = b'{"x":"\xff",'
+
+
+@pytest.mark.parametrize(
+    ("call", "before", "after"),
+    [
+        ("/login", rb'"token":"[^"]*"', rb'"token":"a\\nb"'),
+        ("/login", rb'"token":"[^"]*"', b'"token":"\xc3\xa9"'),
+        ("/login", rb"^{", BAD_UTF8),
+        ("/login", rb'"first":1', b'"first":1' + 30 * b"0"),
+        ("/ack", rb'"full":0', b'"full":1' + 30 * b"0"),
+    ],
+)
+def test_a_relay_that_signs_a_strange_answer_to_its_agent_stops_no_mail_of_the_others(
+    tmp_path: Path, three: list[RelayProcess], monkeypatch: pytest.MonkeyPatch, call: str, before: bytes, after: bytes
+) -> None:
+    monkeypatch.setattr(RelayChannel, "call", _answering(three[0], call, before, after))
+
+    async def story() -> None:
+        ada, bob = await a_pair(tmp_path, three)
+        async with ada.open() as hers, bob.open() as his:
+            await his.mailbox.rewind(after=0)
+            for n in range(3):
+                await hers.post.send(to=bob.id, body=n, key=key(n))
+            assert {str(one.body) for one in await take(his, 3)} == {"0", "1", "2"}
+            await his.mailbox.secured(up_to=1)
+            assert max(his.mailbox.fill.values()) <= 100
+            if call == "/login":
+                assert "its answer cannot be read" in his.mailbox.state[three[0].at.url]
+
+    asyncio.run(story())
+
+
+def test_a_relay_that_signs_a_strange_answer_to_a_sender_is_passed_over(
+    tmp_path: Path, three: list[RelayProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RelayChannel, "call", _answering(three[0], "/v1/mail/", rb"^{", BAD_UTF8))
+    monkeypatch.setattr(HealthBook, "ranked", in_order)
+
+    async def story() -> None:
+        ada, bob = await a_pair(tmp_path, three)
+        async with ada.open() as hers, bob.open() as his:
+            sent = await hers.post.send(to=bob.id, body=1, key=key(1))
+            assert set(sent.relays) == {one.at.url for one in three[1:]}
+            assert [one.body for one in await take(his, 1)] == [1]
+
+    asyncio.run(story())
+
+
+def _answering(relay: RelayProcess, call: str, before: bytes, after: bytes) -> Any:
+    """RelayChannel.call; what this relay answers to this call is changed, as if the relay had signed it so."""
+    really = RelayChannel.call
+
+    async def changed(self: RelayChannel, method: str, target: str, *given: Any, **more: Any) -> Answered:
+        answered = await really(self, method, target, *given, **more)
+        if self.address != relay.at or call not in target:
+            return answered
+        content, count = re.subn(before, lambda _: after, answered.content)
+        assert count == 1, answered.content
+        line, _, _ = answered.raw.partition(b"\n")
+        return Answered(content, line + b"\n" + content, answered.target, answered.nonce)
+
+    return changed
 
 
 def test_an_older_or_forged_profile_moves_no_mail(tmp_path: Path, three: list[RelayProcess]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import h11
 import msgspec
 import pytest
 
@@ -41,6 +42,7 @@ from holdfast.errors import (
     RelayUntrusted,
 )
 from holdfast.identity.acts.recover_identity import _no_log
+from holdfast.identity.records.encodings import AgentId
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.records.signed import Reason, Refusal
 from holdfast.identity.statements.relay_answer import digest_of_request, signed_answer
@@ -50,6 +52,7 @@ from holdfast.identity.witness.relay_link import RefusalContent, open_link, why_
 from holdfast.layout.agent_home import AgentHome
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.client.address_book import AddressBook, Peer
+from holdfast.relay.client.channel import RelayChannel
 from holdfast.relay.client.find import find_agent
 from holdfast.relay.client.instance_key import InstanceKey
 from holdfast.relay.client.post import RelayPost, _Sending
@@ -210,6 +213,18 @@ def test_failures_of_all_addresses_of_a_host_and_of_tls_are_told_in_words() -> N
     wrong.reason = "WRONG_VERSION_NUMBER"
     assert why_of(wrong) == "TLS failed: wrong version number"
     assert why_of(ConnectionError()) == "ConnectionError"
+    of_relay = "illegal header line: [Errno 99999999999999999999]"
+    assert why_of(h11.RemoteProtocolError(of_relay)) == of_relay
+
+
+@pytest.mark.parametrize("url", ["https://[x", "https://relay.example:99999", f"https://{70 * 'a'}.example"])
+async def test_the_url_of_a_relay_in_the_profile_of_another_agent_may_be_none(url: str) -> None:
+    relay = WitnessRelay(url, KEY.public)
+    assert relay.host in url
+    with pytest.raises(RelayUnreachable):
+        await open_link(relay).find_profile(AgentId("hf1"))
+    with pytest.raises(RelayUnreachable):
+        await RelayChannel(relay, PORT).submit(AgentId("hf1"), [b""])
 
 
 def test_a_handle_without_a_relay_and_one_of_an_unknown_relay_say_what_to_do() -> None:

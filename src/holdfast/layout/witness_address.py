@@ -45,7 +45,10 @@ class WitnessRelay:
 
     @property
     def host(self) -> str:
-        return urlsplit(self.url).hostname or ""
+        try:
+            return urlsplit(self.url).hostname or ""
+        except ValueError:  # another agent's profile may name it
+            return ""
 
 
 WitnessAddress = WitnessFolder | WitnessRelay

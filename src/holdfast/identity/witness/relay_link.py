@@ -232,7 +232,8 @@ class RelayLink(RelayAsker):
                 status, raw = await self._sent(method, target, nonce, body)
         except TimeoutError:
             raise RelayUnreachable(f"{self.address.url} gave no whole answer within {ANSWER_S:g} s") from None
-        except (OSError, h11.ProtocolError, asyncio.IncompleteReadError) as error:  # ssl.SSLError is an OSError
+        # ssl.SSLError is an OSError; ValueError: what another agent's profile names need not be a url
+        except (OSError, h11.ProtocolError, asyncio.IncompleteReadError, ValueError) as error:
             raise RelayUnreachable(f"{self.address.url}: {why_of(error)}") from error
         return status, self._signed((method, target, nonce), body, status, raw, proxy=_PROXY)
 
@@ -273,9 +274,10 @@ def why_of(error: Exception) -> str:
         return f"its certificate is not valid: {error.verify_message}"
     if isinstance(error, ssl.SSLError) and error.reason:
         return f"TLS failed: {error.reason.lower().replace('_', ' ')}"
+    if not isinstance(error, OSError):  # its text may be the relay's
+        return str(error) or type(error).__name__
     numbers = dict.fromkeys(map(int, re.findall(r"\[Errno (\d+)\]", str(error))))  # of all addresses of a host
-    words = ", ".join(map(os.strerror, numbers)) or (error.strerror if isinstance(error, OSError) else "")
-    return words or str(error) or type(error).__name__
+    return ", ".join(map(os.strerror, numbers)) or error.strerror or str(error) or type(error).__name__
 
 
 def with_url(url: str, why: str) -> str:

@@ -151,14 +151,14 @@ class RelayChannel(RelayAsker):
         first_byte: Callable[[], None] = lambda: None,
     ) -> Answered:
         nonce = nonce or base64.urlsafe_b64encode(secrets.token_bytes(18)).decode()
-        headers = [*self._headers(nonce, body), *([(TOKEN_HEADER, token)] if token else ())]
-        request = h11.Request(method=method, target=target, headers=headers)
         try:
+            headers = [*self._headers(nonce, body), *([(TOKEN_HEADER, token)] if token else ())]
+            request = h11.Request(method=method, target=target, headers=headers)
             async with asyncio.timeout(CONNECT_S + answer_s):
                 status, raw = await self._exchange(request, body, first_byte)
         except TimeoutError:
             raise RelayUnreachable(f"{self.address.url} gave no whole answer within {answer_s:g} s") from None
-        except (OSError, h11.ProtocolError) as error:
+        except (OSError, h11.ProtocolError, ValueError) as error:  # ValueError: a profile may name no url
             raise RelayUnreachable(f"{self.address.url}: {why_of(error)}") from error
         content = self._signed((method, target, nonce), body, status, raw, proxy=_SERVER_ERRORS)
         if status == HTTPStatus.OK:
@@ -184,6 +184,7 @@ class RelayChannel(RelayAsker):
 
     def _read(self, answered: Answered, kind: type[T]) -> T:
         try:
+            answered.raw.decode()  # it is kept and shown as text
             return decode_json(answered.content, kind)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise RelayUntrusted(f"{self.address.url}: its answer cannot be read: {error}") from None

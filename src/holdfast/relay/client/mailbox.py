@@ -153,10 +153,12 @@ class RelayMailbox:
             box.token = ""
 
         async def enter(box: Box) -> None:
-            with contextlib.suppress(HoldfastError):
+            try:
                 async with box.turn:
                     if not box.token:
                         await self._log_in(box)
+            except Exception as error:  # noqa: BLE001 - whatever one relay answers, mail is taken from the others
+                box.trouble = str(error) or type(error).__name__
 
         await asyncio.gather(*map(enter, self._boxes.values()))
 
@@ -238,8 +240,8 @@ class RelayMailbox:
                 box.trouble, box.token = str(error), ""
             except (RelayBusy, RelayUnreachable) as error:  # its session may still be good: a login would cost more
                 box.trouble = str(error)
-            except (HoldfastError, OSError) as error:
-                box.trouble, box.token = str(error), ""
+            except Exception as error:  # noqa: BLE001 - as in `rewind`
+                box.trouble, box.token = str(error) or type(error).__name__, ""
             tries += 1
             if box.is_first:
                 self._hurry.set()
@@ -312,7 +314,7 @@ class RelayMailbox:
 
     async def _flush(self, keys: Sequence[str] | set[str] | dict[str, Box]) -> None:
         async def one(box: Box) -> None:
-            with contextlib.suppress(HoldfastError):  # it is still owed, and the box's own task sends it
+            with contextlib.suppress(Exception):  # it is still owed, and the box's own task sends it, or says why not
                 async with box.turn:
                     if box.token:
                         await self._send_acks(box)
@@ -362,15 +364,13 @@ class RelayMailbox:
             text = f"incarnation {newer.e} of the agent is in use elsewhere, and this is incarnation {mine}"
             return AgentElsewhere(f"{box.relay.url}: {text}")
         own = await self.instance.log()
-        try:
+        copy = None
+        with contextlib.suppress(HoldfastError, OSError):
             copy = await RelayWitness(open_link(box.relay, port=self.port)).fetch(own.id)
-        except (HoldfastError, OSError):
-            copy = None
         merged = own if copy is None else merge_copies(own, [copy], id=own.id, port=self.port)
         if merged is not None and merged.position > (await self.instance.log()).position:
-            return KeysReplaced(
-                f"{box.relay.url} has the agent's key log up to {merged.position}: other keys speak now"
-            )
+            text = f"has the agent's key log up to {merged.position}: other keys speak now"
+            return KeysReplaced(f"{box.relay.url} {text}")
         with contextlib.suppress(HoldfastError):
             await self.instance.certificate(fresh=True)
         return None

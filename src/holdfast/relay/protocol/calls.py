@@ -34,6 +34,7 @@ Mark = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 Contact = Annotated[
     str, msgspec.Meta(pattern=f"^{ID_PREFIX}1[02-9ac-hj-np-z]+$", min_length=ID_CHARS, max_length=ID_CHARS)
 ]
+Token = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,128}\Z")]  # of a session; it goes into a header
 EntryId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]  # of the envelope, as the relay lists it
 
 
@@ -61,7 +62,7 @@ class StoredItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What became of one envelope: `seq`, `head` and `at`, or `code`."""
 
     id: str  # hex
-    seq: int = 0
+    seq: Mark = 0
     head: str = ""  # hex; of the chain after it
     at: int = 0  # unix seconds
     code: str = ""
@@ -80,7 +81,7 @@ class StoredAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 class MailItem(msgspec.Struct, frozen=True, array_like=True):
     """An entry of the chain; `envelope` is empty if it is held, or gone (secured, expired, refused)."""
 
-    seq: int
+    seq: Seq
     id: bytes
     at: int
     envelope: bytes = b""
@@ -90,10 +91,10 @@ class MailAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     """MessagePack. Entries after `after`, in order and without a gap."""
 
     to: str
-    after: int
+    after: Mark
     head: bytes  # of the chain after the entry `after`
     items: tuple[MailItem, ...]
-    last: int  # the newest number of the mailbox
+    last: Mark  # the newest number of the mailbox
     other: str = ""  # the certificate of an older instance of this incarnation, which has called since
 
 
@@ -109,10 +110,10 @@ class Login(AtPosition):
 
 class LoginAnswer(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", tag="login"):
     to: str
-    token: str
-    e: int  # the highest incarnation seen
-    first: int  # the lowest number that waits; `last` + 1 if none does
-    last: int
+    token: Token
+    e: Mark  # the highest incarnation seen
+    first: Seq  # the lowest number that waits; `last` + 1 if none does
+    last: Mark
     head: str  # hex; of the chain after `last`
     expires_s: int
 
@@ -134,7 +135,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
 
 class AckAnswer(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", tag="ack"):
     to: str
-    waiting: int
-    held: int
-    full: int  # percent of the room for mail that is used; at 100 new mail is refused
-    first: int
+    waiting: Mark
+    held: Mark
+    full: Mark  # percent of the room for mail that is used; at 100 new mail is refused
+    first: Seq
