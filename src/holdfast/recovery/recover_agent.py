@@ -292,7 +292,7 @@ async def _recover_identity(
         copies=(*evidence.copies, copy_of(survey.log)),
         witnesses=witnesses,
         new_witnesses=new,
-        escrow=survey.escrow_raw,
+        escrow=survey.escrow,
         passphrase=evidence.passphrase,
         again=target.again,
         beside_places=publish,

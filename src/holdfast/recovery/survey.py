@@ -35,6 +35,7 @@ from holdfast.identity.records.records import Inception, id_of, parse_record
 from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.statements import Head
 from holdfast.identity.vault.keyset import get_op
+from holdfast.identity.vault.mail_keys import joined
 from holdfast.identity.vault.rescue import Rescue, RescueKey, open_rescue
 from holdfast.identity.vault.ring import Escrow, open_escrow, read_escrow
 from holdfast.identity.vault.vault import Vault
@@ -73,7 +74,6 @@ class Survey:
     change: str  # what was wrong with the words
     key_used: str  # words, shares, vault, or rescue key
     opened: Escrow | Rescue = field(repr=False)
-    escrow_raw: bytes | None = field(repr=False)
     overview: Overview
     places: tuple[Place, ...]
     chosen: Signed[Head] | None  # the newest that some place holds
@@ -137,10 +137,10 @@ async def survey_evidence(
     with ExitStack() as stack:
         if evidence.vault is not None:
             log, change, used = _log_of_vault(evidence.vault, [one.log for one in logs]), "", "vault"
-            escrow, raw = read_escrow(evidence.vault), None
+            escrow = read_escrow(evidence.vault)
         elif evidence.rescue is not None:
             log, change, used = _log_of_id(evidence.rescue.agent, [one.log for one in logs]), "", "rescue key"
-            escrow, raw = open_rescue([one.rescue for one in sources.found if one.rescue], evidence.rescue), None
+            escrow = open_rescue([one.rescue for one in sources.found if one.rescue], evidence.rescue)
         else:
             used = "shares" if evidence.shares else "words"
             phrase, change = find_phrase(
@@ -150,7 +150,7 @@ async def survey_evidence(
             paper = stack.enter_context(PaperKeys(phrase, evidence.passphrase))
             log = choose_log(logs, paper, id=evidence.id).completed(paper, port=port)
             check_paper(log, paper)
-            escrow, raw = _open_escrow(sources, log, paper)
+            escrow = _open_escrow(sources, log, paper)
     own = [one for one in sources.found if _agent_of(one) in (log.id, None)]
     listed = await asyncio.gather(*(_listed(engine, one, escrow) for one in own))
     others = {HOME: _heads_at(folder)} | await heads_elsewhere(_head_keepers(evidence, folder), log.id)
@@ -164,7 +164,6 @@ async def survey_evidence(
         change=change,
         key_used=used,
         opened=escrow,
-        escrow_raw=raw,
         overview=seen,
         failed=failed,
         unplaced=_unplaced(listed, log),
@@ -193,26 +192,21 @@ def _chosen(seen: Overview, *, at: int | None) -> Signed[Head] | None:
     return next((head for head in old_enough if head.digest in held), None)
 
 
-def _open_escrow(sources: FoundPlaces, log: KeyLog, paper: PaperKeys) -> tuple[Escrow, bytes]:
-    """The escrow that knows most, of those that this paper opens."""
-    opened: list[tuple[int, int, Escrow, bytes]] = []
+def _open_escrow(sources: FoundPlaces, log: KeyLog, paper: PaperKeys) -> Escrow:
+    """What those escrows know together that this paper opens: one place may have an older one than another."""
+    opened: list[Escrow] = []
     with paper.escrow() as identity:
-        for number, source in enumerate(sources.found):
+        for source in sources.found:
             if source.escrow is None or _agent_of(source) not in (log.id, None):
                 continue
-            try:
-                escrow = open_escrow(source.escrow, identity)
-            except HoldfastError:
-                continue
-            known = len(escrow.keys.journal_keys) + len(escrow.others)
-            opened.append((known, -number, escrow, source.escrow))
+            with suppress(HoldfastError):
+                opened.append(open_escrow(source.escrow, identity))
     if not opened:
         raise VaultLocked(
             "these words or shares do not open the escrow.age of any given place",
             hint="try another place; without escrow.age Holdfast can read neither the backup nor the journal",
         )
-    _, _, escrow, raw = max(opened, key=lambda one: one[:2])
-    return escrow, raw
+    return joined(opened)
 
 
 def _log_of_id(agent: AgentId, logs: Sequence[KeyLog]) -> KeyLog:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from holdfast.core.clock import Entropy
@@ -92,7 +92,7 @@ class RecoveryOrder:
     copies: tuple[LogCopy, ...] = ()  # of the log: card, backup
     witnesses: tuple[WitnessAddress, ...] = ()  # to ask
     new_witnesses: tuple[WitnessAddress, ...] = ()
-    escrow: bytes | None = None
+    escrow: bytes | Escrow | None = field(default=None, repr=False)
     passphrase: str = ""  # of the sheet
     again: bool = False
     beside_places: Publish = nowhere
@@ -370,6 +370,8 @@ def _check_journal(order: RecoveryOrder, escrow: Escrow | None) -> None:
 
 def _escrow(order: RecoveryOrder, paper: PaperKeys) -> Escrow | None:
     raw, beside = order.escrow, order.folder / "escrow.age"
+    if isinstance(raw, Escrow):
+        return raw
     if raw is None and beside.is_file():
         raw = beside.read_bytes()[:ESCROW_BYTES_MAX]
     if raw is None:

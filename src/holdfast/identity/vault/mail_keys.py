@@ -8,7 +8,7 @@ snapshot's escrow still opens what was sealed for its keys: that is the limit of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -44,6 +44,28 @@ class MailKey:
 class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     key: str
     exp: int
+
+
+def joined(escrows: Sequence[Escrow]) -> Escrow:
+    """Of copies of one agent's escrow the newest, with every journal key and mail key that it lacks and another one of
+    the same vault has. Old keys leave the escrow when new ones come, so the one with the most entries may be old.
+    Nothing else is taken from an older one: it may name a rescue key that was revoked since."""
+    newest = max(escrows, key=_rank)
+    root = newest.vault_root, newest.keys.k_effect
+    same = [one for one in escrows if (one.vault_root, one.keys.k_effect) == root]
+    journal_keys, others = dict[int, bytes](), dict[str, str]()
+    for one in sorted(same, key=_rank):
+        journal_keys |= one.keys.journal_keys
+        others |= {name: text for name, text in one.others.items() if name.startswith(NAME)}
+    return replace(newest, keys=replace(newest.keys, journal_keys=journal_keys), others={**others, **newest.others})
+
+
+def _rank(escrow: Escrow) -> tuple[int, int, int]:
+    try:
+        exp = max((one.exp for one in mail_keys_in(escrow)), default=0)
+    except VaultDamaged:
+        exp = 0
+    return max(escrow.keys.journal_keys), exp, len(escrow.others)
 
 
 def public_half(private: bytes) -> bytes:

@@ -1,0 +1,83 @@
+"""Mail keys outlive the machine that made them: in copies of the escrow, at places of backups, after a recovery."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from correspondents import make_correspondent
+
+from holdfast.backup.places.companion_files import FoundPlace, FoundPlaces
+from holdfast.core.clock import SystemEntropy
+from holdfast.identity.paper.derive import PaperKeys
+from holdfast.identity.paper.phrase import Phrase
+from holdfast.identity.vault.age import seal
+from holdfast.identity.vault.mail_keys import RENEW_S, joined, mail_keys_in, renewed_mail_keys
+from holdfast.identity.vault.ring import ESCROW, Escrow, contents_of, read_escrow
+from holdfast.identity.vault.vault import FORMAT
+from holdfast.recovery.survey import _open_escrow
+
+NOW = 1_800_000_000
+ENTROPY = SystemEntropy()
+
+
+def weekly(folder: Path, weeks: int) -> list[Escrow]:
+    """The escrow of one agent in each week."""
+    vault, found = make_correspondent(folder).vault(), list[Escrow]()
+    for week in range(weeks):
+        renewed_mail_keys(vault, ENTROPY, now=NOW + week * (RENEW_S + 1))
+        found.append(read_escrow(vault))
+    return found
+
+
+# of several escrows
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_the_keys_of_all_escrows_that_the_paper_opens_are_kept(tmp_path: Path, newest_first: bool) -> None:
+    weeks = weekly(tmp_path, 10)
+    old, new = weeks[-3], weeks[-1]
+    assert len(old.others) == len(new.others), "old keys are forgotten: the number of entries says nothing"
+    old = replace(old, others=old.others | {"rescue/revoked": "{}"})
+    given = (new, old) if newest_first else (old, new)
+    found = _opened(*given)
+    kids = [one.kid for one in mail_keys_in(found)]
+    assert kids[: len(new.others)] == [one.kid for one in mail_keys_in(new)]
+    assert set(kids) == {one.kid for escrow in (old, new) for one in mail_keys_in(escrow)}
+    assert "rescue/revoked" not in found.others
+
+
+def test_journal_keys_are_joined_and_those_of_another_vault_are_not(tmp_path: Path) -> None:
+    (one,) = weekly(tmp_path / "one", 1)
+    (stranger,) = weekly(tmp_path / "two", 1)
+    later = replace(one, keys=replace(one.keys, current=3, journal_keys={1: one.keys.journal_keys[1], 3: bytes(32)}))
+    between = replace(one, keys=replace(one.keys, current=2, journal_keys={1: bytes(32), 2: bytes(range(32))}))
+    found = joined([between, stranger, later])
+    assert found.keys == replace(
+        later.keys, journal_keys={1: one.keys.journal_keys[1], 2: bytes(range(32)), 3: bytes(32)}
+    )
+    assert found.others == one.others
+
+
+def _opened(*escrows: Escrow) -> Escrow:
+    """As `recover` finds them at places, with the paper."""
+    log = cast(Any, SimpleNamespace(id="hf1"))
+    with Phrase(ENTROPY.bytes(32)) as phrase, PaperKeys(phrase) as paper:
+        recipient = paper.recipient
+        found = tuple(
+            FoundPlace(place=cast(Any, None), files={"escrow.age": _sealed(one, recipient)}) for one in escrows
+        )
+        return _open_escrow(FoundPlaces(found=found, failed={}), log, paper)
+
+
+def _sealed(escrow: Escrow, recipient: str) -> bytes:
+    whole = {"format": FORMAT, "vault": "", "file": ESCROW, **contents_of(escrow)}
+    return seal(json.dumps(whole).encode(), [recipient])
