@@ -20,12 +20,20 @@ from holdfast.core.clock import SystemEntropy
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.phrase import Phrase
 from holdfast.identity.vault.age import seal
-from holdfast.identity.vault.mail_keys import RENEW_S, joined, mail_keys_in, renewed_mail_keys
+from holdfast.identity.vault.mail_keys import (
+    RENEW_S,
+    MailKey,
+    are_due,
+    joined,
+    mail_keys_in,
+    published,
+    renewed_mail_keys,
+)
 from holdfast.identity.vault.ring import ESCROW, Escrow, contents_of, read_escrow
 from holdfast.identity.vault.vault import FORMAT
 from holdfast.recovery.survey import _open_escrow
 
-NOW = 1_800_000_000
+NOW, DAY_S = 1_800_000_000, 86_400
 ENTROPY = SystemEntropy()
 
 
@@ -81,3 +89,36 @@ def _opened(*escrows: Escrow) -> Escrow:
 def _sealed(escrow: Escrow, recipient: str) -> bytes:
     whole = {"format": FORMAT, "vault": "", "file": ESCROW, **contents_of(escrow)}
     return seal(json.dumps(whole).encode(), [recipient])
+
+
+# which ones a profile names
+
+
+def mail_key(days: int, *, copied: bool) -> MailKey:
+    return MailKey(kid=str(days), private=bytes(range(1, 33)), exp=NOW + days * DAY_S, copied=copied)
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ([mail_key(21, copied=False)], ["21"]),
+        ([mail_key(21, copied=True), mail_key(14, copied=True), mail_key(7, copied=True)], ["21", "14"]),
+        ([mail_key(21, copied=False), mail_key(14, copied=True), mail_key(7, copied=True)], ["14", "7"]),
+        ([mail_key(21, copied=False), mail_key(11, copied=False)], ["11"]),
+        ([mail_key(18, copied=False), mail_key(10, copied=True)], ["18", "10"]),
+        ([mail_key(21, copied=False), mail_key(14, copied=False), mail_key(7, copied=True)], ["14", "7"]),
+        ([mail_key(21, copied=False), mail_key(-1, copied=True)], ["21"]),
+        ([mail_key(-1, copied=True)], []),
+    ],
+)
+def test_a_key_that_no_place_has_is_named_when_the_one_before_ends_soon(keys: list[MailKey], named: list[str]) -> None:
+    assert [one.kid for one in published(keys, now=NOW)] == named
+
+
+@pytest.mark.parametrize(
+    ("days", "copied", "due"),
+    [(14, None, False), (13, None, True), (14, 14, False), (11, 11, False), (11, 18, True), (9, 0, True), (9, 9, True)],
+)
+def test_a_profile_is_due_when_it_would_name_other_keys(days: int, copied: int | None, due: bool) -> None:
+    enc = [mail_key(days, copied=True).public(), mail_key(days - 7, copied=True).public()]
+    assert are_due(enc, now=NOW, copied=None if copied is None else NOW + copied * DAY_S) is due

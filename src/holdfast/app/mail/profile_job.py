@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from holdfast.app.mail.replace_relay import ASK_EVERY_S, replace_gone_relays
-from holdfast.app.mail.shared_keys import mail_speaker
+from holdfast.app.mail.shared_keys import find_copied, mail_speaker
 from holdfast.app.mail.since_restore import find_since
 from holdfast.app.worker import JobContext
 from holdfast.core.notices import relay_contradiction_notice, two_profiles_notice
@@ -91,7 +91,7 @@ def is_profile_due(home: AgentHome) -> bool:
     if log is None or not own_relays(home):
         return False
     held = find_own_profile(home)
-    if held is None or is_due(held, log, now=int(time.time())):
+    if held is None or is_due(held, log, now=int(time.time()), copied=find_copied(home)):
         return True
     echo = _echo(home)
     return bool(echo) and echo_in(held.record) != echo

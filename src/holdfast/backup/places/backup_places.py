@@ -70,6 +70,7 @@ from holdfast.identity.files.roster_file import ROSTER, roster_lines
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.statements.roster import join_rosters
+from holdfast.identity.vault.mail_keys import newest_exp
 from holdfast.identity.vault.rescue import RESCUE
 from holdfast.identity.vault.ring import ESCROW, Escrow, read_escrow, store, with_place
 from holdfast.identity.vault.vault import Vault, open_vault, terminal_prompt
@@ -234,11 +235,12 @@ class BackupPlaces:
         escrow = read_escrow(self.vault)
         wanted = [place for place in places if not names or place.name in names]
         done = await asyncio.gather(
-            *(self._refresh(place, self._files(place, places, escrow)) for place in wanted), return_exceptions=True
+            *(self._refresh(place, self._files(place, places, escrow), newest_exp(escrow)) for place in wanted),
+            return_exceptions=True,
         )
         return {place.name: error for place, error in zip(wanted, done, strict=True) if isinstance(error, Exception)}
 
-    async def _refresh(self, place: Place, files: dict[str, bytes]) -> None:
+    async def _refresh(self, place: Place, files: dict[str, bytes], exp: int) -> None:
         whole = digest(files)
         if place.kind is not PlaceKind.FOLDER and self.states.of(place.name).companions == whole:
             return
@@ -257,7 +259,7 @@ class BackupPlaces:
         if log is not None and place.kind is PlaceKind.FOLDER:
             for name in old_claims(there, log):
                 (place.own / name).unlink(missing_ok=True)
-        self.states.change(place.name, lambda state: msgspec.structs.replace(state, companions=whole))
+        self.states.change(place.name, lambda one: msgspec.structs.replace(one, companions=whole, mail_key_exp=exp))
 
     async def check_keys_current(self, place: Place) -> dict[str, bytes]:
         """The companion files. Raises KeysReplaced if another final record is in their log.

@@ -34,6 +34,7 @@ class PlaceState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     verify_s: float = 0.0  # how long that took
     notified: str = msgspec.field(default="", name="told")  # the last trouble in a notice; "": all is well
     companions: str = msgspec.field(default="", name="beside")  # digest of the companion files
+    mail_key_exp: int = 0  # unix seconds: the end of the newest mail key in the escrow.age that is there
     pruned: tuple[str, ...] = ()  # removed by us, oldest first
     missing: tuple[str, ...] = ()  # of `snapshots`: not in the newest listing
     spared: tuple[str, ...] = ()  # not pruned before `spared_until_ms`

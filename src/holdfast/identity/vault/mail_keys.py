@@ -1,9 +1,15 @@
 """Mail keys: the private halves of the keys that others seal mail for, in the escrow, a new one every week.
 
-A key is made in the escrow, which writes every copy before the vault itself (ring.py); only then may a profile name it.
-So mail is never sealed for a key that one lost disk takes with it. A profile names the newest keys until `exp`; the
-private half stays until the last mail that was sealed for it has expired at every relay, and is then forgotten. An old
-snapshot's escrow still opens what was sealed for its keys: that is the limit of forward secrecy here.
+A key is made in the escrow, which writes its copies before the vault itself (ring.py). Those copies are in folders that
+this machine reaches: the home, and places that are folders. Other places get the escrow with the next backup. Mail that
+is sealed for a key is lost with the machine if no place has the key. So a profile names a new key only once the escrow
+at every place has it, and goes on naming the one before, as long as that is valid for SETTLE_S more. Then, and where
+there is no key before it, the new one is named at once: an agent whose backups do not work is reached all the same, and
+mail that comes before the next backup can be read on this machine alone.
+
+A profile names the newest keys until `exp`; the private half stays until the last mail that was sealed for it has
+expired at every relay, and is then forgotten. An old snapshot's escrow still opens what was sealed for its keys: that
+is the limit of forward secrecy here.
 """
 
 from __future__ import annotations
@@ -26,6 +32,7 @@ from holdfast.identity.vault.vault import Vault
 NAME = "mail-key/"  # in the escrow's `others`: mail-key/KID
 RENEW_S = 7 * 86_400
 USE_S = 21 * 86_400  # how long senders may use a key: a vault that cannot be written for two weeks stops no mail
+SETTLE_S = 10 * 86_400  # a key that has less left is followed by the next one, whichever places have that
 KEEP_S = TTL_S_MAX + 2 * 86_400  # after that
 KID_CHARS = 16
 PUBLISHED_MAX = 2
@@ -36,6 +43,7 @@ class MailKey:
     kid: str
     private: bytes = field(repr=False)
     exp: int  # senders use it until then
+    copied: bool = True  # the escrow at every place has it
 
     def public(self) -> EncryptionKey:
         return EncryptionKey(kid=self.kid, key=public_half(self.private).hex(), exp=self.exp)
@@ -60,12 +68,16 @@ def joined(escrows: Sequence[Escrow]) -> Escrow:
     return replace(newest, keys=replace(newest.keys, journal_keys=journal_keys), others={**others, **newest.others})
 
 
-def _rank(escrow: Escrow) -> tuple[int, int, int]:
+def newest_exp(escrow: Escrow) -> int:
+    """The end of its newest mail key; 0 where it has none."""
     try:
-        exp = max((one.exp for one in mail_keys_in(escrow)), default=0)
+        return max((one.exp for one in mail_keys_in(escrow)), default=0)
     except VaultDamaged:
-        exp = 0
-    return max(escrow.keys.journal_keys), exp, len(escrow.others)
+        return 0
+
+
+def _rank(escrow: Escrow) -> tuple[int, int, int]:
+    return max(escrow.keys.journal_keys), newest_exp(escrow), len(escrow.others)
 
 
 def public_half(private: bytes) -> bytes:
@@ -79,8 +91,18 @@ def mail_keys_in(escrow: Escrow) -> tuple[MailKey, ...]:
 
 
 def published(keys: Iterable[MailKey], *, now: int) -> tuple[EncryptionKey, ...]:
-    """The keys that a profile names now."""
-    return tuple(one.public() for one in keys if one.exp > now)[:PUBLISHED_MAX]
+    """The keys that a profile names now; `keys`: the newest first."""
+    valid = [one for one in keys if one.exp > now]
+    while len(valid) > 1 and not valid[0].copied and valid[1].exp - now > SETTLE_S:
+        del valid[0]
+    return tuple(one.public() for one in valid)[:PUBLISHED_MAX]
+
+
+def are_due(enc: Sequence[EncryptionKey], *, now: int, copied: int | None) -> bool:
+    """Whether a profile that names these keys should name others. `copied`: the end of the newest key that every place
+    has; None for an agent without a place."""
+    newest = max((one.exp for one in enc), default=0)
+    return are_stale(enc, now=now) if copied is None else newest < copied or newest - now < SETTLE_S
 
 
 def are_stale(keys: Iterable[EncryptionKey | MailKey], *, now: int) -> bool:

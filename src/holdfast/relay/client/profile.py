@@ -36,7 +36,7 @@ from holdfast.identity.records.signed import Family, Refusal, Signed
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.statements.certificate import find_fault_by_log
 from holdfast.identity.statements.statements import EncryptionKey, Profile, Relay, parse_profile, profile_stands
-from holdfast.identity.vault.mail_keys import are_stale, published
+from holdfast.identity.vault.mail_keys import are_due, published
 from holdfast.identity.witness.relay_link import RelayLink, ask_all, open_link
 from holdfast.identity.witness.witness_relay import bring_log, join_lines
 from holdfast.layout.agent_home import AgentHome
@@ -91,11 +91,15 @@ def ends_at(id: AgentId, now: int) -> int:
     return ((now - hour) // DAY_S + LIFE_DAYS + 1) * DAY_S + hour
 
 
-def is_due(held: Signed[Profile], log: KeyLog, *, now: int) -> bool:
-    """Whether it must be signed again: other keys speak now, a day is over, or its mail keys are a week old."""
+def is_due(held: Signed[Profile], log: KeyLog, *, now: int, copied: int | None) -> bool:
+    """Whether it must be made again: see `is_old`, or it should name newer mail keys. `copied`: see `are_due`."""
     enc = held.record.enc
-    old_keys = bool(enc) and are_stale(enc, now=now)
-    return held.record.position != log.position or held.record.exp < ends_at(log.id, now) or old_keys
+    return is_old(held, log, now=now) or (bool(enc) and are_due(enc, now=now, copied=copied))
+
+
+def is_old(held: Signed[Profile], log: KeyLog, *, now: int) -> bool:
+    """Whether it must be signed again although it says what it should: other keys speak now, or a day is over."""
+    return held.record.position != log.position or held.record.exp < ends_at(log.id, now)
 
 
 def is_signed_by(signed: Signed[Profile], log: KeyLog, port: Signatures) -> bool:
@@ -240,7 +244,7 @@ async def publish_profile(
     if not content.relays and not content.left:
         return PublishedProfile(signed=None)
     same = standing is newest and standing is not None and content == ProfileContent.of(standing.record)
-    if same and standing is not None and not is_due(standing, log, now=now):
+    if same and standing is not None and not is_old(standing, log, now=now):
         signed = standing
     else:
         ver = 1 + max((one.record.ver for one in (newest, local) if one is not None), default=0)
