@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,15 +14,18 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from correspondents import make_correspondent
+from correspondents import PORT, make_correspondent
 
 from holdfast.backup.places.companion_files import FoundPlace, FoundPlaces
 from holdfast.core.clock import SystemEntropy
+from holdfast.errors import HoldfastError
+from holdfast.host.private_files import write_atomically
 from holdfast.identity.paper.derive import PaperKeys
 from holdfast.identity.paper.phrase import Phrase
 from holdfast.identity.vault.age import seal
 from holdfast.identity.vault.mail_keys import (
     RENEW_S,
+    USE_S,
     MailKey,
     are_due,
     joined,
@@ -29,9 +33,11 @@ from holdfast.identity.vault.mail_keys import (
     published,
     renewed_mail_keys,
 )
-from holdfast.identity.vault.ring import ESCROW, Escrow, contents_of, read_escrow
+from holdfast.identity.vault.ring import ESCROW, Escrow, VaultRing, change, contents_of, read_escrow, with_place
 from holdfast.identity.vault.vault import FORMAT
+from holdfast.layout.agent_home import load_home
 from holdfast.recovery.survey import _open_escrow
+from holdfast.relay.client.status import find_stale_profile
 
 NOW, DAY_S = 1_800_000_000, 86_400
 ENTROPY = SystemEntropy()
@@ -89,6 +95,39 @@ def _opened(*escrows: Escrow) -> Escrow:
 def _sealed(escrow: Escrow, recipient: str) -> bytes:
     whole = {"format": FORMAT, "vault": "", "file": ESCROW, **contents_of(escrow)}
     return seal(json.dumps(whole).encode(), [recipient])
+
+
+# made although a place is away
+
+
+def test_a_mail_key_is_made_although_a_removable_place_is_away(tmp_path: Path) -> None:
+    agent = make_correspondent(tmp_path)
+    vault, home, disk = agent.vault(), tmp_path / "copies", tmp_path / "disk"
+    disk.mkdir(mode=0o700)
+    change(vault, lambda escrow: with_place(escrow, disk))
+    (first,) = renewed_mail_keys(vault, ENTROPY, now=NOW)
+    disk.rename(tmp_path / "drawer")
+    keys = renewed_mail_keys(vault, ENTROPY, now=NOW + RENEW_S + 1)
+    assert keys[1:] == (first,)
+    assert (home / "escrow.age").read_bytes() == (agent.vault_folder / "escrow.age").read_bytes()
+    home.rename(tmp_path / "gone")
+    with pytest.raises((HoldfastError, OSError)):
+        renewed_mail_keys(vault, ENTROPY, now=NOW + 2 * RENEW_S + 2)
+    assert mail_keys_in(read_escrow(vault)) == keys, "without any copy there is no new key"
+    (tmp_path / "gone").rename(home)
+    with pytest.raises((HoldfastError, OSError)):
+        VaultRing(vault).add_journal_key(ENTROPY)  # a journal key is in use at once: all copies are needed
+
+
+@pytest.mark.parametrize(("left_s", "warned"), [(8 * DAY_S, False), (6 * DAY_S, True), (-1, True)])
+def test_doctor_warns_before_no_mail_key_is_valid(tmp_path: Path, left_s: int, warned: bool) -> None:
+    agent = make_correspondent(tmp_path)
+    now = int(time.time())
+    renewed_mail_keys(agent.vault(), ENTROPY, now=now + left_s - USE_S)
+    enc = tuple(one.public() for one in mail_keys_in(read_escrow(agent.vault())))
+    line = agent.speaker().profile(ver=1, life_s=30 * DAY_S, relays=(), handles=(), enc=enc, left=()).line()
+    write_atomically(agent.folder / "profile.json", line + b"\n")
+    assert ("newest mail key" in find_stale_profile(load_home(agent.folder), port=PORT)) is warned
 
 
 # which ones a profile names

@@ -109,7 +109,7 @@ class VaultSpeaker:
             return renewed_mail_keys(self._vault, SystemEntropy(), now=self._now())
         except VaultMissing:
             return ()
-        except (HoldfastError, OSError):  # a copy cannot be written now: the keys that are held go on for two weeks
+        except (HoldfastError, OSError):  # it cannot be written now: the keys that are held go on for two weeks
             return mail_keys_in(read_escrow(self._vault))
 
     def _speaking(self) -> tuple[KeyLog, Keys]:

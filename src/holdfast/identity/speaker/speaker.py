@@ -86,6 +86,6 @@ class Speaker(Protocol):
         ...
 
     def mail_keys(self) -> tuple[MailKey, ...]:
-        """The keys that open the agent's mail, the newest first; a new one is made when a week is over and every copy
-        of the escrow can be written. Empty where the agent has no escrow."""
+        """The keys that open the agent's mail, the newest first; a new one is made when a week is over and a copy of
+        the escrow can be written. Empty where the agent has no escrow."""
         ...

@@ -111,12 +111,13 @@ def are_stale(keys: Iterable[EncryptionKey | MailKey], *, now: int) -> bool:
 
 
 def renewed_mail_keys(vault: Vault, entropy: Entropy, *, now: int) -> tuple[MailKey, ...]:
-    """All mail keys, after a new one was made if the week is over. Raises what `ring.change` raises if a copy of the
-    escrow cannot be written: then there is no new key."""
+    """All mail keys, after a new one was made if the week is over. One copy of the escrow is enough: a place may be
+    away for longer than a key is valid, and without a valid key no one can write to the agent. Raises what
+    `ring.change` raises if none can be written: then there is no new key."""
     held = mail_keys_in(read_escrow(vault))
     if not are_stale(held, now=now):
         return held
-    return mail_keys_in(change(vault, lambda escrow: _with_key(escrow, entropy, now=now)))
+    return mail_keys_in(change(vault, lambda escrow: _with_key(escrow, entropy, now=now), least=1))
 
 
 def _with_key(escrow: Escrow, entropy: Entropy, *, now: int) -> Escrow:

@@ -9,7 +9,8 @@
 A new key must never be in use while only one disk has it: `change` writes the copies first, reads
 each back, and the vault's own file last, which is the one that running workers read. A kill in
 between leaves copies that know a key more than the vault does, which no one has used; the next
-change writes over them. Without a second place nothing is changed at all.
+change writes over them. Without a second place nothing is changed at all. For a mail key one
+copy is enough: it is made although a disk is in a drawer, and published when the places have it (mail_keys.py).
 
 Several workers, also of other machines, may have the same vault open: each reads escrow.age when
 it starts, and again when a journal names a key that it has not seen.
@@ -27,7 +28,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from holdfast.core.clock import Entropy
 from holdfast.core.served import Served, format_of, listed, parse_served
-from holdfast.errors import BadInput, KeysWrong, PlaceMissing, VaultDamaged
+from holdfast.errors import BadInput, HoldfastError, KeysWrong, PlaceMissing, VaultDamaged
 from holdfast.host.private_files import check_place, check_private_folder
 from holdfast.identity.records.secret_bytes import SecretBytes
 from holdfast.identity.vault.age import AgeIdentity, open_sealed
@@ -149,18 +150,22 @@ def open_escrow(raw: bytes, identity: AgeIdentity) -> Escrow:
     return _parsed(parse_contents(open_sealed(raw, identity), vault_id=None, name=ESCROW))
 
 
-def change(vault: Vault, decide: Callable[[Escrow], Escrow]) -> Escrow:
+def change(vault: Vault, decide: Callable[[Escrow], Escrow], *, least: int | None = None) -> Escrow:
     """Change what is kept, copies first. On return it is in at least two places. Raises BadInput where there is no
-    second place; ReadOnly, JournalFull where one of them cannot be written: then the vault itself is as it was."""
+    second place; ReadOnly, JournalFull where one of them cannot be written: then the vault itself is as it was.
+    `least`: see `store`."""
     with vault.turn():
         changed = decide(read_escrow(vault))
-        store(vault, changed)
+        store(vault, changed, least=least)
         return changed
 
 
-def store(vault: Vault, escrow: Escrow, *, also: Sequence[Path] = (), but: Collection[str] = ()) -> None:
+def store(
+    vault: Vault, escrow: Escrow, *, also: Sequence[Path] = (), but: Collection[str] = (), least: int | None = None
+) -> None:
     """Write escrow.age to every place, read each back, then to the vault itself. `but`: places that are away now, where
-    that may not stop the change; each gets its copy with the next backup to it."""
+    that may not stop the change; each gets its copy with the next backup to it. `least`: so many copies are enough,
+    whichever places cannot be written; None: all are needed."""
     contents = contents_of(escrow)
     if _parsed(contents) != escrow:
         raise BadInput("Holdfast did not write escrow.age: read back from the file, the keys would not be the same")
@@ -170,11 +175,16 @@ def store(vault: Vault, escrow: Escrow, *, also: Sequence[Path] = (), but: Colle
             "Holdfast did not write escrow.age: there would be no copy of it outside the vault",
             hint="give a folder on another disk for the copy; without it, a new key would exist only in this vault",
         )
-    raw = vault.sealed(ESCROW, contents)
+    raw, failed = vault.sealed(ESCROW, contents), 0
     for folder in copies:
-        check_place(folder, allow_network_fs=True)
-        check_private_folder(folder)
-        vault.put(ESCROW, raw, contents, folder)
+        try:
+            check_place(folder, allow_network_fs=True)
+            check_private_folder(folder)
+            vault.put(ESCROW, raw, contents, folder)
+        except (HoldfastError, OSError):
+            failed += 1
+            if least is None or len(copies) - failed < least:
+                raise
     vault.put(ESCROW, raw, contents)
 
 

@@ -19,6 +19,8 @@ from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.client.chain_check import KeptProof, find_proofs
 from holdfast.relay.client.profile import DAY_S, find_own_profile, is_signed_by, operator_of, own_relays
 
+SOON_S = 7 * DAY_S
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayStatus:
@@ -59,7 +61,14 @@ def find_stale_profile(home: AgentHome, *, port: Signatures) -> str:
         return ""
     if own.record.position != read_own_log(home.folder, port).position:
         return "the profile was signed by keys that are replaced now"
-    return "the profile ends within a week" if own.record.exp < time.time() + 7 * DAY_S else ""
+    now = time.time()
+    if own.record.exp < now + SOON_S:
+        return "the profile ends within a week"
+    key_exp = max((one.exp for one in own.record.enc), default=None)
+    if key_exp is None or key_exp >= now + SOON_S:
+        return ""
+    ends = "has ended" if key_exp <= now else "ends within a week"
+    return f"the newest mail key of the profile {ends}: others cannot write without one"
 
 
 def shared_fates(found: list[RelayStatus]) -> list[str]:
