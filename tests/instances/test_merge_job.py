@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 from msgspec.structs import replace
 
+from holdfast.app import eviction
 from holdfast.app.doctor import Level
-from holdfast.app.instances import merge_job
+from holdfast.app.instances import merge_job, standing
 from holdfast.app.instances.examine_merges import examine_merges
 from holdfast.app.instances.merge_job import is_shared, merge_while_waiting, open_merging
 from holdfast.app.instances.presence import list_instances
 from holdfast.app.instances.standing import StandingKind
 from holdfast.core.clock import SystemClock, iso
-from holdfast.errors import InstancesUnfit, JournalBusy, SymlinkRefused
+from holdfast.errors import AgentElsewhere, InstancesUnfit, JournalBusy, KeysReplaced, SymlinkRefused
 from holdfast.host.log import Log
 from holdfast.instances import merging
 from holdfast.instances.merge_state import load_state, save_state
 from holdfast.instances.merging import Merging
+from holdfast.journal.contract import Journal
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.testing.lab import wait_until
 from holdfast_proofs.instance_kills.world import World
@@ -283,3 +287,70 @@ async def test_an_instance_that_was_removed_hears_of_it_from_the_last_one_that_i
         assert written == [path.stat().st_mtime_ns for path in shared.rglob("north/newest")]  # it said so once
         for job in jobs:
             job.cancel()
+
+
+class Panic(BaseException):
+    """As the library of documents raises it."""
+
+
+def failing_once(error: BaseException, what: Callable[..., object]) -> Callable[..., object]:
+    errors = [error]
+
+    def found(*given: object, **named: object) -> object:
+        if errors:
+            raise errors.pop()
+        return what(*given, **named)
+
+    return found
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), Panic("a bug of the library")])
+async def test_the_job_goes_on_after_an_error_that_no_code_expects(
+    error: BaseException, homes: list[AgentHome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge_job, "LOOK_S", 0.02)
+    monkeypatch.setattr(merge_job, "PANIC_S", 0.02)
+    monkeypatch.setattr(Merging, "is_due", failing_once(error, Merging.is_due))
+    one, other = homes
+    text, log = f"after {type(error).__name__}", io.StringIO()
+    other.memory_file.write_text(other.memory_file.read_text() + f"- {text}\n")
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        jobs = [group.create_task(merge_while_waiting(home.journal, Log(log))) for home in homes]
+        await wait_until(lambda: has(one, text))
+        for job in jobs:
+            job.cancel()
+    assert str(error) in log.getvalue()
+
+
+async def test_an_instance_still_hears_of_its_removal_after_an_error_that_no_code_expects(
+    homes: list[AgentHome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing, "WATCH_S", 0.02)
+    removed = standing.Standing(kind=StandingKind.COPY, text="it was removed")
+    looks = failing_once(RuntimeError("can't start new thread"), lambda *_, **__: removed)
+    monkeypatch.setattr(standing, "find_standing", looks)
+    home, stopped, log = homes[0], asyncio.Event(), io.StringIO()
+    journal = cast("Journal", object())  # it is asked of the others only while this instance may act
+    with pytest.raises(AgentElsewhere, match="it was removed"):
+        async with asyncio.timeout(30), standing.kept_enrolled(home.journal, journal, stopped.set, log=Log(log)):
+            await stopped.wait()
+    assert "can't start new thread" in log.getvalue()
+
+
+async def test_a_worker_still_finds_that_its_keys_were_replaced_after_an_error_that_no_code_expects(
+    homes: list[AgentHome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, stopped, log = homes[0], asyncio.Event(), io.StringIO()
+    settings = home.folder / "holdfast.toml"
+    settings.write_text(settings.read_text().replace("[identity]\n", "[identity]\nwatch_s = 0.5\n"))
+    monkeypatch.setattr(eviction, "AGAIN_S", 0.02)
+
+    def replaced(*_: object) -> object:
+        raise KeysReplaced("the keys were replaced")
+
+    monkeypatch.setattr(eviction, "check_speaks", failing_once(MemoryError("out of memory"), replaced))
+    watch = eviction.stopped_when_evicted(home.journal, stopped.set, notices=None, log=Log(log))
+    with pytest.raises(KeysReplaced):
+        async with asyncio.timeout(30), watch:
+            await stopped.wait()
+    assert "out of memory" in log.getvalue()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast.core.waiting import running_beside, wait_event
+from holdfast.core.waiting import lasting, running_beside, wait_event
 
 
 async def test_it_says_whether_the_event_came() -> None:
@@ -35,3 +35,26 @@ async def test_work_beside_that_fails_is_not_lost() -> None:
     with pytest.raises(ValueError, match="the watcher is broken"):
         async with running_beside(fails()):
             await asyncio.sleep(0.01)
+
+
+class Panic(BaseException):
+    """As a library raises it whose own code has failed."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError(), Panic("index out of bounds")])
+async def test_lasting_work_survives_what_no_code_expects(error: BaseException) -> None:
+    told, errors = list[BaseException](), [error]
+
+    async def work() -> None:
+        while errors:
+            raise errors.pop()
+
+    await lasting(work, told.append, again_s=0.0)
+    assert told == [error]
+
+
+async def test_lasting_work_ends_with_a_cancel() -> None:
+    told = list[BaseException]()
+    async with running_beside(lasting(lambda: asyncio.sleep(60), told.append, again_s=0.0)):
+        await asyncio.sleep(0.01)
+    assert told == []

@@ -42,7 +42,7 @@ from holdfast.backup.places.published import check_not_replaced
 from holdfast.core.clock import SystemClock
 from holdfast.core.journal_address import JournalAddress
 from holdfast.core.notices import Notices, keys_replaced_notice
-from holdfast.core.waiting import running_beside
+from holdfast.core.waiting import lasting, running_beside
 from holdfast.errors import BadSettings, HoldfastError, KeysReplaced
 from holdfast.host.log import Log as Events
 from holdfast.host.private_files import ensure_private_folder, open_private, write_atomically
@@ -68,6 +68,7 @@ from holdfast.layout.witness_address import WitnessAddress, relays_of
 WATCH_S_MIN, WATCH_S_MAX = 0.5, 3600.0
 LOOK_S_MAX = 10.0  # of one look; a start does not wait longer for it
 ANSWER_S_MAX = 8.0  # of it a source has so long: there must be time left to judge what the others gave
+AGAIN_S = 5.0  # after an error that no code expects
 TOLD_BYTES_MAX, UNTOLD = 200, ":untold"
 HINT = (
     "stop this copy: its keys were replaced. If it is the right one, run `holdfast identity show --fetch`; "
@@ -164,7 +165,7 @@ async def stopped_when_evicted(
         log.event("stopping", reason=found[0].message)
         stop()
 
-    async with running_beside(watch()):
+    async with running_beside(lasting(watch, partial(log.failure, "watch-failed"), again_s=AGAIN_S)):
         yield
     if found:
         await _tell(home, found[0], notices, log)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -38,6 +38,21 @@ async def running_beside(work: Coroutine[object, object, None]) -> AsyncGenerato
         await asyncio.gather(task, return_exceptions=True)
         if not task.cancelled():
             task.result()
+
+
+async def lasting(
+    work: Callable[[], Coroutine[object, object, None]], failed: Callable[[BaseException], None], *, again_s: float
+) -> None:
+    """Run it until it returns. What it raises is given to `failed`, and it begins again: for work that nobody would
+    miss until it is needed."""
+    while True:
+        try:
+            return await work()
+        except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - one thread that cannot start, or a panic of a library, is no end
+            failed(error)
+        await asyncio.sleep(again_s)
 
 
 def is_closed_from_outside(error: BaseException) -> bool:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 from holdfast.core.secret_handles import safe_value
+from holdfast.errors.base import text_of
 
 
 class Log:
@@ -44,6 +45,9 @@ class Log:
             self._stream.flush()
         except OSError:
             self._stream = None  # nobody reads any more; work goes on
+
+    def failure(self, event: str, error: BaseException) -> None:
+        self.event(event, error=f"{type(error).__name__}: {text_of(error)}")
 
 
 def open_log() -> Log:

@@ -16,6 +16,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.app.binder import keys_of
@@ -23,6 +24,7 @@ from holdfast.app.instances.standing import StandingKind, find_standing
 from holdfast.core.clock import SystemClock, SystemEntropy, iso
 from holdfast.core.journal_address import JournalAddress
 from holdfast.core.notices import Notice, memory_conflict_notice, memory_lag_notice, update_refused_notice
+from holdfast.core.waiting import lasting
 from holdfast.errors import HoldfastError, InstancesUnfit
 from holdfast.host.hardening import give_back_early, give_back_memory
 from holdfast.host.log import Log
@@ -51,6 +53,7 @@ LOCK = "merge.lock"
 ALONE_S = 5.0  # between two looks at the roster of an agent that has one instance
 LOOK_S = 2.0
 AGAIN_S, AGAIN_S_MAX = 5.0, 120.0
+PANIC_S = 30.0  # after an error that no code expects
 LAG_MS = 3_600_000  # an instance that has been behind for so long causes a notice
 REFUSED_MS = 60_000  # and so long after an update was refused: a file that is still being copied is not whole
 TELL_MS = 60_000
@@ -60,13 +63,17 @@ REMARKS, TASKS_MAX = 500, 10_000
 
 async def keep_merged(context: JobContext) -> None:
     """Merges for as long as the worker serves."""
-    await _keep(context.address, context.log, context.journal)
+    await _lasting(context.address, context.log, context.journal)
 
 
 async def merge_while_waiting(address: JournalAddress, log: Log) -> None:
     """The same for an instance that has no lease yet."""
     give_back_early()
-    await _keep(address, log, None)
+    await _lasting(address, log, None)
+
+
+async def _lasting(address: JournalAddress, log: Log, journal: Journal | None) -> None:
+    await lasting(lambda: _keep(address, log, journal), partial(log.failure, "merge-failed"), again_s=PANIC_S)
 
 
 async def _keep(address: JournalAddress, log: Log, journal: Journal | None) -> None:

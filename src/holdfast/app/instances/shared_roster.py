@@ -13,12 +13,13 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from holdfast.core.clock import Clock
 from holdfast.core.journal_address import INSTANCE, JournalAddress
-from holdfast.core.waiting import running_beside
+from holdfast.core.waiting import lasting, running_beside
 from holdfast.errors import AgentElsewhere, HoldfastError
 from holdfast.host.log import Log
 from holdfast.journal.bind import journal_at
@@ -107,7 +108,7 @@ async def stopped_by_roster(
         log.event("stopping", reason=ended[0])
         stop()
 
-    async with running_beside(watch()):
+    async with running_beside(lasting(watch, partial(log.failure, "roster-unread"), again_s=look_s)):
         yield
     if ended:
         raise AgentElsewhere(ended[0])

@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 
 import msgspec
 
@@ -28,7 +29,7 @@ from holdfast.core.clock import Clock, SystemClock
 from holdfast.core.decoding import decode_json
 from holdfast.core.journal_address import JournalAddress
 from holdfast.core.notices import Notices, instance_lost_notice, quarantined_notice, unknown_instance_notice
-from holdfast.core.waiting import running_beside
+from holdfast.core.waiting import lasting, running_beside
 from holdfast.errors import AgentElsewhere, BadRecord, HoldfastError, IsStandby, NotEnrolled
 from holdfast.host.log import Log
 from holdfast.host.machine import host_id
@@ -359,7 +360,7 @@ async def kept_enrolled(
         log.event("stopping", reason=standing.text)
         stop()
 
-    async with running_beside(watch()):
+    async with running_beside(lasting(watch, partial(log.failure, "roster-unread"), again_s=WATCH_S)):
         yield
     if ended:
         raise AgentElsewhere(ended[0].text, hint=ended[0].hint)
