@@ -7,16 +7,19 @@ import errno
 import os
 import shutil
 import sys
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
+import msgspec
 import pytest
 
 import holdfast
 from holdfast.app.instances.examine import standby_faults
 from holdfast.app.instances.roster_change import RosterChange
-from holdfast.app.instances.standing import StandingKind, find_standing
+from holdfast.app.instances.standing import SEEN_TEXT, Seen, StandingKind, find_standing
 from holdfast.app.memory import add_line
 from holdfast.app.worker import is_standby
 from holdfast.backup.backups import open_backups
@@ -40,10 +43,12 @@ from holdfast.identity.records.encodings import AgentId
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.statements.certificate import Role
 from holdfast.identity.vault.vault import open_vault
+from holdfast.journal.admin import SharedState
 from holdfast.layout.agent_home import MemoryPlace, load_home
 from holdfast.layout.moved import StandbyMark, find_standby
 from holdfast.memory.lines import Gone, removal_mark
 from holdfast.memory.sidecar import State, save_state
+from holdfast.recovery import invite as invite_module
 from holdfast.recovery import move_package, promote
 from holdfast.recovery.carry_memory import carry_memory
 from holdfast.recovery.invite import Joining, invite
@@ -251,6 +256,49 @@ def test_an_invitation_for_which_there_is_no_space_names_the_disk(
     world.change("a", invited)
     assert package.exists()
     assert [one.name for one in world.standing("a").view.enrolled].count("west") == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What a shared journal says of its hosts; nothing else is asked of it here."""
+
+    seen: Seen
+
+    def read_text(self, name: str) -> str:
+        return msgspec.json.encode(self.seen).decode() if name == SEEN_TEXT else ""
+
+
+@pytest.mark.parametrize("removed", ["from the roster", "in the shared journal, and the command was killed there"])
+def test_an_invitation_that_was_killed_brings_no_removed_key_back(
+    removed: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "west.invite"
+
+    def invited(change: RosterChange) -> None:
+        invite(change, package, name="west", role=Role.STANDBY, host="west")
+
+    def killed(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    def key_of_west() -> str:
+        found = world.standing("a").view.named("west")
+        return "" if found is None else found.key
+
+    with monkeypatch.context() as patched:
+        patched.setattr(invite_module, "remove_durably", killed)
+        with pytest.raises(KeyboardInterrupt):
+            world.change("a", invited)
+    stolen = key_of_west()
+    assert stolen
+    package.rename(tmp_path / "on-its-way")
+    if removed == "from the roster":
+        world.change("a", lambda change: change.remove("west"))
+        world.change("a", invited)
+        assert key_of_west() not in ("", stolen)
+    else:
+        texts = cast("SharedState", Texts(Seen(removed=(stolen,))))
+        with pytest.raises(BadInput, match="already"):
+            world.change("a", lambda change: invited(replace(change, shared=texts)))
 
 
 @pytest.mark.parametrize(

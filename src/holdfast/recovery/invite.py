@@ -7,7 +7,8 @@ has the vault, and could sign a roster anyway.
 
 invite, and what a kill between two lines leaves:
 
-    instance/invite.json     name, role and key of the new instance: the same command goes on with it
+    instance/invite.json     name, role and key of the new instance: the same command goes on with it, unless the
+                             instance was removed since
     the roster names it      it acts nowhere: nobody has the key but this file
     FILE, by a rename        whole, sealed
     instance/invite.json     destroyed
@@ -28,6 +29,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.app.instances.roster_change import RosterChange, with_instance
+from holdfast.app.instances.standing import read_seen
 from holdfast.backup.archive.contained_writer import sync_tree
 from holdfast.backup.archive.manifest import ENTRIES_MAX
 from holdfast.backup.archive.reader import HEAD_NAME, read_snapshot
@@ -141,7 +143,7 @@ def _marked(change: RosterChange, package: Path, *, name: str, role: Role, host:
     path = change.home.instance / MARK
     with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
         mark = decode_json(read_private(path, MARK_BYTES_MAX), _Mark)
-        if (mark.name, mark.role, mark.package) == (name, role, str(package)):
+        if (mark.name, mark.role, mark.package) == (name, role, str(package)) and not _is_removed(change, mark):
             return mark
     if os.path.lexists(package):
         raise BadInput(f"{package} already exists", hint="choose another name: Holdfast does not overwrite files")
@@ -155,6 +157,15 @@ def _marked(change: RosterChange, package: Path, *, name: str, role: Role, host:
     with destroying(path):
         write_atomically(path, msgspec.json.encode(mark) + b"\n")
     return mark
+
+
+def _is_removed(change: RosterChange, mark: _Mark) -> bool:
+    """Whether its instance was removed since: the host that has the package, and the key, must not come back."""
+    with KeyPair(SecretBytes(bytes.fromhex(mark.seed))) as key:
+        public = key.public
+    if change.shared is not None and public in read_seen(change.shared).removed:
+        return True
+    return bool(mark.sha256) and change.view().find(public) is None
 
 
 def _packed(change: RosterChange, mark: _Mark, key: KeyPair) -> Invited:
