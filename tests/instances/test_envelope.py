@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -213,3 +215,49 @@ def test_a_copy_is_tried_in_a_process_of_its_own() -> None:
     check_foreign(LineDocument.from_lines(["- a line"]).copy())
     with pytest.raises(BadUpdate, match="too much memory"):
         check_foreign(bomb())
+
+
+def large_bomb() -> bytes:
+    """A copy of under 1 MB that is 100 MB of text: an envelope may have forty times as much."""
+    document = LoroDoc()
+    for number in range(25):
+        document.get_list("lines").push(["a" * (4 << 20) + str(number), 0])
+        document.commit()
+    return document.export(ExportMode.Snapshot())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_a_packed_copy_is_unpacked_nowhere_but_in_that_process(tmp_path: Path) -> None:
+    """Measured by the kernel, in a process of its own: the library's memory is not Python's."""
+    (tmp_path / "copy").write_bytes(large_bomb())
+    assert (tmp_path / "copy").stat().st_size < 1_000_000
+    code = """
+import re, sys
+from pathlib import Path
+from holdfast.errors import BadUpdate
+from holdfast.instances.line_document import check_foreign
+
+def most_kb() -> int:
+    return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
+
+data, before = Path(sys.argv[1]).read_bytes(), most_kb()
+try:
+    check_foreign(data)
+except BadUpdate as error:
+    print(error.message)
+print((most_kb() - before) // 1024)
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "copy")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    message, grown_mb = done.stdout.splitlines()
+    assert "too much memory" in message
+    assert int(grown_mb) < 40
+
+
+def test_a_copy_with_too_many_changes_is_refused() -> None:
+    document = LoroDoc()
+    for _ in range(CHANGES_MAX + 1):
+        document.get_list("lines").push("")
+    document.commit()
+    with pytest.raises(BadUpdate, match="more than 200,000 changes"):
+        check_foreign(document.export(ExportMode.Snapshot()))

@@ -37,7 +37,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import cast
 
-from loro import EncodedBlobMode, ExportMode, LoroDoc, VersionVector
+from loro import ExportMode, LoroDoc, VersionVector
 
 from holdfast.errors import BadUpdate, HistoryMissing
 from holdfast.instances.elements import (
@@ -56,7 +56,9 @@ Version = bytes  # which changes a document knows; opaque outside of this module
 LINES, GONE = "lines", "gone"
 NOTHING: Version = VersionVector().encode()
 CHANGES_MAX = 200_000  # in what another instance sends: a minute of work if all are equal lines
+MAGIC, MODE_AT, UNPACKED = b"loro", slice(20, 22), b"\0\4"  # of what the library exports; all else is packed
 TRY_S = 300.0
+TOO_MANY = 3  # how the process ends that tries a copy of too many changes
 TRY_BYTES = 1024 * 1024 * 1024  # of the process that tries a copy
 
 
@@ -348,21 +350,29 @@ class LineDocument:
 
 def check_foreign(data: bytes) -> None:
     """Refuse what another instance sent where it would take too much memory. Raises BadUpdate."""
+    if not data.startswith(MAGIC):
+        raise BadUpdate("the changes to the document cannot be read")
+    if data[MODE_AT] == UNPACKED:
+        if (count := changes_in(data)) > CHANGES_MAX:
+            raise BadUpdate(f"it has {count:,} changes; at most {CHANGES_MAX:,} are taken at once")
+        return
+    try:
+        command = [sys.executable, "-P", "-m", "holdfast.instances.try_copy", str(TRY_BYTES)]
+        code = subprocess.run(command, input=data, capture_output=True, timeout=TRY_S, check=False).returncode
+    except subprocess.TimeoutExpired:
+        code = 1
+    if code == TOO_MANY:
+        raise BadUpdate(f"it has more than {CHANGES_MAX:,} changes")
+    if code:
+        raise BadUpdate("it is damaged, or would take too much memory")
+
+
+def changes_in(data: bytes) -> int:
+    """How many changes are in there. A copy is unpacked for that. Raises BadUpdate."""
     with _refusing:
         found = LoroDoc.decode_import_blob_meta(data, True)
         begin, end = (one.to_spans().inner() for one in (found.partial_start_vv, found.partial_end_vv))
-    count = sum(last for _, last in end.values()) - sum(last for _, last in begin.values())
-    if count > CHANGES_MAX:
-        raise BadUpdate(f"it has {count:,} changes; at most {CHANGES_MAX:,} are taken at once")
-    if found.mode != EncodedBlobMode.Updates:
-        try:
-            command = [sys.executable, "-P", "-m", "holdfast.instances.try_copy", str(TRY_BYTES)]
-            tried = subprocess.run(command, input=data, capture_output=True, timeout=TRY_S, check=False)
-            fits = tried.returncode == 0
-        except subprocess.TimeoutExpired:
-            fits = False
-        if not fits:
-            raise BadUpdate("it is damaged, or would take too much memory")
+    return sum(last for _, last in end.values()) - sum(last for _, last in begin.values())
 
 
 def covers(one: Version, other: Version) -> bool:

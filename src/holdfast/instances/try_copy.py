@@ -1,7 +1,8 @@
 """`python -m holdfast.instances.try_copy BYTES`: opens the document on standard input with at most so much memory.
 
-Ends with 0 only where that is enough. A copy of a document is packed, and a small one may unpack to gigabytes; what
-happens to this process then harms no other.
+Ends with 0 only where that is enough, and with TOO_MANY where it has more changes than are taken. A copy of a
+document is packed, and a small one may unpack to gigabytes, even where only its changes are counted; what happens to
+this process then harms no other.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 
 def main() -> int:
     from holdfast.errors import BadUpdate
-    from holdfast.instances.line_document import LineDocument
+    from holdfast.instances.line_document import CHANGES_MAX, TOO_MANY, LineDocument, changes_in
     from holdfast.memory.exchange import FILE_BYTES_MAX
 
     data = sys.stdin.buffer.read()
@@ -20,6 +21,8 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
+        if changes_in(data) > CHANGES_MAX:
+            return TOO_MANY
         return int(sum(len(line) + 1 for line in LineDocument(data).lines()) > FILE_BYTES_MAX)
     except (BadUpdate, MemoryError):
         return 1
