@@ -9,6 +9,7 @@ import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -31,6 +32,7 @@ from holdfast.instances.line_document import CHANGES_MAX, LineDocument, check_fo
 from holdfast.instances.merging import Merging
 from holdfast.instances.shared import Update
 from holdfast.layout.agent_home import MemoryPlace
+from holdfast.memory.projection import locked
 
 AGENT = "hf1" + "q" * 58
 KEY = update_key(bytes(32))
@@ -215,6 +217,26 @@ def test_a_copy_is_tried_in_a_process_of_its_own() -> None:
     check_foreign(LineDocument.from_lines(["- a line"]).copy())
     with pytest.raises(BadUpdate, match="too much memory"):
         check_foreign(bomb())
+
+
+def test_others_may_write_the_memory_while_a_copy_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    merging, newest = one_host(tmp_path)
+    place, tried = MemoryPlace(folder=tmp_path / "alder"), list[object]()
+    run = cast("Callable[..., object]", subprocess.run)
+
+    def slow(*given: object, **named: object) -> object:
+        with locked(place, wait_s=0.0):
+            tried.append(given)
+        return run(*given, **named)
+
+    document = LineDocument.from_lines(["# Memory", "- in a copy"])
+    update = msgspec.structs.replace(UPDATE, version=document.version(), data=document.copy())
+    newest.unlink()
+    newest.write_bytes(with_updates(update))
+    monkeypatch.setattr(subprocess, "run", slow)
+    merging.run(now_ms=NOW)
+    assert len(tried) == 1
+    assert "- in a copy" in (tmp_path / "alder" / "MEMORY.md").read_text()
 
 
 def large_bomb() -> bytes:

@@ -350,6 +350,8 @@ class LineDocument:
 
 def check_foreign(data: bytes) -> None:
     """Refuse what another instance sent where it would take too much memory. Raises BadUpdate."""
+    if not data:
+        return
     if not data.startswith(MAGIC):
         raise BadUpdate("the changes to the document cannot be read")
     if data[MODE_AT] == UNPACKED:

@@ -38,7 +38,7 @@ from holdfast.instances.channels import NEWEST, Channel
 from holdfast.instances.envelope import Parcel, Part, Peers, digest_of, open_parcel, seal_parcel
 from holdfast.instances.exchange import Heard, SentPart, chunks, without_data
 from holdfast.instances.life import Rival, after_sending, begun, documents, forget, sending, two_folders
-from holdfast.instances.line_document import NOTHING, Version, covers
+from holdfast.instances.line_document import NOTHING, Version, check_foreign, covers
 from holdfast.instances.merge_state import PeerState, Signature, load_state, save_state
 from holdfast.instances.shared import Update
 from holdfast.instances.shared_files import SharedFile
@@ -246,6 +246,7 @@ class Merging:
             if one.data and before is not None and before.knows(one.version):
                 one = without_data(one)  # noqa: PLW2901 - there is nothing new in it
             try:
+                check_foreign(one.data)  # may take minutes: before the lock that every writer of memory waits for
                 with locked(self._place):
                     if shared.receive(one, now_ms=now_ms) or shared.document.document is None:
                         self._dirty.add(one.file)

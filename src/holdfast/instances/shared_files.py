@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.errors import BadUpdate
 from holdfast.host.private_files import write_atomically
-from holdfast.instances.line_document import Author, check_foreign
+from holdfast.instances.line_document import Author
 from holdfast.instances.shared import SharedDocument, Update
 from holdfast.layout.agent_home import HEARTBEAT_FILE, MemoryPlace
 from holdfast.memory.exchange import read_quiet
@@ -83,9 +83,7 @@ class SharedFile:
         self.store()
 
     def receive(self, update: Update, *, now_ms: int) -> bool:
-        """As `SharedDocument.receive`; what was taken is durable on return."""
-        if update.data:
-            check_foreign(update.data)
+        """As `SharedDocument.receive`; what was taken is durable on return. Its data was checked (`check_foreign`)."""
         changed = self.document.receive(update, self._author((), now_ms))
         if changed:
             self.store()
