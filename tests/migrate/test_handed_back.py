@@ -393,7 +393,7 @@ def test_doctor_of_a_host_that_handed_over_warns_until_the_other_one_has_the_age
     peer = PeerState(heard_ms=SystemClock().wall_ms() + 60_000, life="one")
     save_state(instance, MergeState(peers={"south": peer}))
     assert said().startswith("warning")  # it merges, as every standby does
-    save_state(instance, MergeState(peers={"south": peer.heard(peer.heard_ms, "two", 0)}))
+    save_state(instance, MergeState(peers={"south": peer.heard(peer.heard_ms, "two", peer.heard_ms)}))
     assert said().startswith("note")  # and has another folder since: that of the package
 
 

@@ -25,7 +25,9 @@ Signature = tuple[int, ...]  # of a file and its document
 class PeerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is known of another instance."""
 
-    heard_ms: int = 0  # when it made its newest envelope that was read here, by its clock
+    heard_ms: int = (
+        0  # when it made its newest envelope that was read here, by its clock; at the latest when it was read
+    )
     behind_ms: int = 0  # since when it has not confirmed something of this instance; 0: it has all
     files: int = 0  # that it has not confirmed
     waits: str = ""  # what of it this instance waits for
@@ -35,6 +37,7 @@ class PeerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     changed_back_ms: int = 0  # when a life came back: two folders send as this instance
 
     def heard(self, at_ms: int, life: str, now_ms: int) -> PeerState:
+        at_ms = min(at_ms, now_ms)  # a clock that is years ahead would keep the history for years
         if life == self.life:
             return msgspec.structs.replace(self, heard_ms=at_ms)
         back_ms = now_ms if life == self.life_before else self.changed_back_ms
