@@ -18,7 +18,7 @@ from holdfast.errors import InstancesUnfit, SymlinkRefused
 from holdfast.instances import channels, shared_files
 from holdfast.instances.channels import NEWEST, FolderChannel
 from holdfast.instances.envelope import Peers
-from holdfast.instances.merge_state import load_state
+from holdfast.instances.merge_state import STATE, load_state
 from holdfast.instances.merging import REST_MS, Merging
 from holdfast.layout.agent_home import AgentHome, MemoryPlace
 from holdfast.memory.handoff_writer import write_heartbeat
@@ -468,6 +468,34 @@ def test_a_folder_that_was_put_back_to_an_older_day_catches_up(
     talk(hosts, rounds=10)
     assert [one.lines() for one in hosts] == [["- two", "- three"]] * 3
     assert len({tuple(one.lines(f"memory/{TODAY}")) for one in hosts}) == 1
+
+
+def test_an_envelope_of_an_earlier_life_that_comes_back_is_no_second_folder(hosts: list[Host]) -> None:
+    """A program that copies the shared folder brings it back, while the instance is away."""
+    hosts[0].save("# Memory")
+    talk(hosts)
+    cedar = next(hosts[0].shared.glob(f"*/cedar/{NEWEST}"))
+    old = cedar.read_bytes()
+    (hosts[2].place.instance / STATE).unlink()  # as a folder that was put back: it begins a new life
+    for one in hosts:
+        one.now_ms += 60_000
+    hosts[2].start()
+    talk(hosts)
+    lives = [one.merging.state.peers["cedar"].life for one in hosts[:2]]
+    cedar.unlink()
+    cedar.write_bytes(old)
+    for _ in range(4):
+        for one in hosts[:2]:
+            one.now_ms += 60_000
+        talk(hosts[:2], rounds=1)
+    for one in hosts[:2]:
+        assert "older than what it sent before" in one.merging.state.peers["cedar"].waits
+        assert not one.merging.refused
+    assert [one.merging.state.peers["cedar"].life for one in hosts[:2]] == lives
+    hosts[2].save("# Memory", "- of cedar")
+    talk(hosts)
+    assert "- of cedar" in hosts[0].lines()
+    assert [one.merging.state.peers["cedar"].waits for one in hosts[:2]] == ["", ""]
 
 
 def test_two_folders_that_send_as_one_instance_say_so(tmp_path: Path, hosts: list[Host]) -> None:

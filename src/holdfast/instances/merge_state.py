@@ -5,6 +5,7 @@ It is read by commands that do not merge, without the library of documents. Losi
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -35,6 +36,17 @@ class PeerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     life: str = ""  # of its folder, as its newest envelope said
     life_before: str = ""
     changed_back_ms: int = 0  # when a life came back: two folders send as this instance
+    ignored_ms: int = 0  # when the envelope of an earlier life was made that was ignored last
+
+    def is_old(self, at_ms: int, life: str) -> bool:
+        """Whether an envelope is of the earlier life, and from before what was heard of the one of now: a program that
+        copies folders may bring it back. A folder with a slow clock sends such ones too, but each newer than its
+        last."""
+        is_behind = life != self.life and life == self.life_before and at_ms < self.heard_ms
+        return is_behind and not 0 < self.ignored_ms < at_ms
+
+    def ignoring(self, at_ms: int) -> PeerState:
+        return msgspec.structs.replace(self, ignored_ms=at_ms)
 
     def heard(self, at_ms: int, life: str, now_ms: int) -> PeerState:
         at_ms = min(at_ms, now_ms)  # a clock that is years ahead would keep the history for years
@@ -70,6 +82,18 @@ class MergeState(msgspec.Struct, frozen=True, kw_only=True):
     def troubled_by(self, error: OSError | HoldfastError | None) -> MergeState:
         text, fix = (error.message, error.hint) if isinstance(error, HoldfastError) else (str(error or ""), "")
         return msgspec.structs.replace(self, trouble=text, fix=fix)
+
+
+def signature_of(*paths: Path) -> Signature:
+    """Changes when one of the files was written, or is lost."""
+    found: list[int] = []
+    for one in paths:
+        try:
+            entry = os.lstat(one)
+            found += entry.st_ino, entry.st_mtime_ns, entry.st_size
+        except (FileNotFoundError, NotADirectoryError):
+            found.append(0)
+    return tuple(found)
 
 
 def load_state(instance: Path) -> MergeState:

@@ -39,7 +39,7 @@ from holdfast.instances.envelope import Parcel, Part, Peers, digest_of, open_par
 from holdfast.instances.exchange import Heard, SentPart, chunks, without_data
 from holdfast.instances.life import Rival, after_sending, begun, documents, forget, sending, two_folders
 from holdfast.instances.line_document import NOTHING, Version, check_foreign, covers
-from holdfast.instances.merge_state import PeerState, Signature, load_state, save_state
+from holdfast.instances.merge_state import PeerState, Signature, load_state, save_state, signature_of
 from holdfast.instances.shared import Update
 from holdfast.instances.shared_files import SharedFile
 from holdfast.layout.agent_home import HEARTBEAT_FILE, MEMORY_FILE, MemoryPlace
@@ -206,6 +206,9 @@ class Merging:
         parcel = open_parcel(raw, self._peers, self._key, sender=name)
         if parcel.roster != self._roster:
             self._hear_roster(parcel.roster)
+        if self.state.peers[name].is_old(parcel.at_ms, parcel.life):
+            self._know(name, self.state.peers[name].ignoring(parcel.at_ms))
+            return f"the newest that has arrived from {name} is older than what it sent before"
         if parcel.life != self.state.peers[name].life:  # what it has now may be less than it had
             heard.parts = {}
             self._forget(name)
@@ -216,12 +219,14 @@ class Merging:
         # Changes that build on a part which is missing wait for it; what the instance confirms does not.
         updates = parcel.updates if not heard.missing else [without_data(one) for one in parcel.updates]
         troubles.append(self._take(updates, now_ms))
-        peers = {**self.state.peers, name: self.state.peers[name].heard(parcel.at_ms, parcel.life, now_ms)}
-        self.state = msgspec.structs.replace(self.state, peers=peers)
-        if peers[name].is_two(now_ms):
+        self._know(name, self.state.peers[name].heard(parcel.at_ms, parcel.life, now_ms))
+        if self.state.peers[name].is_two(now_ms):
             raise two_folders(name)
         missing = f"{heard.missing} of {len(parcel.parts)} parts of what {name} sent have not arrived yet"
         return missing if heard.missing else next(filter(None, troubles), "")
+
+    def _know(self, name: str, peer: PeerState) -> None:
+        self.state = msgspec.structs.replace(self.state, peers={**self.state.peers, name: peer})
 
     def _take_part(self, name: str, part: Part, heard: Heard, now_ms: int) -> str:
         if part.digest in heard.parts:
@@ -354,16 +359,8 @@ class Merging:
         return self._place.folder / name if name in (MEMORY_FILE, HEARTBEAT_FILE) else self._place.days / name
 
     def _signature(self, name: str) -> Signature:
-        """Changes when the file or its document was written, or is lost."""
         path = self._path(name)
-        found: list[int] = []
-        for one in (path, self._place.document(path)):
-            try:
-                entry = os.lstat(one)
-                found += entry.st_ino, entry.st_mtime_ns, entry.st_size
-            except (FileNotFoundError, NotADirectoryError):
-                found.append(0)
-        return tuple(found)
+        return signature_of(path, self._place.document(path))
 
     # --- what others lack ---------------------------------------------------------------------
 
