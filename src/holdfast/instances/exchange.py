@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from holdfast.instances.envelope import Part
-from holdfast.instances.line_document import Version
-from holdfast.instances.shared import Update
+from holdfast.errors import BadUpdate, HistoryMissing
+from holdfast.instances.envelope import ENVELOPE_BYTES_MAX, Part
+from holdfast.instances.line_document import CHANGES_MAX, NOTHING, Version
+from holdfast.instances.shared import SharedDocument, Update
 
 PART_DATA_BYTES = 8 * 1024 * 1024
+DATA_BYTES_MAX = ENVELOPE_BYTES_MAX - 1024 * 1024  # besides it a part has versions of many peers
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,3 +59,35 @@ def chunks(updates: Sequence[Update]) -> Generator[list[Update]]:
         some.append(one)
         size += len(one.data)
     yield some
+
+
+def in_pieces(shared: SharedDocument, since: Version, *, whole: bool) -> tuple[list[Update], str]:
+    """What to send of a file, and why not all of it is sent: one file keeps no other one back."""
+    try:
+        updates = _pieces(shared, since, whole=whole)
+    except (BadUpdate, HistoryMissing) as error:
+        return [], f"it cannot be sent to the other instances: {error.message}"
+    if len(updates[0].data) <= DATA_BYTES_MAX:
+        return updates, ""
+    text = f"its document has {len(updates[0].data):,} bytes; at most {DATA_BYTES_MAX:,} are sent to other instances"
+    return [without_data(updates[0])], text
+
+
+def _pieces(shared: SharedDocument, since: Version, *, whole: bool) -> list[Update]:
+    """More than readers take at once goes as several updates, each with the version that it makes. What was packed
+    because early history was dropped cannot be cut: of it more history is dropped instead."""
+    update, document = shared.update_since(since, whole=whole), shared.document
+    if document is None or not update.data:
+        return [update]
+    begin = NOTHING if update.whole else since
+    if document.count_since(begin) < CHANGES_MAX and len(update.data) <= PART_DATA_BYTES:
+        return [update]
+    pieces = document.pieces_since(begin, most=CHANGES_MAX // 2, bytes_most=PART_DATA_BYTES)
+    if document.begins_after(begin):
+        data = document.copy(keep_from=pieces[-2][0]) if len(pieces) > 1 else update.data
+        return [msgspec.structs.replace(update, data=data)]
+    pieces[-1] = update.version, pieces[-1][1]  # in the very bytes that are compared with the document's
+    return [
+        msgspec.structs.replace(update, version=version, data=data, whole=update.whole and not at)
+        for at, (version, data) in enumerate(pieces)
+    ]

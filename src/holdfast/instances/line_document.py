@@ -37,7 +37,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import cast
 
-from loro import ExportMode, LoroDoc, VersionVector
+from loro import ID, CounterSpan, ExportMode, IdSpan, LoroDoc, VersionVector
 
 from holdfast.errors import BadUpdate, HistoryMissing
 from holdfast.instances.elements import (
@@ -312,6 +312,55 @@ class LineDocument:
             raise HistoryMissing("the history since this version is no longer kept")
         with _refusing:
             return self._doc.export(ExportMode.Updates(VersionVector.decode(version)))
+
+    def count_since(self, version: Version) -> int:
+        """How many changes a document of that version lacks, as far as they are kept here."""
+        with _refusing:
+            begin = self._begin(version).to_spans().inner()
+            now = self._doc.oplog_vv.to_spans().inner()
+        return sum(end - begin.get(peer, (0, 0))[1] for peer, (_, end) in now.items())
+
+    def pieces_since(self, version: Version, *, most: int, bytes_most: int) -> list[tuple[Version, bytes]]:
+        """What a document of that version lacks, in pieces that it can take one after the other; with each the version
+        that it makes. One change that is larger is a piece alone. Raises BadUpdate."""
+        found: list[tuple[Version, bytes]] = []
+        with _refusing:
+            known = self._begin(version)
+            for spans in self._slices(known, most):
+                data = self._doc.export(ExportMode.UpdatesInRange(spans))
+                if len(data) > bytes_most and most > 1:
+                    return self.pieces_since(version, most=most // 2, bytes_most=bytes_most)
+                for one in spans:
+                    known.set_end(ID(one.peer, one.counter.end))
+                found.append((known.encode(), data))
+        return found
+
+    def _slices(self, known: VersionVector, most: int) -> list[list[IdSpan]]:
+        """What is not known, as spans: each slice builds on those before it. So it is in the order of the logical
+        clock of the changes: a change is later than all that it builds on."""
+        begin, changes = known.to_spans().inner(), list[tuple[int, int, int, int]]()
+        for peer, (_, end) in self._doc.oplog_vv.to_spans().inner().items():
+            at = begin.get(peer, (0, 0))[1]
+            while at < end and (change := self._doc.get_change(ID(peer, at))) is not None:
+                until = min(change.id.counter + change.len, end)
+                changes.append((change.lamport, peer, at, until))
+                at = until
+        slices, room = list[list[IdSpan]](), 0
+        for _, peer, at, end in sorted(changes):
+            while at < end:
+                if not room:
+                    slices.append([])
+                    room = most
+                until = min(at + room, end)
+                slices[-1].append(IdSpan(peer, CounterSpan(at, until)))
+                at, room = until, room - (until - at)  # noqa: PLW2901 - a long change is cut
+        return slices
+
+    def _begin(self, version: Version) -> VersionVector:
+        """That version, or the first one that is still kept."""
+        if not self.begins_after(version):
+            return VersionVector.decode(version).intersection(self._doc.oplog_vv)
+        return self._doc.frontiers_to_vv(self._doc.shallow_since_frontiers) or self._doc.oplog_vv
 
     def take(self, changes: bytes) -> bool:
         """Take in changes of another document; whether they were all taken. False: changes before them are missing,

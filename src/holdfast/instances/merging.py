@@ -36,7 +36,7 @@ import msgspec
 from holdfast.errors import BadUpdate, HoldfastError
 from holdfast.instances.channels import NEWEST, Channel
 from holdfast.instances.envelope import Parcel, Part, Peers, digest_of, open_parcel, seal_parcel
-from holdfast.instances.exchange import Heard, SentPart, chunks, without_data
+from holdfast.instances.exchange import Heard, SentPart, chunks, in_pieces, without_data
 from holdfast.instances.life import Rival, after_sending, begun, documents, forget, sending, two_folders
 from holdfast.instances.line_document import NOTHING, Version, check_foreign, covers
 from holdfast.instances.merge_state import PeerState, Signature, load_state, save_state, signature_of
@@ -88,6 +88,7 @@ class Merging:
         self._seen: dict[str, Signature] = {}  # of files, at their last pass
         self._dirty: set[str] = set()
         self._waits: dict[str, str] = {}
+        self._unsent: dict[str, str] = {}  # by file: why its changes cannot be sent; empty: they can
         self._waiting: dict[str, int] = {}  # files that have no document: since when
         self._look_ms = 0  # when they are looked at again; 0: there are none
         self.sent_bytes = 0
@@ -366,12 +367,13 @@ class Merging:
 
     def _send(self, now_ms: int) -> None:
         lacking = {name: one for name, one in self._files.items() if self._is_to_be_told(name)}
+        self._unsent = {name: why for name, why in self._unsent.items() if name in lacking}
         self._sent = [one for one in self._sent if not self._is_confirmed(one)]
         if len(self._sent) > PARTS_MAX or self._begins_late() or not self._is_sent_whole(now_ms):
             self._sent, self._newest = [], None
         if self._newest is not None and self._newest[0] == self._said(lacking):
             return
-        updates = [self._update(name, one) for name, one in lacking.items() if not self._is_in_part(name, one)]
+        updates = [piece for name, one in lacking.items() for piece in self._updates(name, one)]
         if sum(len(one.data) for one in updates) > NEWEST_DATA_BYTES:
             self._put_parts([one for one in updates if one.data], now_ms)
             updates = [one for one in updates if not one.data]
@@ -395,8 +397,11 @@ class Merging:
         ]
         return files, [one.part.digest for one in self._sent], self._roster
 
-    def _update(self, name: str, one: SharedFile) -> Update:
-        return one.document.update_since(self._since(name, one), whole=self._is_whole(name, one))
+    def _updates(self, name: str, one: SharedFile) -> list[Update]:
+        if self._is_in_part(name, one):
+            return []
+        updates, self._unsent[name] = in_pieces(one.document, self._since(name, one), whole=self._is_whole(name, one))
+        return updates
 
     def _since(self, name: str, one: SharedFile) -> Version:
         parts = [sent.upto[name] for sent in self._sent if name in sent.upto]
@@ -423,10 +428,7 @@ class Merging:
     def _begins_late(self) -> bool:
         """Whether an instance lacks what came before a part: it was restored, or its document is lost."""
         whole = frozenset[str]().union(*(one.whole for one in self._sent))
-        first: dict[str, Version] = {}
-        for sent in self._sent:
-            for name, since in sent.since.items():
-                first.setdefault(name, since)
+        first = {name: since for sent in reversed(self._sent) for name, since in sent.since.items()}
         others = self._peers.others
         return any(
             name not in whole and not covers(self._file(name).document.floor(others), since)
@@ -466,9 +468,9 @@ class Merging:
         for name, known in self.state.peers.items():
             files = sum(one.document.document is not None and one.document.lacks(name) for one in self._files.values())
             behind_ms = (known.behind_ms or now_ms) if files else 0
-            waits = troubles.get(name, "")
-            fix = self.refused[name][0].hint if waits and name in self.refused else ""
-            peers[name] = msgspec.structs.replace(known, behind_ms=behind_ms, files=files, waits=waits, fix=fix)
+            why = troubles.get(name, "")
+            fix = self.refused[name][0].hint if why and name in self.refused else ""
+            peers[name] = msgspec.structs.replace(known, behind_ms=behind_ms, files=files, waits=why, fix=fix)
         settled, documents = dict(self.state.settled), set(self.state.documents)
         documents |= {name for name, one in self._files.items() if one.document.document is not None}
         open_ = {MEMORY_FILE, HEARTBEAT_FILE, *(f"{day_of(now_ms, back=back)}.md" for back in (0, 1))}
@@ -480,8 +482,9 @@ class Merging:
                 settled[name] = seen
                 if name not in open_:
                     del self._files[name]
+        waits = {**{name: why for name, why in self._unsent.items() if why}, **self._waits}
         self.state = msgspec.structs.replace(
-            self.state, peers=peers, files=dict(self._waits), settled=settled, documents=frozenset(documents)
+            self.state, peers=peers, files=waits, settled=settled, documents=frozenset(documents)
         ).troubled_by(trouble)
         if self.state != before:
             save_state(self._place.instance, self.state)
