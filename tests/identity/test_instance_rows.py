@@ -85,7 +85,7 @@ def test_the_doctor_names_each_trouble_and_nothing_else() -> None:
     assert findings_of(listed(standing="alone")) == []
     assert "not enrolled" in texts(listed(standing="copy", text="it is not enrolled"), Level.DAMAGE)
     assert "beta:/x" in texts(listed(unknown=("beta:/x",)))
-    assert "made at once" in texts(listed(forked=True))
+    assert "at the same time" in texts(listed(forked=True))
     one, two = listed().instances
     replace = msgspec.structs.replace
     assert "no host has used its key" in texts(listed(instances=(one, replace(two, presence="unseen", where=""))))

@@ -185,7 +185,7 @@ class World:
         update = Update(
             instance=sender, file="MEMORY.md", version=document.version(), data=document.whole(), whole=True
         )
-        raw = seal_parcel(Parcel(at_ms=0, updates=(update,)), peers_of(sender, agent=OTHER_AGENT), KEY)
+        raw = seal_parcel(Parcel(at_ms=self.now_ms, updates=(update,)), peers_of(sender, agent=OTHER_AGENT), KEY)
         target = self.sent(to, sender) / NEWEST
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(raw)
