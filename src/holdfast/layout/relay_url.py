@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from holdfast.errors import BadInput
@@ -14,6 +15,7 @@ LABEL_CHARS_MAX = 63  # between two dots of a host: a longer one cannot even be 
 FORM_HINT = "write it as the relay prints it: https://relay.example#z6Mk... (http:// only for this machine itself)"
 
 
+@lru_cache(maxsize=1_024)  # for each message the relays of its recipient
 def parse_relay_url(text: str) -> str:
     """The address of a relay without its key, in one spelling. Raises BadInput."""
     try:
