@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -154,3 +155,45 @@ def test_a_file_of_more_lines_than_the_limit_itself_goes_in_pieces() -> None:
     assert [one.whole for one in updates] == [True, *[False] * (len(updates) - 1)]
     for one in updates:
         check_foreign(one.data)
+
+
+def test_one_that_asks_to_put_its_own_document_away_gets_the_whole_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its early history was dropped, so it can take neither the other's changes nor pieces of a whole document."""
+    first = LineDocument.from_lines(MANY[:50])
+    one, other = (
+        SharedDocument(instance=name, file="MEMORY.md", document=LineDocument(first.copy()))
+        for name in ("alder", "birch")
+    )
+    for each in (one, other):
+        each.finish(MANY[:50], 1, AUTHOR)
+    other.finish([*MANY[:50], "- of birch"], 2, AUTHOR)
+    for turn in range(6):
+        one.finish(MANY[49::-1] if turn % 2 else MANY[:50], turn + 2, AUTHOR)
+    one.finish([*MANY[:50], "- of alder"], 9, AUTHOR)
+    changes = one.update_since(first.version(), whole=False)
+    one.document = LineDocument(one.document.copy(keep_from=one.version)) if one.document else None
+    other.receive(changes, AUTHOR)
+    limit(monkeypatch, 100)
+    for _ in range(3):
+        updates, trouble = exchange.in_pieces(other, other.floor(["alder"]), whole=other.is_asked(["alder"]))
+        assert trouble == ""
+        for update in updates:
+            knows = one.document is not None and one.document.knows(update.version)
+            one.receive(exchange.without_data(update) if knows else update, AUTHOR)
+        other.receive(one.update_since(one.floor(["birch"]), whole=one.is_asked(["birch"])), AUTHOR)
+    assert "- of birch" in one.lines()
+    assert "- of alder" in one.lines()
+    assert not one.wants_whole
+
+
+def test_one_long_line_cuts_no_other_piece() -> None:
+    document = LineDocument.from_lines(MANY)
+    long = random.Random(1).randbytes(5_000).hex()
+    for turn in range(2):
+        document.change_to([*MANY, f"- {turn} {long}"], AUTHOR)
+    pieces = document.pieces_since(NOTHING, most=100_000, bytes_most=8_000)
+    assert len(pieces) < 40
+    reader = LineDocument()
+    assert all(reader.take(data) for _, data in pieces)
+    assert reader.lines() == document.lines()
+    assert max(len(data) for _, data in pieces) < 12_000, "the long line alone"

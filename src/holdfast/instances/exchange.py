@@ -75,15 +75,17 @@ def in_pieces(shared: SharedDocument, since: Version, *, whole: bool) -> tuple[l
 
 def _pieces(shared: SharedDocument, since: Version, *, whole: bool) -> list[Update]:
     """More than readers take at once goes as several updates, each with the version that it makes. What was packed
-    because early history was dropped cannot be cut: of it more history is dropped instead."""
+    because early history was dropped cannot be cut, nor what an instance asks for to put its own document away: of it
+    more history is dropped instead."""
     update, document = shared.update_since(since, whole=whole), shared.document
     if document is None or not update.data:
         return [update]
-    begin = NOTHING if update.whole else since
-    if document.count_since(begin) < CHANGES_MAX and len(update.data) <= PART_DATA_BYTES:
+    begin, at_once = NOTHING if update.whole else since, update.whole and shared.is_asked_by_another_document
+    bytes_max = DATA_BYTES_MAX if at_once else PART_DATA_BYTES
+    if document.count_since(begin) < CHANGES_MAX and len(update.data) <= bytes_max:
         return [update]
     pieces = document.pieces_since(begin, most=CHANGES_MAX // 2, bytes_most=PART_DATA_BYTES)
-    if document.begins_after(begin):
+    if at_once or document.begins_after(begin):
         data = document.copy(keep_from=pieces[-2][0]) if len(pieces) > 1 else update.data
         return [msgspec.structs.replace(update, data=data)]
     pieces[-1] = update.version, pieces[-1][1]  # in the very bytes that are compared with the document's

@@ -326,10 +326,13 @@ class LineDocument:
         found: list[tuple[Version, bytes]] = []
         with _refusing:
             known = self._begin(version)
-            for spans in self._slices(known, most):
+            waiting = self._slices(known, most)[::-1]
+            while waiting:
+                spans = waiting.pop()
                 data = self._doc.export(ExportMode.UpdatesInRange(spans))
-                if len(data) > bytes_most and most > 1:
-                    return self.pieces_since(version, most=most // 2, bytes_most=bytes_most)
+                if len(data) > bytes_most and (halves := _halves(spans)):
+                    waiting += reversed(halves)
+                    continue
                 for one in spans:
                     known.set_end(ID(one.peer, one.counter.end))
                 found.append((known.encode(), data))
@@ -497,3 +500,20 @@ class _Refusing:
 
 
 _refusing = _Refusing()
+
+
+def _halves(spans: Sequence[IdSpan]) -> list[list[IdSpan]]:
+    """The same changes in two slices; none where there is one change."""
+    room = sum(one.counter.end - one.counter.start for one in spans) // 2
+    if not room:
+        return []
+    first, second = list[IdSpan](), list[IdSpan]()
+    for one in spans:
+        start, end = one.counter.start, one.counter.end
+        cut = min(start + room, end)
+        room -= cut - start
+        if start < cut:
+            first.append(IdSpan(one.peer, CounterSpan(start, cut)))
+        if cut < end:
+            second.append(IdSpan(one.peer, CounterSpan(cut, end)))
+    return [first, second]

@@ -342,6 +342,11 @@ class SharedDocument:
         return self.document is not None and bool(self._asked & set(others))
 
     @property
+    def is_asked_by_another_document(self) -> bool:
+        """Whether one asks that has a document: it takes a whole one at once or not at all, and no pieces."""
+        return any(not same(self.known.get(one, NOTHING), NOTHING) for one in self._asked)
+
+    @property
     def wants_whole(self) -> bool:
         """Whether this instance cannot take the changes of another one, until it knows what that one does: the whole
         document of a third one, which lacks them too, is no answer."""
