@@ -20,8 +20,8 @@ not send it each time. It counts while the key log here is at the position that 
 Nothing else is written. A source that cannot be reached does not stop an agent; a machine that reaches none continues
 until it does. Every peer that knows the newer log rejects what such a machine signs, and its lease ends with its
 arbiter's. The check runs in its own thread, and so does the read of each source, which has ANSWER_S_MAX: what has
-answered by then is judged without the others. So a mount that hangs hides no eviction that another source shows, and
-blocks neither tasks nor leases (host/slow_reads.py).
+answered by then is judged without the others, and a late answer at the next look. So a mount that hangs hides no
+eviction that another source shows, and blocks neither tasks nor leases (host/slow_reads.py).
 """
 
 from __future__ import annotations

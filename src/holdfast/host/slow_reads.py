@@ -2,8 +2,9 @@
 
 Each source is read in a daemon thread of its own, so a read that hangs holds up neither the other sources nor the end
 of the process; a thread of an executor would hold up both, because asyncio and Python wait for those. While a read
-hangs its source counts as silent at once and no second thread is begun for it. What it gives in the end is thrown away:
-it may be old by then, and a fresh read is begun.
+hangs its source counts as silent at once and no second thread is begun for it. What it gives in the end is used once,
+where the fresh read that is begun then gives nothing in time: else a source that is always late would never be heard.
+So the answers must be such that an old one does no harm.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ import threading
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, wait
 from typing import Generic, TypeVar
-
-from holdfast.errors import HoldfastError
 
 T = TypeVar("T")
 HANGS = "a read that was begun earlier still hangs"
@@ -28,31 +27,34 @@ class SlowReads(Generic[T]):
     def read(
         self, sources: Mapping[str, Callable[[], T]], *, of: Hashable, within_s: float
     ) -> tuple[dict[str, T], dict[str, str]]:
-        """What each source gave, by its name, and those that did not answer, with the reason. A name means one source
-        for each `of`. Raises what a read raises that is no HoldfastError or OSError."""
-        begun = {name: _begin(read) for name, read in sources.items() if not self._hangs((of, name))}
+        """What each source gave, by its name, and those that did not answer, with the reason: no error of one keeps
+        back what the others gave. A name means one source for each `of`."""
+        late = {name: self._hanging.pop((of, name)) for name in sources if self._is_late((of, name))}
+        begun = {name: begin(read) for name, read in sources.items() if (of, name) not in self._hanging}
         wait(begun.values(), timeout=within_s)
         answered, silent = dict[str, T](), {name: HANGS for name in sources if name not in begun}
         for name, future in begun.items():
-            if not future.done():
+            is_done = future.done()
+            if not is_done:
                 self._hanging[of, name] = future
+            if not is_done and name not in late:
                 silent[name] = f"no answer within {within_s:g} s"
                 continue
             try:
-                answered[name] = future.result()
-            except (HoldfastError, OSError) as error:
+                answered[name] = (future if is_done else late[name]).result()
+            except Exception as error:  # noqa: BLE001 - an eviction that another source shows must be seen
                 silent[name] = str(error) or type(error).__name__
         return answered, silent
 
-    def _hangs(self, key: tuple[Hashable, str]) -> bool:
-        before = self._hanging.get(key)
-        if before is not None and before.done():
-            self._hanging.pop(key, None)
-        return before is not None and not before.done()
+    def _is_late(self, key: tuple[Hashable, str]) -> bool:
+        """Whether the read that hung has ended since."""
+        return key in self._hanging and self._hanging[key].done()
 
 
-def _begin(read: Callable[[], T]) -> Future[T]:
+def begin(read: Callable[[], T]) -> Future[T]:
+    """In a daemon thread of its own, which nothing waits for at the end of the process."""
     future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # who no longer waits for the answer does not end the thread
 
     def work() -> None:
         try:
