@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +21,7 @@ from holdfast.core.ids import EffectKey
 from holdfast.errors import MailUnconfirmed, MailUnsent, RelayRefused, RelayUnreachable, RelayUntrusted
 from holdfast.host import public_names
 from holdfast.identity.records.ed25519 import Sodium
-from holdfast.identity.records.encodings import PublicKey
+from holdfast.identity.records.encodings import AgentId, PublicKey
 from holdfast.identity.records.records import LogPosition
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.records.signed import Signed
@@ -29,11 +31,13 @@ from holdfast.identity.statements.statements import parse_profile
 from holdfast.identity.witness.relay_link import RefusalContent, open_link
 from holdfast.identity.witness.witness_relay import RelayWitness, join_lines
 from holdfast.layout.witness_address import WitnessRelay
-from holdfast.relay.client import find
+from holdfast.relay.client import address_book, find
 from holdfast.relay.client.address_book import AddressBook, Peer
 from holdfast.relay.client.find import find_agent, keep_peer
 from holdfast.relay.client.instance_key import InstanceKey
 from holdfast.relay.client.post import RelayPost
+from holdfast.relay.client.profile import addresses_of
+from holdfast.relay.client.sender_logs import SenderLogs
 from holdfast_proofs.support.relay_agents import ENTROPY, RelayAgent
 from holdfast_proofs.support.relays import answering
 
@@ -139,13 +143,14 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         begun.append(host)
         return await connect(host, port, **more)
 
-    def resolved(host: str, port: int, *_: object, **__: object) -> list[object]:
+    def resolved(host: str, port: int | None, *_: object, **__: object) -> list[object]:
         if host == "relay.invalid":
             raise socket.gaierror(socket.EAI_NONAME, "unknown")
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.5", port))]
 
     monkeypatch.setattr(asyncio, "open_connection", connected)
     monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    monkeypatch.setattr(public_names, "_known", OrderedDict[str, tuple[float, list[str]]]())
     return begun
 
 
@@ -236,10 +241,129 @@ def _new_key() -> PublicKey:
 
 @pytest.mark.parametrize(
     ("host", "private"),
-    [("::ffff:127.0.0.1", True), ("::ffff:1.1.1.1", False), ("169.254.169.254", True), ("relay.example", False)],
+    [
+        ("::ffff:127.0.0.1", True),
+        ("::ffff:1.1.1.1", False),
+        ("169.254.169.254", True),
+        ("64:ff9b::a9fe:a9fe", True),  # the same, through a network that translates
+        ("64:ff9b::101:101", False),
+        ("2002:a00:5::1", True),  # 10.0.0.5, by 6to4
+        ("::127.0.0.1", True),
+        ("fec0::1", True),
+        ("::1", True),
+        ("2606:4700::1111", False),
+        ("relay.example", False),
+    ],
 )
 def test_which_hosts_are_private(host: str, private: bool) -> None:
     assert public_names.is_private_host(host) is private
+
+
+class Names:
+    """A name server: some names are never answered, all others have this address."""
+
+    def __init__(self, silent: str, address: str = "1.1.1.1") -> None:
+        self.silent, self.address, self.end = silent, address, threading.Event()
+
+    def look_up(self, host: str, port: int | None, *_: object, **__: object) -> list[object]:
+        if host.endswith(self.silent):
+            self.end.wait(30)
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (self.address, port))]
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Generator[Names]:
+    found = Names("evil.example")
+    monkeypatch.setattr(socket, "getaddrinfo", found.look_up)
+    monkeypatch.setattr(public_names, "_known", OrderedDict[str, tuple[float, list[str]]]())
+    monkeypatch.setattr(public_names, "_asked", {})
+    yield found
+    found.end.set()
+
+
+async def test_names_of_a_stranger_that_are_never_answered_hold_up_no_other_name(names: Names) -> None:
+    hanging = [asyncio.create_task(public_names.find_public_addresses(f"{n}.evil.example")) for n in range(8)]
+    more = asyncio.create_task(public_names.find_public_addresses("1.evil.example"))
+    await asyncio.sleep(0.05)
+    threads = [one for one in threading.enumerate() if one.name == "holdfast slow read"]
+    assert len(threads) == 8, "one for each name"
+    async with asyncio.timeout(2):
+        assert await public_names.find_public_addresses("relay.example") == ["1.1.1.1"]
+    more.cancel()
+    await asyncio.gather(more, return_exceptions=True)
+    names.end.set()
+    for one in hanging:
+        with pytest.raises(socket.gaierror):
+            await one
+
+
+async def test_names_that_are_looked_up_are_bounded(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(public_names, "LOOKUPS_MAX", 2)
+    hanging = [asyncio.create_task(public_names.find_public_addresses(f"{n}.evil.example")) for n in range(2)]
+    await asyncio.sleep(0.05)
+    with pytest.raises(BlockingIOError):
+        await public_names.find_public_addresses("relay.example")
+    names.end.set()
+    await asyncio.gather(*hanging, return_exceptions=True)
+    assert await public_names.find_public_addresses("relay.example") == ["1.1.1.1"]
+
+
+async def test_an_own_relay_whose_name_is_not_answered_hides_no_private_one(
+    tmp_path: Path, names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(public_names, "NAMES_S", 0.2)
+    names.address = "10.0.0.5"
+    assert await public_names.is_any_private(["relay.evil.example", "relay.corp.example"]) is True
+    assert await public_names.is_any_private(["relay.evil.example"]) is None
+    book = book_of(tmp_path, [])
+    book.own_relays = lambda: [WitnessRelay("https://relay.corp.example", PUBLIC_KEY)]
+    assert await book._has_private() is True
+    names.silent = "corp.example"
+    monkeypatch.setattr(public_names, "_known", OrderedDict[str, tuple[float, list[str]]]())
+    monkeypatch.setattr(address_book, "FRESH_S", 0.0)
+    assert await book._has_private() is True, "nothing says otherwise"
+
+
+# relays that are silent, or lie
+
+
+async def test_an_own_relay_that_takes_connections_and_is_silent_stops_no_mail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(find, "ASKED_S", 0.3)
+    ada, came = RelayAgent(), asyncio.Event()
+    with served(2) as relays, socket.create_server(("127.0.0.1", 0)) as silent:
+        for one in relays:
+            one.serve(ada)
+        book = book_of(tmp_path, [])
+        book.own_relays = lambda: [
+            *(one.at for one in relays),
+            WitnessRelay(f"http://127.0.0.1:{silent.getsockname()[1]}", _new_key()),
+        ]
+
+        def answered(*_: object) -> None:
+            came.set()
+
+        logs = SenderLogs[int](book, answered, lambda _: None, look_s=3.0)
+        assert logs.wait(AgentId(ada.id), LogPosition(0, 0), (), 1)
+        async with asyncio.timeout(5):
+            await came.wait()
+        await logs.close()
+
+
+def test_an_address_that_nobody_has_signed_replaces_no_relay_that_is_known() -> None:
+    """A liar serves a profile of a high rank, which names the keys of the honest relays at other addresses."""
+    ada = RelayAgent()
+    with served(3) as (liar, *honest):
+        for one in honest:
+            one.serve(ada, profile=ada.profile(1, [(each.url, each.key.public) for each in honest]))
+        false = [(f"https://{n}.invalid", one.key.public) for n, one in enumerate(honest)]
+        liar.held[f"/v1/agents/{ada.id}"] = ada.profile(1, false).replace(b'"ver":1', b'"ver":99')
+        asked = [liar.at, *(one.at for one in honest)]
+        found = asyncio.run(find_agent(ada.id, asked, now=int(time.time()), port=PORT))
+    assert found.profile.record.ver == 1
+    assert [one.url for one in addresses_of(found.profile.record)] == [one.url for one in honest]
 
 
 # another agent

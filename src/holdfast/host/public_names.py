@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import ipaddress
 import socket
+import time
+from collections import OrderedDict
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
+from ipaddress import IPv4Address, IPv6Address, IPv6Network
 
-LOOKUPS_MAX = 4
+from holdfast.host.slow_reads import begin
+
+_WITH_IPV4 = (IPv6Network("64:ff9b::/96"), IPv6Network("::/96"))  # translated by the network, and an old form
+
+LOOKUPS_MAX = 16
 NAMES_S = 3.0
-# A stranger may choose a name whose server never answers. The threads of all other work must not wait for it.
-_NAMES = ThreadPoolExecutor(LOOKUPS_MAX, "names")
+KEPT_S, KEPT_MAX = 60.0, 1_024
+# A stranger may choose a name whose server never answers: it takes one thread, and no other name waits for it.
+_asked: dict[str, Future[list[str]]] = {}
+_known: OrderedDict[str, tuple[float, list[str]]] = OrderedDict()
 
 
 def is_private_host(host: str) -> bool:
@@ -21,36 +32,64 @@ def is_private_host(host: str) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return host == "localhost" or host.endswith((".localhost", ".local", ".internal"))
-    return not (getattr(address, "ipv4_mapped", None) or address).is_global
+    return not all(one.is_global for one in _reached(address)) or getattr(address, "is_site_local", False)
 
 
-async def is_any_private(hosts: Iterable[str]) -> bool:
-    """Whether one of them is on such an address, also by its name. For hosts that no stranger chose."""
+def _reached(address: IPv4Address | IPv6Address) -> list[IPv4Address | IPv6Address]:
+    """The address, or the IPv4 address that is reached through it."""
+    if isinstance(address, IPv4Address):
+        return [address]
+    low = IPv4Address(int(address) & 0xFFFF_FFFF)
+    inside = (address.ipv4_mapped, address.sixtofour, *(address.teredo or ()))
+    if any(address in one for one in _WITH_IPV4):
+        return [low]
+    return [one for one in inside if one is not None] or [address]
+
+
+async def is_any_private(hosts: Iterable[str]) -> bool | None:
+    """Whether one of them is on such an address, also by its name; None: not known, because a name was not answered.
+    For hosts that no stranger chose."""
     asked = tuple(hosts)
     if any(map(is_private_host, asked)):
         return True
-    look_up = partial(asyncio.get_running_loop().getaddrinfo, port=None, type=socket.SOCK_STREAM)
-    try:
-        async with asyncio.timeout(NAMES_S):
-            answers = await asyncio.gather(*map(look_up, filter(_is_name, asked)), return_exceptions=True)
-    except TimeoutError:
-        return False
-    found = [address for one in answers if not isinstance(one, BaseException) for *_, address in one]
-    return any(is_private_host(str(address[0])) for address in found)
-
-
-def _is_name(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
+    looks = [asyncio.create_task(find_addresses(one)) for one in asked]
+    if looks:
+        await asyncio.wait(looks, timeout=NAMES_S)
+    answers = [one.result() for one in looks if one.done() and one.exception() is None]
+    for one in looks:
+        one.cancel()
+    if any(is_private_host(address) for found in answers for address in found):
         return True
-    return False
+    return None if len(answers) < len(asked) else False
 
 
-async def find_public_addresses(host: str, port: int) -> list[str]:
-    """The addresses of the host; none where one of them is private, or the name is not known. Raises OSError and
-    UnicodeError; the caller sets the time limit."""
-    look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-    found = await asyncio.get_running_loop().run_in_executor(_NAMES, look_up)
-    addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
+async def find_public_addresses(host: str) -> list[str]:
+    """The addresses of the host; none where one of them is private. Raises as find_addresses does."""
+    addresses = await find_addresses(host)
     return [] if any(map(is_private_host, addresses)) else addresses
+
+
+async def find_addresses(host: str) -> list[str]:
+    """Raises OSError and UnicodeError; the caller sets the time limit."""
+    with contextlib.suppress(ValueError):
+        return [str(ipaddress.ip_address(host))]
+    at, found = _known.get(host, (0.0, list[str]()))
+    if found and time.monotonic() - at < KEPT_S:
+        return found
+    for name, one in list(_asked.items()):
+        if one.done():
+            _asked.pop(name, None)
+    if (asked := _asked.get(host)) is None:
+        if len(_asked) >= LOOKUPS_MAX:
+            raise BlockingIOError(errno.EAGAIN, f"{LOOKUPS_MAX} other names are being looked up")
+        asked = _asked[host] = begin(partial(_look_up, host))
+    found = await asyncio.wrap_future(asked)
+    _known[host] = time.monotonic(), found
+    while len(_known) > KEPT_MAX:
+        _known.popitem(last=False)
+    return found
+
+
+def _look_up(host: str) -> list[str]:
+    answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in answers))

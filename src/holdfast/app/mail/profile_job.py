@@ -50,6 +50,7 @@ AGAIN_S = 900.0  # after a relay did not take it
 async def keep_published(context: JobContext) -> None:
     """Looks every minute whether the profile is due, which reads two files, and for proofs against relays."""
     again_at = asked_at = 0.0
+    stays_due = False  # also after a renewal: its mail key could not be kept
     told: set[str] = set()
     while True:
         try:
@@ -57,10 +58,12 @@ async def keep_published(context: JobContext) -> None:
             if home is None:
                 return
             await tell_of_proofs(home, context.journal, told)
-            if await asyncio.to_thread(is_profile_due, home) or 0 < again_at < time.monotonic():
+            is_due = await asyncio.to_thread(is_profile_due, home)
+            if (is_due and not stays_due) or 0 < again_at < time.monotonic():
                 done = await asyncio.to_thread(renew_profile, home)
                 failed = {url: why for url, why in done.said.items() if why}
-                again_at = time.monotonic() + AGAIN_S if failed else 0.0
+                stays_due = await asyncio.to_thread(is_profile_due, home)
+                again_at = time.monotonic() + AGAIN_S if failed or stays_due else 0.0
                 context.log.event("profile-published", relays=len(done.said) - len(failed), failed=failed)
                 for url, digest in done.forks.items():
                     notice = two_profiles_notice(url, digest, now_ms=context.journal.now_ms())

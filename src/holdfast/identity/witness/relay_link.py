@@ -106,7 +106,7 @@ class RelayAsker:
             secure = parts.scheme == "https"
             host, port = parts.hostname or "", parts.port or (443 if secure else 80)
             async with asyncio.timeout(within_s):
-                hosts = await find_public_addresses(host, port) if self.address.public_only else [host]
+                hosts = await find_public_addresses(host) if self.address.public_only else [host]
                 return await _open_first(hosts, port, name=host if secure else None)
         except OSError:  # a certificate that is not valid is a ValueError too
             raise
@@ -320,13 +320,20 @@ def open_link(address: WitnessRelay, *, port: Signatures | None = None) -> Relay
 
 
 async def ask_all(
-    addresses: Iterable[WitnessRelay], call: Callable[[RelayLink], Awaitable[T]], *, port: Signatures
+    addresses: Iterable[WitnessRelay],
+    call: Callable[[RelayLink], Awaitable[T]],
+    *,
+    port: Signatures,
+    within_s: float = ANSWER_S,
 ) -> dict[WitnessRelay, T | HoldfastError | OSError]:
     """What each of these relays answers, asked at the same time; or why one does not."""
 
     async def ask(address: WitnessRelay) -> T | HoldfastError | OSError:
         try:
-            return await call(open_link(address, port=port))
+            async with asyncio.timeout(within_s):
+                return await call(open_link(address, port=port))
+        except TimeoutError:
+            return RelayUnreachable(f"{address.url} has not answered within {within_s:g} s")
         except (HoldfastError, OSError) as error:
             return error
 

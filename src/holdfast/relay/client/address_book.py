@@ -32,6 +32,7 @@ from holdfast.relay.client.profile import addresses_of, is_signed_by
 from holdfast.relay.protocol.envelope import HINTS_MAX
 
 FRESH_S = 300.0
+UNSURE_S = 10.0  # after the name of an own relay could not be looked up
 KNOWN_MAX = 2_048
 SCHEME = "hf:"
 
@@ -88,8 +89,9 @@ class AddressBook:
         at, hosts, found = self._own
         own = tuple(one.host for one in self.own_relays())
         if own != hosts or time.monotonic() - at >= FRESH_S:
-            found = await is_any_private(own)
-            self._own = time.monotonic(), own, found
+            looked = await is_any_private(own)
+            found, at = found if looked is None and own == hosts else bool(looked), time.monotonic()
+            self._own = at if looked is not None else at - FRESH_S + UNSURE_S, own, found
         return found
 
     async def _find(self, to: str, hints: Sequence[str], *, fresh: bool, stranger: bool, public_only: bool) -> Peer:

@@ -42,6 +42,7 @@ from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.client.profile import addresses_of, check_handle, is_signed_by, newest_of, operator_of
 
 FORMAT = 1
+ASKED_S = 5.0  # a relay that is silent holds up a look for so long, twice: for the profile and for the log
 PEERS_MAX, PEERS_BYTES_MAX = 4_096, 8 * 1024 * 1024  # agents, and bytes of all lines
 FORKS_MAX = 8  # lines for one agent
 FILE_BYTES_MAX = 64 * 1024 * 1024
@@ -81,9 +82,9 @@ async def find_agent(
     public_only: bool = False,
 ) -> FoundAgent:
     """The agent of a handle (`ada@relay.example`) or an id, as these relays and its own show it. `public_only`: a
-    stranger chose where it is to be found. Raises LogMissing: no
-    relay knows it; RelayRefused: what they serve is not valid, or older than what was `known`; RelayUnreachable, or
-    RelayUntrusted where another server answers in a relay's name."""
+    stranger chose where it is to be found. Raises LogMissing: no relay knows it; RelayRefused: what they serve is not
+    valid, or older than what was `known`; RelayUnreachable, or RelayUntrusted where another server answers in a relay's
+    name."""
     found, failed = await _profiles(name, relays, port)
     silent = {url: str(error) for url, error in failed.items()}
     if not found:
@@ -103,8 +104,10 @@ async def find_agent(
         named = public_of(named)
     elif not any(is_private_host(one.host) for one in relays):  # its owner may be a stranger: see sender_logs.py
         named = [one for one in named if not is_private_host(one.host)]
-    sources = {one.key: one for one in (*relays, *(one for one in named if one not in relays))}
-    copies = await ask_all(sources.values(), lambda link: RelayWitness(link).fetch(newest.record.id), port=port)
+    sources = dict.fromkeys((*relays, *named))  # no key has signed for what `named` says yet: it replaces no address
+    copies = await ask_all(
+        sources, lambda link: RelayWitness(link).fetch(newest.record.id), port=port, within_s=ASKED_S
+    )
     answers = [
         SourceAnswer(source=one.url, operator=_operator(one, newest.record), copy=copy)
         for one, copy in copies.items()
@@ -203,7 +206,7 @@ async def _profiles(
             raise BadRecord(f"the profile that it holds names {url!r}, which is not the address of a relay")
         return signed
 
-    answers = await ask_all(asked, ask, port=port)
+    answers = await ask_all(asked, ask, port=port, within_s=ASKED_S)
     found = {one.url: answer for one, answer in answers.items() if isinstance(answer, Signed)}
     return found, {one.url: answer for one, answer in answers.items() if isinstance(answer, HoldfastError | OSError)}
 

@@ -25,7 +25,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
-from urllib.parse import urlsplit
 
 from holdfast.errors import BadRecord, HoldfastError
 from holdfast.host.public_names import NAMES_S, find_public_addresses, is_any_private, is_private_host
@@ -41,7 +40,7 @@ from holdfast.relay.client.address_book import AddressBook, parse_hints
 from holdfast.relay.protocol.envelope import Envelope
 
 LOOKS_MAX, HINTED_MAX = 8, 4  # at the same time: at relays that are known, and at those that messages name
-LOOK_S = 10.0
+LOOK_S = 15.0  # more than the two questions of one look (find.py) and a name to look up
 AGAIN_S, AGAIN_S_MAX = 5.0, 300.0
 OF_SENDER_MAX, WAITING_MAX = 16, 256  # messages that wait here, 64 KiB each at most
 GIVE_UP_S = 600.0  # how long a sender is looked for
@@ -193,6 +192,6 @@ async def _is_public(relay: WitnessRelay) -> bool:
     when a connection is made."""
     try:
         async with asyncio.timeout(NAMES_S):
-            return bool(await find_public_addresses(relay.host, urlsplit(relay.url).port or 443))
+            return bool(await find_public_addresses(relay.host))
     except (OSError, UnicodeError):  # a time-out too
         return False
