@@ -413,6 +413,11 @@ def test_a_promotion_waits_as_long_as_the_old_primary_may_send(
     old = load_home(world.home("a"))
     assert stops_within_s(old, {}) == 60 + 2 * 10 + 20
     assert stops_within_s(old, {"lease_ttl_s": 900.0}) == 900
+    kept = old.settings_file.read_text()
+    old.settings_file.write_text(f"{kept}\n[worker]\nlease_ttl_s = 200\nrenew_every_s = 25\n")
+    assert stops_within_s(old, {}) == 200
+    assert stops_within_s(old, {"lease_ttl_s": 20.0}) == 100  # shorter than the renewals of the file
+    old.settings_file.write_text(kept)
     waited: list[float] = []
 
     async def wait(seconds: float) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.app.binder import open_journal
+from holdfast.app.instances import roster_change
 from holdfast.app.instances.merge_job import open_merging
 from holdfast.app.instances.roster_change import RosterChange
 from holdfast.app.instances.shared_roster import stopped_by_roster
@@ -409,6 +410,38 @@ async def test_an_instance_that_is_removed_leaves_nothing_that_grows(
     assert not any(map(shared.read_text, names))
     assert not JournalChannel(shared, instance="south").own()
     assert JournalChannel(shared, instance="north").own()
+
+
+@pytest.mark.parametrize("at", ["drop_texts", "forget_seen"])
+async def test_a_removal_that_was_interrupted_is_finished_by_the_same_command(
+    agent: AgentHome, new_host: NewHost, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    class Killed(BaseException): ...
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    north = host_at(agent.folder, new_host)
+    south = await asyncio.to_thread(joined, agent, tmp_path, north, "south")
+    async with holdfast.open(url, home=south.folder, tasks=[noting]) as hf:
+        await (await hf.submit("noting")).result(20)
+    south.memory_file.write_text("- of the south\n")
+    await asyncio.to_thread(talk, opened(agent.folder), opened(south.folder))
+    shared = journal_at(agent.journal).find_shared()
+    assert shared is not None
+    remove = ["instance", "remove", "south", "--yes", "--json", "--home", str(agent.folder)]
+    with monkeypatch.context() as fault:
+        fault.setattr(roster_change, at, killed)
+        with pytest.raises(Killed):
+            await asyncio.to_thread(main, remove)
+    assert find_standing(south, clock=SystemClock()).kind is StandingKind.COPY
+    assert len(read_seen(shared).bound) == 2
+
+    await asyncio.to_thread(north, *remove[:-2])
+    assert await folders(agent) <= {host_id(agent.instance)}
+    assert len(read_seen(shared).bound) == 1
+    assert not shared.read_text("memory/south")
+    await asyncio.to_thread(north, *remove[:-2], code=NotEnrolled.exit_code)
 
 
 async def serving(home: AgentHome) -> asyncio.Task[None]:

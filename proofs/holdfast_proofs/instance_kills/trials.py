@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.app.instances.standing import ROSTER_TEXT, SEEN_TEXT, StandingKind
+from holdfast.app.instances.standing import ROSTER_TEXT, SEEN_TEXT, StandingKind, read_seen
 from holdfast.errors import BadInput, HoldfastError, MoveRefused, NotEnrolled, NotNow
 from holdfast_proofs.instance_kills.world import World
 from holdfast_proofs.shim import Mode, Trace, arm
@@ -125,6 +125,8 @@ def _trial(world: World, folder: Path, texts: Texts, act: str, at: int, figures:
         roster, _ = texts[act]
         shared.change_text(ROSTER_TEXT, lambda _: roster)
         shared.change_text(SEEN_TEXT, lambda _: "")  # a copied folder is another host
+        if act == "remove":
+            world.standing("b")  # its host is noted
     trace = Trace.shared(TRACE_CALLS)
     child = os.fork()
     if child == 0:
@@ -183,8 +185,8 @@ def _check(world: World, act: str, where: str, figures: Figures, *, whole: bool)
 
 
 def _is_over(world: World, act: str) -> bool:
-    if world.url and act != "invite":
-        return True  # who acts says it
+    if world.shared is not None and act != "invite":  # who acts says it
+        return act != "remove" or len(read_seen(world.shared).bound) == 1
     match act:
         case "invite":
             names = {one.name for one in world.standing("a").view.enrolled}

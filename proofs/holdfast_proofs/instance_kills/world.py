@@ -17,6 +17,7 @@ import holdfast
 from holdfast.app.eviction import check_speaks
 from holdfast.app.instances.roster_change import RosterChange
 from holdfast.app.instances.standing import Standing, find_standing
+from holdfast.app.memory import forget_folder
 from holdfast.backup.backups import open_backups
 from holdfast.backup.open_engine import open_engine
 from holdfast.backup.places.backup_places import PlaceRequest, open_places
@@ -175,7 +176,13 @@ class World:
         self.change("b", lambda change: change.give_role("south", Role.PRIMARY))
 
     def remove(self) -> None:
-        self.change("a", lambda change: change.remove("south"))
+        def act(change: RosterChange) -> None:
+            if change.is_listed("south") or not change.find_removed_hosts():
+                change.remove("south")
+            home = change.home
+            change.finish_removals(lambda host: asyncio.run(forget_folder(home, host, say=lambda _: None)))
+
+        self.change("a", act)
 
     # the judge's questions
 

@@ -344,6 +344,9 @@ async def forget_folder(home: AgentHome, folder: str, *, say: Callable[[str], No
             say(f"waiting until its worker has stopped, for {STOPS_S_MAX:g} s at most")
         while await _is_served(journal, folder) and time.monotonic() < until:  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.5)
+        if await _is_served(journal, folder):
+            say("its worker still runs, and may put itself back into the list of folders. Stop it, then look with")
+            say("`holdfast memory folders` and end what is left with `holdfast memory folders --forget ID`")
         await journal.forget_folder(folder)
     finally:
         await journal.close()

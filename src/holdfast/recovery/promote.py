@@ -223,8 +223,9 @@ async def _take_over(home: AgentHome, means: PromoteMeans, publish: Publisher) -
 def stops_within_s(home: AgentHome, given: Mapping[str, float]) -> float:
     """How long after the new keys are published a worker with these settings may still send; `given`: what its command
     line or its own settings file said instead. Raises BadSettings."""
-    worker = find_settings(home.journal, overrides=given)
-    return max(worker.lease_ttl_s, home.settings.identity.watch_s + LOOKS * LOOK_S_MAX + worker.grace_s)
+    worker = find_settings(home.journal)
+    lease_ttl_s, grace_s = given.get("lease_ttl_s", worker.lease_ttl_s), given.get("grace_s", worker.grace_s)
+    return max(lease_ttl_s, home.settings.identity.watch_s + LOOKS * LOOK_S_MAX + grace_s)
 
 
 def handed_over(change: RosterChange, to: str) -> None:

@@ -19,6 +19,7 @@ from holdfast.app.instances.standing import (
     FETCH_HINT,
     JOIN_HINT,
     ROSTER_TEXT,
+    SeenHost,
     behind_text,
     find_standing,
     forget_seen,
@@ -42,7 +43,7 @@ from holdfast.identity.speaker.open_speaker import VaultSpeaker, home_speaker
 from holdfast.identity.statements.certificate import Role
 from holdfast.identity.statements.roster import HOST_FORM, INSTANCES_MAX, NAME_FORM, Enrolled, RosterView, join_rosters
 from holdfast.identity.vault.vault import Vault
-from holdfast.instances.sent_texts import drop_texts
+from holdfast.instances.sent_texts import SENT, drop_texts, parse_sent
 from holdfast.journal.admin import SharedState
 from holdfast.journal.bind import journal_at
 from holdfast.layout.agent_home import AgentHome
@@ -94,12 +95,14 @@ class RosterChange:
         """Raises NotEnrolled."""
         return get_named(self.view(), name)
 
+    def is_listed(self, name: str) -> bool:
+        return any(one.name == name for one in _listed(self.view()))
+
     def get_listed(self, name: str) -> Enrolled:
         """Also one that only one of two rosters of the same version lists: who removed it can do so again.
         Raises NotEnrolled."""
         view = self.view()
-        every = (*view.enrolled, *(one for version in view.versions for one in version.record.instances))
-        return next((one for one in every if one.name == name), None) or get_named(view, name)
+        return next((one for one in _listed(view) if one.name == name), None) or get_named(view, name)
 
     def apply(self, edit: Edit) -> RosterView:
         """The next version: what `edit` makes of the list. Nothing is signed where that changes nothing.
@@ -172,25 +175,40 @@ class RosterChange:
         free = (f"{default_name()[:29]}-{number}" for number in range(2, INSTANCES_MAX + 2))
         self.enrol_here(next(one for one in (default_name(), *free) if one not in names))
 
-    def find_host(self, key: PublicKey) -> str:
-        """The id of the host that acts with this key, as the shared journal knows it; empty: not known."""
-        bound = None if self.shared is None else read_seen(self.shared).bound.get(key)
-        return "" if bound is None else bound.host
-
     def remove(self, name: str) -> RosterView:
-        """Raises NotEnrolled; IsStandby where no instance would act. Safe to repeat on the host that removes."""
+        """Raises NotEnrolled; IsStandby where no instance would act. Safe to repeat on the host that removes, with
+        `finish_removals` after it."""
         gone = self.get_listed(name)
         edit = self._still_acting(lambda listed: tuple(one for one in listed if one.name != name))
         edit(self.view().enrolled)  # before the key is noted as removed
         if self.shared is not None:
             note_removed(self.shared, gone.key)
         view = self.apply(edit)
-        if self.shared is not None:
-            drop_texts(self.shared, name)  # nobody reads the memory updates of one that is not enrolled
-            forget_seen(self.shared, (gone.key,))
         if gone.key == self.own_key():
             destroy_enrolment(self.home.instance)
         return view
+
+    def find_removed_hosts(self) -> dict[str, SeenHost]:
+        """By the key of instances that were removed: the hosts that `finish_removals` has still to forget."""
+        if self.shared is None:
+            return {}
+        seen, listed = read_seen(self.shared), {one.key for one in _listed(self.view())}
+        return {key: one for key, one in seen.bound.items() if key in seen.removed and key not in listed}
+
+    def finish_removals(self, forget: Callable[[str], None]) -> None:
+        """What instances that were removed leave in the shared journal goes: the memory updates that nobody reads, and
+        by `forget` what is kept for their hosts. Also after a removal that was interrupted."""
+        if self.shared is None:
+            return
+        names = {one.name for one in _listed(self.view())}
+        for name in parse_sent(self.shared.read_text(SENT)):
+            if name not in names:
+                drop_texts(self.shared, name)
+        for key, one in self.find_removed_hosts().items():
+            bound = read_seen(self.shared).bound
+            if all(other.host != one.host for its, other in bound.items() if its != key):  # it may have joined again
+                forget(one.host)
+            forget_seen(self.shared, (PublicKey(key),))
 
     def give_role(self, name: str, role: Role) -> RosterView:
         self.get_named(name)
@@ -214,6 +232,10 @@ class RosterChange:
             return wanted
 
         return judged
+
+
+def _listed(view: RosterView) -> tuple[Enrolled, ...]:
+    return (*view.enrolled, *(one for version in view.versions for one in version.record.instances))
 
 
 def _acts(listed: tuple[Enrolled, ...]) -> bool:

@@ -24,6 +24,7 @@ from holdfast.errors import BadInput, BadSettings, NotEnrolled
 
 if TYPE_CHECKING:
     from holdfast.app.instances.roster_change import RosterChange
+    from holdfast.identity.statements.roster import Enrolled
     from holdfast.layout.agent_home import AgentHome
 
 
@@ -141,7 +142,7 @@ def add_parser(commands: Commands) -> None:
         Remove an instance. Its folder is a copy from then on: it runs no task, sends nothing and backs up
         nothing. A worker on it stops within seconds if it reaches the shared journal or folder. Its vault
         still has the agent's keys: if you do not trust that host any more, run `holdfast identity rotate
-        --why stolen` too.
+        --why stolen` too. If a run is interrupted, run the same command again.
         examples:
           holdfast instance remove south
         """)
@@ -430,36 +431,44 @@ def run_yield(args: argparse.Namespace) -> int:
 def run_remove(args: argparse.Namespace) -> int:
     import asyncio
 
-    from holdfast.app.instances.presence import check_another_acts
     from holdfast.app.memory import forget_folder
     from holdfast.cli.input.terminal import confirm
-    from holdfast.identity.statements.certificate import Role
 
     home = acting_home(args)
     with _changing(args, home) as change:
-        gone = change.get_listed(args.name)
         _own_name(change)  # one that was removed removes no other
-        if gone.role is Role.PRIMARY and change.hosts:
-            check_another_acts(home, args.name, alive=False)
-        elif gone.role is Role.PRIMARY:
-            raise BadInput(
-                f"{args.name} is the instance that acts",
-                hint="hand over first: `holdfast instance yield` on it, or `holdfast instance promote` on another",
-            )
-        elif not change.hosts and gone.key == change.own_key():
-            raise BadInput(
-                f"{args.name} is this instance, and the others would not hear that it is removed",
-                hint=f"run `holdfast instance remove {args.name}` on the host that acts; then stop the worker here",
-            )
-        confirm(
-            "remove", f"the folder of {args.name} on {gone.host} is a copy from now on, and sends nothing", yes=args.yes
-        )
-        host = change.find_host(gone.key)
-        view = change.remove(args.name)
-        if host:  # else remarks would be kept for its memory files for ever
-            asyncio.run(forget_folder(home, host, say=talk))
+        left = sorted(one.who for one in change.find_removed_hosts().values())
+        if left and not change.is_listed(args.name):
+            view = change.view()
+            talk(f"{args.name} is not in the roster; this ends a removal that was interrupted, of {', '.join(left)}")
+        else:
+            gone = change.get_listed(args.name)
+            _check_removable(change, gone)
+            text = f"the folder of {gone.name} on {gone.host} is a copy from now on, and sends nothing"
+            confirm("remove", text, yes=args.yes)
+            view = change.remove(gone.name)
+        # Else remarks would be kept for its memory files for ever.
+        change.finish_removals(lambda host: asyncio.run(forget_folder(home, host, say=talk)))
     _print(args, {"name": args.name, "version": view.rank[2], "left": [one.name for one in view.enrolled]})
     return 0
+
+
+def _check_removable(change: RosterChange, gone: Enrolled) -> None:
+    from holdfast.app.instances.presence import check_another_acts
+    from holdfast.identity.statements.certificate import Role
+
+    if gone.role is Role.PRIMARY and change.hosts:
+        check_another_acts(change.home, gone.name, alive=False)
+    elif gone.role is Role.PRIMARY:
+        raise BadInput(
+            f"{gone.name} is the instance that acts",
+            hint="hand over first: `holdfast instance yield` on it, or `holdfast instance promote` on another",
+        )
+    elif not change.hosts and gone.key == change.own_key():
+        raise BadInput(
+            f"{gone.name} is this instance, and the others would not hear that it is removed",
+            hint=f"run `holdfast instance remove {gone.name}` on the host that acts; then stop the worker here",
+        )
 
 
 def _own_name(change: RosterChange) -> str:
