@@ -28,9 +28,10 @@ from holdfast.instances.envelope import (
     seal_parcel,
     update_key,
 )
-from holdfast.instances.line_document import CHANGES_MAX, LineDocument, check_foreign
+from holdfast.instances.line_document import CHANGES_MAX, LineDocument
 from holdfast.instances.merging import Merging
 from holdfast.instances.shared import Update
+from holdfast.instances.try_copy import check_foreign
 from holdfast.layout.agent_home import MemoryPlace
 from holdfast.memory.projection import locked
 
@@ -257,7 +258,7 @@ def test_a_packed_copy_is_unpacked_nowhere_but_in_that_process(tmp_path: Path) -
 import re, sys
 from pathlib import Path
 from holdfast.errors import BadUpdate
-from holdfast.instances.line_document import check_foreign
+from holdfast.instances.try_copy import check_foreign
 
 def most_kb() -> int:
     return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])

@@ -12,9 +12,10 @@ from nacl.signing import SigningKey
 from holdfast.instances import exchange, line_document
 from holdfast.instances.channels import FolderChannel
 from holdfast.instances.envelope import Peers
-from holdfast.instances.line_document import CHANGES_MAX, NOTHING, Author, LineDocument, changes_in, check_foreign
+from holdfast.instances.line_document import CHANGES_MAX, NOTHING, Author, LineDocument, changes_in
 from holdfast.instances.merging import Merging
 from holdfast.instances.shared import SharedDocument, Update
+from holdfast.instances.try_copy import check_foreign
 from holdfast.layout.agent_home import MemoryPlace
 
 NOW = 1_800_000_000_000

@@ -21,8 +21,7 @@ Traps of the library, each closed here and by a test:
 - Two documents that are made from one file would hold every line twice. The first changes are made under a peer id
   that is a hash of the lines: equal files make equal changes, which merge into one.
 - The library raises BaseException itself, and silently replaces bytes that are not UTF-8: `_refusing`, `_stored`.
-- It packs copies: a small one may unpack to gigabytes. What other instances send is looked at first (`check_foreign`):
-  changes are not packed, and say how many they are; a copy is tried in a process with little memory.
+- It packs copies: a small one may unpack to gigabytes. What other instances send is looked at first (`try_copy.py`).
 - It silently ignores a copy without early history whose beginning it does not know, and refuses changes that build on
   history which it no longer has: both are `HistoryMissing` here, and the caller takes the whole copy (`shared.py`).
 """
@@ -31,8 +30,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import cast
@@ -56,10 +53,6 @@ Version = bytes  # which changes a document knows; opaque outside of this module
 LINES, GONE = "lines", "gone"
 NOTHING: Version = VersionVector().encode()
 CHANGES_MAX = 200_000  # in what another instance sends: a minute of work if all are equal lines
-MAGIC, MODE_AT, UNPACKED = b"loro", slice(20, 22), b"\0\4"  # of what the library exports; all else is packed
-TRY_S = 300.0
-TOO_MANY = 3  # how the process ends that tries a copy of too many changes
-TRY_BYTES = 1024 * 1024 * 1024  # of the process that tries a copy
 
 
 class LineDocument:
@@ -398,27 +391,6 @@ class LineDocument:
     def gone(self) -> frozenset[str]:
         """The hashes of the entries that were removed."""
         return frozenset(cast("dict[str, object]", self._doc.get_map(GONE).get_value()))
-
-
-def check_foreign(data: bytes) -> None:
-    """Refuse what another instance sent where it would take too much memory. Raises BadUpdate."""
-    if not data:
-        return
-    if not data.startswith(MAGIC):
-        raise BadUpdate("the changes to the document cannot be read")
-    if data[MODE_AT] == UNPACKED:
-        if (count := changes_in(data)) > CHANGES_MAX:
-            raise BadUpdate(f"it has {count:,} changes; at most {CHANGES_MAX:,} are taken at once")
-        return
-    try:
-        command = [sys.executable, "-P", "-m", "holdfast.instances.try_copy", str(TRY_BYTES)]
-        code = subprocess.run(command, input=data, capture_output=True, timeout=TRY_S, check=False).returncode
-    except subprocess.TimeoutExpired:
-        code = 1
-    if code == TOO_MANY:
-        raise BadUpdate(f"it has more than {CHANGES_MAX:,} changes")
-    if code:
-        raise BadUpdate("it is damaged, or would take too much memory")
 
 
 def changes_in(data: bytes) -> int:

@@ -38,10 +38,11 @@ from holdfast.instances.channels import NEWEST, Channel
 from holdfast.instances.envelope import Parcel, Part, Peers, digest_of, open_parcel, seal_parcel
 from holdfast.instances.exchange import Heard, SentPart, chunks, in_pieces, without_data
 from holdfast.instances.life import Rival, after_sending, begun, documents, forget, sending, two_folders
-from holdfast.instances.line_document import NOTHING, Version, check_foreign, covers
+from holdfast.instances.line_document import NOTHING, Version, covers
 from holdfast.instances.merge_state import PeerState, Signature, load_state, save_state, signature_of
 from holdfast.instances.shared import Update
 from holdfast.instances.shared_files import SharedFile
+from holdfast.instances.try_copy import check_foreign
 from holdfast.layout.agent_home import HEARTBEAT_FILE, MEMORY_FILE, MemoryPlace
 from holdfast.memory.lines import day_of, is_day
 from holdfast.memory.projection import Written, locked
@@ -286,8 +287,7 @@ class Merging:
             self._dirty |= self._waiting.keys()
         for name in self._names():
             before = self._signature(name)
-            known = self._seen.get(name, self.state.settled.get(name, ()))
-            if name not in self._dirty and before == known:
+            if name not in self._dirty and before == self._seen.get(name, self.state.settled.get(name, ())):
                 self._seen[name] = before
                 continue
             try:

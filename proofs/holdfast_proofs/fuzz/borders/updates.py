@@ -20,9 +20,10 @@ from holdfast.instances.envelope import (
     open_parcel,
     seal_parcel,
 )
-from holdfast.instances.line_document import NOTHING, Author, LineDocument, check_foreign
+from holdfast.instances.line_document import NOTHING, Author, LineDocument
 from holdfast.instances.sent_texts import parse_sent
 from holdfast.instances.shared import SharedDocument, Update
+from holdfast.instances.try_copy import check_foreign
 from holdfast_proofs.fuzz.feed import as_text, law
 
 _KEY = bytes(range(32))

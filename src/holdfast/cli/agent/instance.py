@@ -496,7 +496,4 @@ def _say(args: argparse.Namespace, done: object) -> None:
 
 
 def _print(args: argparse.Namespace, fields: dict[str, Any]) -> None:  # Any: JSON
-    if args.json:
-        print_json(fields)
-    else:
-        print_result(fields)
+    (print_json if args.json else print_result)(fields)
