@@ -202,6 +202,23 @@ def test_a_private_address_that_was_kept_of_a_stranger_is_not_asked(tmp_path: Pa
         assert connections == ["relay.invalid"]
 
 
+def test_an_agent_that_was_written_to_keeps_its_private_relays_also_after_a_restart(
+    tmp_path: Path, connections: list[str]
+) -> None:
+    """A contact in a private network that answers must be heard, and get its delivery notes."""
+    ada = RelayAgent()
+    with served(1) as (relay,):
+        relay.serve(ada)
+        first = book_of(tmp_path, [relay])
+        asyncio.run(first.find(ada.id))
+        for _ in range(3):
+            keep_peer(first.path, parse_profile(RelayAgent().profile(1, [])), stranger=True)
+        book = book_of(tmp_path, [])
+        book.own_relays = lambda: [PUBLIC]
+        assert asyncio.run(book.log_of(ada.id, LogPosition(0, 0), ())).id == ada.id
+        assert asyncio.run(book.find(ada.id, stranger=True)).relays == (relay.at,)
+
+
 def test_a_name_that_stands_for_a_private_address_is_not_connected_to(
     monkeypatch: pytest.MonkeyPatch, connections: list[str]
 ) -> None:
@@ -250,6 +267,10 @@ def _new_key() -> PublicKey:
         ("2002:a00:5::1", True),  # 10.0.0.5, by 6to4
         ("::127.0.0.1", True),
         ("fec0::1", True),
+        ("64:ff9b:1::a00:1", True),
+        ("::ffff:0:a00:1", True),
+        ("ff0e::1", True),
+        ("224.0.0.5", True),
         ("::1", True),
         ("2606:4700::1111", False),
         ("relay.example", False),
@@ -304,6 +325,8 @@ async def test_names_that_are_looked_up_are_bounded(names: Names, monkeypatch: p
     await asyncio.sleep(0.05)
     with pytest.raises(BlockingIOError):
         await public_names.find_public_addresses("relay.example")
+    public_names._known["relay.example"] = time.monotonic() - 2 * public_names.KEPT_S, ["1.1.1.1"]
+    assert await public_names.find_public_addresses("relay.example") == ["1.1.1.1"], "as it was found before"
     names.end.set()
     await asyncio.gather(*hanging, return_exceptions=True)
     assert await public_names.find_public_addresses("relay.example") == ["1.1.1.1"]

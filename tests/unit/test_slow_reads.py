@@ -30,6 +30,24 @@ def test_a_source_that_is_always_late_is_heard_at_the_next_look() -> None:
     gate.release()
 
 
+def test_a_late_answer_is_heard_also_where_the_fresh_read_fails() -> None:
+    reads, gate, begun = SlowReads[str](), threading.Semaphore(0), list[int]()
+
+    def late_then_down() -> str:
+        begun.append(1)
+        if len(begun) > 1:
+            raise OSError("stale file handle")
+        gate.acquire(timeout=30)
+        return "evicted"
+
+    sources: dict[str, Callable[[], str]] = {"nas": late_then_down}
+    assert reads.read(sources, of="ada", within_s=0.05) == ({}, {"nas": NO_ANSWER})
+    gate.release()
+    wait([reads._hanging["ada", "nas"]], timeout=30)
+    assert reads.read(sources, of="ada", within_s=5) == ({"nas": "evicted"}, {})
+    assert reads.read(sources, of="ada", within_s=5) == ({}, {"nas": "stale file handle"})
+
+
 def test_an_error_that_no_code_expects_keeps_back_no_other_answer() -> None:
     def broken() -> str:
         raise RuntimeError("can't start new thread")

@@ -16,7 +16,8 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network
 
 from holdfast.host.slow_reads import begin
 
-_WITH_IPV4 = (IPv6Network("64:ff9b::/96"), IPv6Network("::/96"))  # translated by the network, and an old form
+_WITH_IPV4 = tuple(map(IPv6Network, ("64:ff9b::/96", "::ffff:0:0:0/96", "::/96")))  # two are translated; an old form
+_TRANSLATED_HERE = IPv6Network("64:ff9b:1::/48")  # to IPv4 addresses that the own network chooses
 
 LOOKUPS_MAX = 16
 NAMES_S = 3.0
@@ -32,7 +33,9 @@ def is_private_host(host: str) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return host == "localhost" or host.endswith((".localhost", ".local", ".internal"))
-    return not all(one.is_global for one in _reached(address)) or getattr(address, "is_site_local", False)
+    if address.is_multicast or address in _TRANSLATED_HERE or getattr(address, "is_site_local", False):
+        return True
+    return not all(one.is_global for one in _reached(address))
 
 
 def _reached(address: IPv4Address | IPv6Address) -> list[IPv4Address | IPv6Address]:
@@ -81,6 +84,8 @@ async def find_addresses(host: str) -> list[str]:
             _asked.pop(name, None)
     if (asked := _asked.get(host)) is None:
         if len(_asked) >= LOOKUPS_MAX:
+            if found:
+                return found  # of before: who connects judges the addresses
             raise BlockingIOError(errno.EAGAIN, f"{LOOKUPS_MAX} other names are being looked up")
         asked = _asked[host] = begin(partial(_look_up, host))
     found = await asyncio.wrap_future(asked)

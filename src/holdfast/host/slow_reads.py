@@ -40,8 +40,9 @@ class SlowReads(Generic[T]):
             if not is_done and name not in late:
                 silent[name] = f"no answer within {within_s:g} s"
                 continue
+            use_late = name in late and (not is_done or future.exception() is not None)
             try:
-                answered[name] = (future if is_done else late[name]).result()
+                answered[name] = (late[name] if use_late else future).result()
             except Exception as error:  # noqa: BLE001 - an eviction that another source shows must be seen
                 silent[name] = str(error) or type(error).__name__
         return answered, silent

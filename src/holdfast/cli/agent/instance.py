@@ -142,7 +142,8 @@ def add_parser(commands: Commands) -> None:
         Remove an instance. Its folder is a copy from then on: it runs no task, sends nothing and backs up
         nothing. A worker on it stops within seconds if it reaches the shared journal or folder. Its vault
         still has the agent's keys: if you do not trust that host any more, run `holdfast identity rotate
-        --why stolen` too. If a run is interrupted, run the same command again.
+        --why stolen` too. If a run is interrupted, run the same command again; if it removed its
+        own host, on another one.
         examples:
           holdfast instance remove south
         """)

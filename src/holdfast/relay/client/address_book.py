@@ -27,7 +27,15 @@ from holdfast.identity.records.signed import Signed
 from holdfast.identity.statements.statements import EncryptionKey, Profile, find_bad_url, parse_profile, profile_stands
 from holdfast.layout.witness_address import WitnessRelay, parse_relay_address
 from holdfast.relay.bounded import keep_newest
-from holdfast.relay.client.find import FoundAgent, check_not_older, find_agent, find_peer, keep_peer, public_of
+from holdfast.relay.client.find import (
+    FoundAgent,
+    check_not_older,
+    find_agent,
+    find_known,
+    find_peer,
+    keep_peer,
+    public_of,
+)
 from holdfast.relay.client.profile import addresses_of, is_signed_by
 from holdfast.relay.protocol.envelope import HINTS_MAX
 
@@ -74,15 +82,25 @@ class AddressBook:
     now: Callable[[], int] = lambda: int(time.time())
     _known: OrderedDict[str, Peer] = field(default_factory=OrderedDict[str, Peer])
     _own: tuple[float, tuple[str, ...], bool] = (0.0, (), False)  # when own relays were looked up, and what was found
-    _written_to: set[str] = field(default_factory=set[str])  # ids that are in the file as agents that we write to
+    _kept: tuple[tuple[int, int, int], frozenset[str]] = ((0, 0, 0), frozenset())  # the file, and who is known in it
 
     async def find(self, to: str, *, hints: Sequence[str] = (), fresh: bool = False, stranger: bool = False) -> Peer:
         """`stranger`: asked for because it wrote to us, so it may not choose relays on private addresses, unless one of
-        ours is on such an address. Raises MailUnsent where no relay that answers knows the agent, or what they serve is
-        not valid."""
-        public_only = stranger and not await self._has_private()
+        ours is on such an address, or we have written to it before. Raises MailUnsent where no relay that answers knows
+        the agent, or what they serve is not valid."""
+        public_only = stranger and not await asyncio.to_thread(self._is_known, to) and not await self._has_private()
         peer = await self._find(to, hints, fresh=fresh, stranger=stranger, public_only=public_only)
         return replace(peer, public_only=public_only)
+
+    def _is_known(self, id: str) -> bool:
+        """Whether our own agent, or a person, has written to it or asked for it, also before the last start."""
+        with contextlib.suppress(HoldfastError, OSError):
+            at = self.path.stat()
+            mark = at.st_ino, at.st_size, at.st_mtime_ns
+            if mark != self._kept[0]:
+                self._kept = mark, find_known(self.path)
+            return id in self._kept[1]
+        return False
 
     async def _has_private(self) -> bool:
         """Whether an own relay is on an address of this machine or of a private network."""
@@ -98,10 +116,9 @@ class AddressBook:
         name, named = parse_address(to)
         known = self._known.get(name)
         if known is not None and not fresh and time.monotonic() - known.at < FRESH_S and self._stands(known):
-            if not stranger and known.id not in self._written_to:
+            if not stranger and not await asyncio.to_thread(self._is_known, known.id):
                 with contextlib.suppress(HoldfastError, OSError):  # the next look keeps it
                     await asyncio.to_thread(keep_peer, self.path, known.profile)
-                    self._written_to.add(known.id)
             return known
         chosen = (*self._listed(name), *named, *parse_hints(hints))
         relays = {one.key: one for one in (*(public_of(chosen) if public_only else chosen), *self.own_relays())}

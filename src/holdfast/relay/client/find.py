@@ -65,11 +65,13 @@ class FoundAgent:
 
 
 class Peers(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest profile seen of each agent, as it was signed; and profiles of one rank that contradict each other."""
+    """The newest profile seen of each agent, as it was signed; which of them the own agent has written to or asked for;
+    and profiles of one rank that contradict each other."""
 
     format: int = FORMAT
     profiles: dict[str, str] = {}
     forks: dict[str, list[str]] = {}
+    known: list[str] = []
 
 
 async def find_agent(
@@ -149,6 +151,11 @@ def find_peer(path: Path, id: str) -> Signed[Profile] | None:
     return None if line is None else parse_profile(line.encode())
 
 
+def find_known(path: Path) -> frozenset[str]:
+    """The agents that were no strangers when they were kept."""
+    return frozenset(_read(path).known)
+
+
 def keep_peer(path: Path, signed: Signed[Profile], forks: Sequence[bytes] = (), *, stranger: bool = False) -> None:
     """Remember the profile, if it is newer, and what contradicts it; one process at a time. The first ones in the file
     leave when there are too many. Agents that this one writes to come last; a stranger, who only wrote to it, comes
@@ -156,7 +163,7 @@ def keep_peer(path: Path, signed: Signed[Profile], forks: Sequence[bytes] = (), 
     id_ = signed.record.id
     with home_lock(path.parent):
         before = _read(path)
-        profiles, kept = dict(before.profiles), dict(before.forks)
+        profiles, kept, known = dict(before.profiles), dict(before.forks), dict.fromkeys(before.known)
         held = profiles.get(id_)
         if held is None or parse_profile(held.encode()).record.rank < signed.record.rank:
             profiles[id_] = signed.line().decode()
@@ -164,6 +171,7 @@ def keep_peer(path: Path, signed: Signed[Profile], forks: Sequence[bytes] = (), 
             profiles = {id_: profiles.pop(id_)} | profiles
         elif not stranger:
             profiles[id_] = profiles.pop(id_)
+            known[id_] = None
         if forks:
             kept[id_] = list(dict.fromkeys((*kept.get(id_, ()), *(one.decode() for one in forks))))[:FORKS_MAX]
         sizes = {one: len(line) + sum(map(len, kept.get(one, ()))) for one, line in profiles.items()}
@@ -172,7 +180,11 @@ def keep_peer(path: Path, signed: Signed[Profile], forks: Sequence[bytes] = (), 
             first = next(iter(profiles))
             size -= sizes[first]
             del profiles[first]
-        after = Peers(profiles=profiles, forks={one: lines for one, lines in kept.items() if one in profiles})
+        after = Peers(
+            profiles=profiles,
+            forks={one: lines for one, lines in kept.items() if one in profiles},
+            known=[one for one in known if one in profiles],
+        )
         if after != before or list(after.profiles) != list(before.profiles):
             write_atomically(path, msgspec.json.encode(after) + b"\n")
 

@@ -47,6 +47,7 @@ from holdfast.relay.protocol.calls import HANDLE_FORM, HANDLES_MAX
 DAY_S = 86_400
 LIFE_DAYS = 30
 LEFT_MAX = 8
+PUT_S = 60.0  # for all calls to one relay: the profile, and the records of the log that it lacks
 ECHO = "echo"  # in the policy
 
 Policy = tuple[tuple[str, str | int | bool], ...]
@@ -259,7 +260,7 @@ async def publish_profile(
         )
     if local is None or local.digest != signed.digest:
         _keep(home, signed)
-    said = await ask_all(_to_tell(content, more), lambda link: _put(link, signed, log), port=port)
+    said = await ask_all(_to_tell(content, more), lambda link: _put(link, signed, log), port=port, within_s=PUT_S)
     forks = await find_forks(tuple(map(address_of, content.relays)), log.id, port=port)
     words = {one.url: str(answer).removeprefix(f"{one.url}: ") for one, answer in said.items()}
     return PublishedProfile(signed=signed, said=words, foreign=foreign, forks=forks)

@@ -139,12 +139,7 @@ class SenderLogs(Generic[T]):
         del self._tasks[id]
 
     async def _look_until_found(self, id: AgentId, wanted: _Wanted[T]) -> None:
-        try:
-            log = await self._looked(id, wanted)
-        except Exception as error:  # noqa: BLE001 - a fault of ours: else its mail would wait for the next start
-            told = {"message": f"the key log of {id} cannot be looked up", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(told)  # the worker logs it
-            log = None
+        log = await self._looked(id, wanted)
         if log is None:
             return self._give_up(id)
         del self._wanted[id], self._tasks[id]
@@ -155,10 +150,18 @@ class SenderLogs(Generic[T]):
     async def _looked(self, id: AgentId, wanted: _Wanted[T]) -> KeyLog | None:
         """The log, however often it must be asked for; None after `give_up_s`."""
         pause_s, until_s = self.again_s, time.monotonic() + self.give_up_s
-        while (log := await self._look(id, wanted)) is None and time.monotonic() < until_s:
+        while True:
+            log = None
+            try:
+                log = await self._look(id, wanted)
+            except Exception as error:  # noqa: BLE001 - a fault of ours: else its mail would wait for the next start
+                told = {"message": f"the key log of {id} cannot be looked up", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(told)  # the worker logs it
+                wanted.failed = True
+            if log is not None or time.monotonic() >= until_s:
+                return log
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, AGAIN_S_MAX)
-        return log
 
     async def _look(self, id: AgentId, wanted: _Wanted[T]) -> KeyLog | None:
         log = await self._asked(id, wanted, (), self._turns)
