@@ -155,9 +155,12 @@ async def test_a_look_that_ends_with_a_fault_of_ours_is_repeated(tmp_path: Path)
     async def all_found() -> bool:
         return got == [1]
 
+    def found(waiting: Sequence[int], log: KeyLog) -> None:
+        got.extend(waiting)
+
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context["exception"])))
     book = FaultyOnce(tmp_path / "peers.json", list, Sodium())
-    logs = SenderLogs[int](book, lambda waiting, *_: got.extend(waiting), back.extend, again_s=0.01)
+    logs = SenderLogs[int](book, found, back.extend, again_s=0.01)
     assert logs.wait(ADA, START, (), 1)
     await wait_until(all_found)
     await logs.close()
