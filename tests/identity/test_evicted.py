@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast.app import eviction
-from holdfast.app.eviction import check_speaks, stopped_when_evicted
+from holdfast.app.eviction import Looked, check_speaks, stopped_when_evicted
 from holdfast.backup.places.address import PlaceKind
 from holdfast.backup.places.places import Place, write_places
 from holdfast.cli.main import main
@@ -175,6 +175,43 @@ def test_a_place_that_hangs_stops_no_running_worker_from_seeing_its_eviction(wor
     with pytest.raises(KeysReplaced, match="was not made here"):
         asyncio.run(serve())
     hung_place.go.set()
+
+
+def test_while_a_source_is_late_a_worker_looks_again_soon(
+    world: World, hung_place: Hanging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The place alone shows the eviction, and answers after its time: that counts before `watch_s` is over again."""
+    other = elsewhere(world)
+    for name in world.names:
+        (world.root / name).rename(world.root / f"{name}-gone")
+    for name in ("kel.jsonl", "receipts.jsonl"):
+        shutil.copy2(other.folder / name, world.root / "disk" / "ada" / name)
+    monkeypatch.setattr(eviction, "AGAIN_S", 0.1)
+    monkeypatch.setattr(eviction, "ANSWER_S_MAX", 0.5)
+    watch_s = 4.0
+    settings = world.folder / "holdfast.toml"
+    settings.write_text(settings.read_text().replace("[identity]\n", f"[identity]\nwatch_s = {watch_s}\n"))
+    looks = list[float]()
+    really = eviction.check_speaks
+
+    def counted(*given: Any, **named: Any) -> Looked:
+        looks.append(time.monotonic())
+        if len(looks) == 3:
+            hung_place.go.set()
+        return really(*given, **named)
+
+    async def serve() -> None:
+        stopped = asyncio.Event()
+        async with (
+            asyncio.timeout(HANGS_S_MAX - 3),
+            stopped_when_evicted(world.home().journal, stopped.set, notices=None, log=Log()),
+        ):
+            await stopped.wait()
+
+    monkeypatch.setattr(eviction, "check_speaks", counted)
+    with pytest.raises(KeysReplaced, match="seen at place disk"):
+        asyncio.run(serve())
+    assert looks[2] - looks[0] < watch_s
 
 
 def test_a_witness_that_hangs_hides_no_eviction(world: World, monkeypatch: pytest.MonkeyPatch, quick: None) -> None:

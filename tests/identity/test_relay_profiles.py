@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from holdfast.relay.client.profile import (
     ends_at,
     find_lacking,
     find_own_profile,
+    own_relays,
     publish_profile,
     with_relay,
 )
@@ -290,6 +292,31 @@ def test_a_newer_profile_that_was_not_signed_here_is_not_taken_over_in_silence(
     assert "a newer profile, which was not signed in this folder" in capsys.readouterr().err
     assert main(["relay", "add", three[1].address, "--home", str(agent.folder)]) == 0
     assert "not signed in this folder" not in capsys.readouterr().err
+
+
+def test_a_profile_with_what_is_no_address_is_not_taken_over(
+    tmp_path: Path, three: list[RelayProcess], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thief of the keys signs it, and a relay of his keeps it: taken over, it once stopped all mail."""
+    agent = made(tmp_path)
+    add(capsys, agent, three[0])
+    home = load_home(agent.folder)
+    own = find_own_profile(home)
+    assert own is not None
+    bad = replace(own.record.relays[0], url="https://[relay.example", wit=three[1].link.key)
+    theirs = mail_speaker(home).profile(
+        ver=own.record.ver + 5, life_s=LIFE_DAYS * DAY_S, relays=(*own.record.relays, bad), handles=(), enc=()
+    )
+
+    async def lying(link: RelayLink, id: str) -> bytes:
+        return theirs.line()
+
+    with monkeypatch.context() as fault:
+        fault.setattr(RelayLink, "find_profile", lying)
+        assert renew_profile(home).signed == own
+    assert find_own_profile(home) == own
+    home.profile_file.write_bytes(theirs.line() + b"\n")  # as a version that did not check has kept it
+    assert [one.url for one in own_relays(home)] == [three[0].at.url]
 
 
 def test_the_same_relay_at_another_address_and_an_empty_handle(

@@ -257,6 +257,34 @@ def test_a_relay_that_never_waits_with_an_empty_answer_is_asked_after_pauses(
     asyncio.run(story())
 
 
+def test_a_relay_that_lists_old_mail_again_is_asked_after_pauses(
+    tmp_path: Path, three: list[RelayProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really, first = RelayChannel.take, list[Any]()
+    asked = list[int]()
+
+    async def again(self: RelayChannel, *given: Any, **named: Any) -> Any:
+        asked.append(named["after"])
+        await asyncio.sleep(0)
+        if not first:
+            first.append(await really(self, *given, **named))
+        return first[0]
+
+    async def story() -> None:
+        ada, bob = await a_pair(tmp_path, three[:1])
+        async with ada.open() as hers:
+            await hers.post.send(to=bob.id, body=1, key=key(1))
+        monkeypatch.setattr(RelayChannel, "take", again)
+        async with bob.open(wait_s=5.0) as his:
+            while not (got := await his.mailbox.next()):
+                pass
+            assert {one.letter and one.letter.body for one in got} == {1}
+            await asyncio.sleep(1)
+        assert 2 <= len(asked) < 20
+
+    asyncio.run(story())
+
+
 def test_few_connections_to_relays_are_kept_open(
     tmp_path: Path, three: list[RelayProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,16 @@ from holdfast.identity.records.records import Keys
 from holdfast.identity.records.secret_bytes import KeyPair
 from holdfast.identity.statements.certificate import parse_certificate
 from holdfast.relay.client.channel import RelayChannel, ReplacedHere
-from holdfast.relay.protocol.calls import MALFORMED, RATE, UNKNOWN_SENDER, Ack, LoginAnswer
+from holdfast.relay.client.mailbox import CONTACTS_MAX, RECEIVED_MAX, REFUSED_MAX
+from holdfast.relay.protocol.calls import (
+    MALFORMED,
+    NUMBER_MAX,
+    RATE,
+    REASON_CHARS_MAX,
+    UNKNOWN_SENDER,
+    Ack,
+    LoginAnswer,
+)
 from holdfast.relay.server import limits, mail_calls
 from holdfast.relay.server.app import Relay
 from holdfast.relay.server.limits import Buckets, Rate
@@ -394,3 +403,17 @@ def test_an_instance_that_waits_for_mail_is_answered_when_another_one_logs_in(re
         assert page.other == "", "an answer that was waited for is no sign of life"
 
     asyncio.run(story())
+
+
+def test_the_largest_acknowledgement_of_a_client_is_taken_whole() -> None:
+    """Reasons quote what strangers wrote. One that was too large was refused again and again, and no mail came."""
+    most, entry = NUMBER_MAX, "f" * 64
+    ack = Ack(
+        rewind=most,
+        received=((most, entry),) * RECEIVED_MAX,
+        mark=most,
+        refused=((most, entry, "\x01" * REASON_CHARS_MAX),) * REFUSED_MAX,
+        secured=most,
+        contacts=(RelayAgent().id,) * CONTACTS_MAX,
+    )
+    assert len(msgspec.json.encode(ack)) <= mail_calls.ACK_BYTES_MAX

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.errors import MailUnsent
+from holdfast.errors import BadRecord, MailUnsent
 from holdfast.identity.log.log_state import KeyLog
 from holdfast.identity.records.ed25519 import Sodium
 from holdfast.identity.records.encodings import AgentId
@@ -19,8 +19,11 @@ from holdfast.identity.records.records import LogPosition
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.client import sender_logs
 from holdfast.relay.client.address_book import AddressBook
-from holdfast.relay.client.sender_logs import SenderLogs, allowed_hints
+from holdfast.relay.client.sender_logs import SenderCheck, SenderLogs, allowed_hints
+from holdfast.relay.protocol.calls import FOR_NOW
+from holdfast.relay.protocol.envelope import parse_envelope
 from holdfast.testing.lab import wait_until
+from holdfast_proofs.support.relay_agents import RelayAgent
 
 KEY = "z6Mk" + "a" * 44
 ADA, EVE = AgentId("hf1ada"), AgentId("hf1eve")
@@ -141,6 +144,22 @@ async def test_senders_that_cannot_be_found_make_room_for_others_and_their_mail_
     assert (got, sorted(back)) == ([1_000], list(range(len(strangers))))
 
 
+def test_a_log_that_is_older_than_the_certificate_refuses_mail_for_now_only() -> None:
+    """The relays that answered were behind: the sender's next try finds the new keys."""
+    sender, to = RelayAgent(), RelayAgent()
+    behind = sender.log
+    sender.rotate()
+    envelope, check = parse_envelope(sender.envelope(to, 1)), SenderCheck(Sodium())
+    with pytest.raises(BadRecord) as refused:
+        check.check(envelope, behind)
+    assert refused.value.message.startswith(FOR_NOW)
+    check.check(envelope, sender.log)
+    stranger = RelayAgent()
+    stranger.rotate()
+    with pytest.raises(BadRecord, match="the sender's keys did not sign"):
+        check.check(envelope, stranger.log)
+
+
 async def test_a_look_that_ends_with_a_fault_of_ours_is_repeated(tmp_path: Path) -> None:
     """Mail that is given back is sent again by its sender, or lost: one fault is no reason for that."""
     looks, back, got, told = list[int](), list[int](), list[int](), list[str]()
@@ -155,7 +174,7 @@ async def test_a_look_that_ends_with_a_fault_of_ours_is_repeated(tmp_path: Path)
     async def all_found() -> bool:
         return got == [1]
 
-    def found(waiting: Sequence[int], log: KeyLog) -> None:
+    def found(waiting: Sequence[int], log: KeyLog, forgotten: bool) -> None:
         got.extend(waiting)
 
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context["exception"])))

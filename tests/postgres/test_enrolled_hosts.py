@@ -399,8 +399,9 @@ async def test_an_instance_that_is_removed_leaves_nothing_that_grows(
     await asyncio.to_thread(talk, opened(agent.folder), opened(south.folder))
     shared = journal_at(agent.journal).find_shared()
     assert shared is not None
-    beside = await serving(south)
-    names = ["memory/south", *(f"memory/south/{part}" for part in JournalChannel(shared, instance="south").own())]
+    own = JournalChannel(shared, instance="south")
+    beside = await serving(south, last=lambda: own.put(NEWEST, b"written before it has noticed"))
+    names = ["memory/south", *(f"memory/south/{part}" for part in own.own())]
     assert shared.read_text("memory/south")
     assert await folders(agent) == {host_id(agent.instance), host_id(south.instance)}
 
@@ -408,7 +409,7 @@ async def test_an_instance_that_is_removed_leaves_nothing_that_grows(
     await beside
     assert await folders(agent) == {host_id(agent.instance)}
     assert not any(map(shared.read_text, names))
-    assert not JournalChannel(shared, instance="south").own()
+    assert not own.own()
     assert JournalChannel(shared, instance="north").own()
 
 
@@ -444,8 +445,8 @@ async def test_a_removal_that_was_interrupted_is_finished_by_the_same_command(
     await asyncio.to_thread(north, *remove[:-2], code=NotEnrolled.exit_code)
 
 
-async def serving(home: AgentHome) -> asyncio.Task[None]:
-    """A worker that writes its memory files once more, while it is being removed."""
+async def serving(home: AgentHome, *, last: Callable[[], object]) -> asyncio.Task[None]:
+    """A worker that writes its memory files once more, and does `last`, while it is being removed."""
     journal, _ = await open_journal(home.journal, create=False)
     session = await journal.open_session(worker="w", ttl_ms=60_000)
 
@@ -454,6 +455,7 @@ async def serving(home: AgentHome) -> asyncio.Task[None]:
             await asyncio.sleep(0.1)
         await asyncio.sleep(2)  # its calls end
         await close_position(journal, MemoryPlace(folder=home.folder), 99)
+        await asyncio.to_thread(last)
         await journal.end_session(session)
         await journal.close()
 

@@ -21,11 +21,15 @@ def test_a_source_that_is_always_late_is_heard_at_the_next_look() -> None:
     def looked() -> tuple[dict[str, str], dict[str, str]]:
         return reads.read({"nas": late, "disk": lambda: "fine"}, of="ada", within_s=0.05)
 
+    assert not reads.is_late(["nas", "disk"], of="ada")
     assert looked() == ({"disk": "fine"}, {"nas": NO_ANSWER})
+    assert reads.is_late(["nas", "disk"], of="ada")
+    assert not reads.is_late(["disk"], of="ada")
     assert looked() == ({"disk": "fine"}, {"nas": HANGS})
     gate.release()
     wait([reads._hanging["ada", "nas"]], timeout=30)
     assert looked() == ({"disk": "fine", "nas": "evicted"}, {}), "what was late, as the fresh read is late too"
+    assert reads.is_late(["nas"], of="ada")
     assert looked() == ({"disk": "fine"}, {"nas": HANGS}), "and only once"
     gate.release()
 

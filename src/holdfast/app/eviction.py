@@ -68,7 +68,7 @@ from holdfast.layout.witness_address import WitnessAddress, relays_of
 WATCH_S_MIN, WATCH_S_MAX = 0.5, 3600.0
 LOOK_S_MAX = 10.0  # of one look; a start does not wait longer for it
 ANSWER_S_MAX = 8.0  # of it a source has so long: there must be time left to judge what the others gave
-AGAIN_S = 5.0  # after an error that no code expects
+AGAIN_S = 5.0  # after an error that no code expects, and while a source is late
 TOLD_BYTES_MAX, UNTOLD = 200, ":untold"
 HINT = (
     "stop this copy: its keys were replaced. If it is the right one, run `holdfast identity show --fetch`; "
@@ -82,6 +82,7 @@ class Looked:
 
     answered: int = 0
     silent: dict[str, str] = field(default_factory=dict[str, str])
+    late: bool = False  # a source has still to answer
 
 
 def check_speaks(home: AgentHome, *, port: Signatures | None = None) -> Looked:
@@ -97,6 +98,7 @@ def check_speaks(home: AgentHome, *, port: Signatures | None = None) -> Looked:
     witnesses = (*home.witnesses, *find_relays(home))
     readers = _readers(home, witnesses, known.id, port)
     heard, silent = _SOURCES.read(readers, of=home.folder, within_s=ANSWER_S_MAX)
+    late = _SOURCES.is_late(readers, of=home.folder)
     sources = {name: one.copy for name, one in heard.items() if one.copy is not None}
     rosters = [line for one in heard.values() for line in one.rosters]
     pending = find_pending(home.folder)
@@ -114,7 +116,7 @@ def check_speaks(home: AgentHome, *, port: Signatures | None = None) -> Looked:
     for where, copy in sources.items():  # a second recovery at the same position: final too, though it does not stand
         if not strange:
             check_not_replaced(own, copy, where=where, port=port, pending=mine)
-    return Looked(len(sources), silent)
+    return Looked(len(sources), silent, late)
 
 
 async def find_replaced(home: AgentHome) -> KeysReplaced | None:
@@ -153,11 +155,13 @@ async def stopped_when_evicted(
     found: list[KeysReplaced] = []
 
     async def watch() -> None:
-        unheard = False
+        unheard, looked = False, Looked()
         while not found:
-            await asyncio.sleep(home.settings.identity.watch_s)
+            watch_s = home.settings.identity.watch_s
+            await asyncio.sleep(min(watch_s, AGAIN_S) if looked.late else watch_s)
             try:
-                unheard = _tell_unheard(await asyncio.to_thread(check_speaks, load_home(home.folder)), unheard, log)
+                looked = await asyncio.to_thread(check_speaks, load_home(home.folder))
+                unheard = _tell_unheard(looked, unheard, log)
             except KeysReplaced as error:
                 found.append(error)
             except (HoldfastError, OSError) as error:

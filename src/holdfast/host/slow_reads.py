@@ -10,7 +10,7 @@ So the answers must be such that an old one does no harm.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from typing import Generic, TypeVar
 
@@ -29,7 +29,7 @@ class SlowReads(Generic[T]):
     ) -> tuple[dict[str, T], dict[str, str]]:
         """What each source gave, by its name, and those that did not answer, with the reason: no error of one keeps
         back what the others gave. A name means one source for each `of`."""
-        late = {name: self._hanging.pop((of, name)) for name in sources if self._is_late((of, name))}
+        late = {name: self._hanging.pop((of, name)) for name in sources if self._has_ended((of, name))}
         begun = {name: begin(read) for name, read in sources.items() if (of, name) not in self._hanging}
         wait(begun.values(), timeout=within_s)
         answered, silent = dict[str, T](), {name: HANGS for name in sources if name not in begun}
@@ -47,7 +47,11 @@ class SlowReads(Generic[T]):
                 silent[name] = str(error) or type(error).__name__
         return answered, silent
 
-    def _is_late(self, key: tuple[Hashable, str]) -> bool:
+    def is_late(self, sources: Iterable[str], *, of: Hashable) -> bool:
+        """Whether a read of them still runs, or has ended and was not used yet."""
+        return any((of, name) in self._hanging for name in sources)
+
+    def _has_ended(self, key: tuple[Hashable, str]) -> bool:
         """Whether the read that hung has ended since."""
         return key in self._hanging and self._hanging[key].done()
 

@@ -196,19 +196,20 @@ class RosterChange:
         return {key: one for key, one in seen.bound.items() if key in seen.removed and key not in listed}
 
     def finish_removals(self, forget: Callable[[str], None]) -> None:
-        """What instances that were removed leave in the shared journal goes: the memory updates that nobody reads, and
-        by `forget` what is kept for their hosts. Also after a removal that was interrupted."""
+        """What instances that were removed leave in the shared journal goes. First, by `forget`, what is kept for their
+        hosts: it waits until their workers have stopped. Then the memory updates that nobody reads. Also after a
+        removal that was interrupted."""
         if self.shared is None:
             return
+        removed = self.find_removed_hosts()
+        kept = {one.host for key, one in read_seen(self.shared).bound.items() if key not in removed}
+        for host in {one.host for one in removed.values()} - kept:  # a host may have joined again
+            forget(host)
         names = {one.name for one in _listed(self.view())}
         for name in parse_sent(self.shared.read_text(SENT)):
             if name not in names:
                 drop_texts(self.shared, name)
-        for key, one in self.find_removed_hosts().items():
-            bound = read_seen(self.shared).bound
-            if all(other.host != one.host for its, other in bound.items() if its != key):  # it may have joined again
-                forget(one.host)
-            forget_seen(self.shared, (PublicKey(key),))
+        forget_seen(self.shared, tuple(map(PublicKey, removed)))
 
     def give_role(self, name: str, role: Role) -> RosterView:
         self.get_named(name)

@@ -63,7 +63,8 @@ from holdfast.relay.protocol.note import read_note
 COPIES_S = 1.0
 EMPTY_S = 0.1  # after an empty answer: one that lies may give it at once, again and again
 UNACKED_MAX = 512  # of one relay, given out or waiting here
-RECEIVED_MAX, REFUSED_MAX, CONTACTS_MAX = 512, 128, 256  # in one acknowledgement: together less than its body may have
+# In one acknowledgement. Its body has room for them also where each reason is hostile text, six bytes a character.
+RECEIVED_MAX, REFUSED_MAX, CONTACTS_MAX = 512, 32, 256
 FIRST_MAX = 20_000  # ids of mail that the first relay gave
 BATCH_MAX = 256
 ACK_S, ACK_AT_ONCE = 0.25, 64  # so long, or until there are so many, acknowledgements wait for each other
@@ -256,15 +257,20 @@ class RelayMailbox:
             box.room.clear()
             await wait_event(box.room, ROOM_S)
             return
+        asked, token = box.after, box.token
         try:
             async with asyncio.timeout(None) as box.poll:
                 wait_s = 0 if box.trouble else poll_s()  # whether the trouble is over is known at once
-                page, answered = await box.channel.take(self.instance.id, box.token, after=box.after, wait_s=wait_s)
+                page, answered = await box.channel.take(self.instance.id, token, after=asked, wait_s=wait_s)
         except TimeoutError:  # see `_found`
             return
         finally:
             box.poll = None
         self._learn(box, answered)
+        if box.token != token:  # to be logged in again, or it is: this mail is listed again
+            return
+        if page.items and page.items[0].seq <= asked:
+            raise RelayUntrusted(f"{box.relay.url} lists mail again that nobody asked for")
         if page.other:
             await self._find_other(box, page.other.encode())
         if not page.items:

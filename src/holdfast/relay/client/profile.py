@@ -35,7 +35,14 @@ from holdfast.identity.records.encodings import AgentId, digest_of
 from holdfast.identity.records.signed import Family, Refusal, Signed
 from holdfast.identity.speaker.speaker import Speaker
 from holdfast.identity.statements.certificate import find_fault_by_log
-from holdfast.identity.statements.statements import EncryptionKey, Profile, Relay, parse_profile, profile_stands
+from holdfast.identity.statements.statements import (
+    EncryptionKey,
+    Profile,
+    Relay,
+    find_bad_url,
+    parse_profile,
+    profile_stands,
+)
 from holdfast.identity.vault.mail_keys import are_due, published
 from holdfast.identity.witness.relay_link import RelayLink, ask_all, open_link
 from holdfast.identity.witness.witness_relay import bring_log, join_lines
@@ -202,7 +209,7 @@ def find_own_profile(home: AgentHome) -> Signed[Profile] | None:
 def own_relays(home: AgentHome) -> tuple[WitnessRelay, ...]:
     """The relays of the agent: those of its profile, and those among its witnesses."""
     held = find_own_profile(home)
-    named = () if held is None else tuple(map(address_of, held.record.relays))
+    named = () if held is None else addresses_of(held.record)
     return tuple({one.key: one for one in (*relays_of(home.witnesses), *named)}.values())
 
 
@@ -327,7 +334,7 @@ async def find_lacking(home: AgentHome, *, port: Signatures) -> list[str]:
         raw = await link.find_profile(own.record.id)
         return raw is None or parse_profile(raw).record.rank < own.record.rank
 
-    found = await ask_all(tuple(map(address_of, own.record.relays)), lacks, port=port)
+    found = await ask_all(addresses_of(own.record), lacks, port=port)
     return [one.url for one, answer in found.items() if answer is True]
 
 
@@ -338,14 +345,16 @@ async def find_forks(relays: Sequence[WitnessRelay], id: AgentId, *, port: Signa
 
 
 async def _held_at(relays: Sequence[WitnessRelay], log: KeyLog, port: Signatures) -> list[Signed[Profile]]:
-    """What the relays hold; only what the agent's keys signed."""
+    """What the relays hold, if the agent's keys signed it and each address in it can be one: a thief of the keys may
+    have signed another."""
 
     async def ask(link: RelayLink) -> Signed[Profile] | None:
         raw = await link.find_profile(log.id)
         return None if raw is None else parse_profile(raw)
 
     found = (await ask_all(relays, ask, port=port)).values()
-    return [one for one in found if isinstance(one, Signed) and is_signed_by(one, log, port)]
+    signed = [one for one in found if isinstance(one, Signed) and is_signed_by(one, log, port)]
+    return [one for one in signed if not find_bad_url(one.record)]
 
 
 async def _put(link: RelayLink, signed: Signed[Profile], log: KeyLog) -> str:

@@ -37,6 +37,7 @@ from holdfast.identity.statements.certificate import find_fault_by_log, find_ina
 from holdfast.layout.witness_address import WitnessRelay
 from holdfast.relay.bounded import keep_newest
 from holdfast.relay.client.address_book import AddressBook, parse_hints
+from holdfast.relay.protocol.calls import FOR_NOW
 from holdfast.relay.protocol.envelope import Envelope
 
 LOOKS_MAX, HINTED_MAX = 8, 4  # at the same time: at relays that are known, and at those that messages name
@@ -59,6 +60,8 @@ class SenderCheck:
     def check(self, envelope: Envelope, log: KeyLog) -> None:
         """Raises BadRecord. Times of the certificate were the relay's to judge: mail may wait longer than they last."""
         crt = envelope.certificate
+        if crt.record.position > log.position:
+            raise BadRecord(f"{FOR_NOW}the key log of its sender is older than its certificate")
         if self._judged.get(envelope.outer.crt) is not log:  # many messages have one certificate
             if find_fault_by_log(crt, Family.CERT, log, self.port) is not None:
                 raise BadRecord("the sender's keys did not sign the certificate of the message")
