@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -88,17 +89,17 @@ class AddressBook:
         """`stranger`: asked for because it wrote to us, so it may not choose relays on private addresses, unless one of
         ours is on such an address, or we have written to it before. Raises MailUnsent where no relay that answers knows
         the agent, or what they serve is not valid."""
-        public_only = stranger and not await asyncio.to_thread(self._is_known, to) and not await self._has_private()
+        public_only = stranger and not await self._is_known(to) and not await self._has_private()
         peer = await self._find(to, hints, fresh=fresh, stranger=stranger, public_only=public_only)
         return replace(peer, public_only=public_only)
 
-    def _is_known(self, id: str) -> bool:
+    async def _is_known(self, id: str) -> bool:
         """Whether our own agent, or a person, has written to it or asked for it, also before the last start."""
         with contextlib.suppress(HoldfastError, OSError):
-            at = self.path.stat()
+            at = os.stat(self.path)  # here and not in a thread: every message asks
             mark = at.st_ino, at.st_size, at.st_mtime_ns
             if mark != self._kept[0]:
-                self._kept = mark, find_known(self.path)
+                self._kept = mark, await asyncio.to_thread(find_known, self.path)
             return id in self._kept[1]
         return False
 
@@ -116,7 +117,7 @@ class AddressBook:
         name, named = parse_address(to)
         known = self._known.get(name)
         if known is not None and not fresh and time.monotonic() - known.at < FRESH_S and self._stands(known):
-            if not stranger and not await asyncio.to_thread(self._is_known, known.id):
+            if not stranger and not await self._is_known(known.id):
                 with contextlib.suppress(HoldfastError, OSError):  # the next look keeps it
                     await asyncio.to_thread(keep_peer, self.path, known.profile)
             return known
