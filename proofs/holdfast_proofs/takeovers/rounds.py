@@ -219,7 +219,8 @@ class Rounds:
                     reasons=tuple(_reason(event) for event in events if _reason(event)),
                 )
             )
-        when = f"back after {back[victim.name] - began_ms} ms" if back[victim.name] else "never gone for a whole lease"
+        gone_ms = back[victim.name] - began_ms
+        when = f"back after {gone_ms} ms" if gone_ms > 0 else "never gone for a whole lease"
         print(f"round {number}: {kind} {victim.name}, {when}", file=sys.stderr)
 
     def _edit(self, number: int, where: Instance) -> None:
