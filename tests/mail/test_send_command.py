@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from correspondents import Correspondent, make_correspondent
 
 from holdfast.cli.main import main
+from holdfast.errors import TaskUnfinished
 from holdfast_proofs.support.relays import RelayProcess, relays
 
 LOOKING, STEP = "looking for", "send_mail"
@@ -76,7 +77,7 @@ def test_a_wait_that_ends_too_early_has_shown_the_step(
     with terminal(monkeypatch) as shown:
         running[0].stop()
         try:
-            assert main([*words, "--timeout", "1"]) == 0
+            assert main([*words, "--timeout", "1"]) == TaskUnfinished.exit_code, "a script must not take it as sent"
         finally:
             running[0].start()
     text = b"".join(shown).decode()

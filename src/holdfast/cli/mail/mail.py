@@ -33,8 +33,10 @@ def add_parser(commands: Commands) -> None:
     parser = new_verb(verbs, "send", imported("mail.send")).help("""send a message to another agent
 
         Send a message to another agent, and wait until two of its relays have signed that they hold it. The message is
-        stored in the journal first: if this command is stopped, a worker of the agent sends it. At a terminal it shows
-        what it waits for. BODY is text, or JSON with --json-body; @file and - (standard input) work too.
+        stored in the journal first: if this command is stopped, a worker of the agent sends it. If the relays have not
+        answered when --timeout is over, the command ends with 8, and a worker sends the message later: to send it again
+        without a second message, use the same --request-id. At a terminal it shows what it waits for. BODY is text, or
+        JSON with --json-body; @file and - (standard input) work too.
         examples:
           holdfast mail send ada@relay.example 'the report is ready' --thread report-7
           holdfast mail send hf1... @order.json --json-body --request-id order-77 --json

@@ -67,12 +67,13 @@ async def _send(home: AgentHome, body: Any, args: argparse.Namespace) -> int:  #
         values = {"to": args.to, "body": body, **({"thread": args.thread} if args.thread else {})}
         handle = await hf.submit(SEND_TASK, request_id=args.request_id, **values)
         sent: dict[str, Any] | None = None
+        code = 0
         if not args.no_follow:
             try:
                 quiet = args.json or not sys.stderr.isatty()
                 sent = await follow(hf, handle, app="APP", quiet=quiet, timeout_s=args.timeout)
             except TaskUnfinished as error:
-                why = await _last_trouble(hf, handle)
+                code, why = error.exit_code, await _last_trouble(hf, handle)
                 talk(f"the message is stored, and a worker of the agent sends it: {error.message}{why}")
         fields = {"task_id": handle.id, "created": handle.created, "sent": sent}
         if args.json:
@@ -82,7 +83,7 @@ async def _send(home: AgentHome, body: Any, args: argparse.Namespace) -> int:  #
         else:
             talk(told(sent))
             print(handle.id)
-    return 0
+    return code
 
 
 async def _last_trouble(hf: Holdfast, handle: TaskHandle) -> str:

@@ -96,10 +96,13 @@ async def find_agent(
         why = "; ".join(with_url(url, text) for url, text in silent.items())
         if why:
             raise RelayUnreachable(f"no relay that answered knows {name} ({why})")
-        raise LogMissing(f"no relay knows {name}", hint="give another relay with --relay ADDRESS")
+        raise LogMissing(f"no relay knows {name}", hint="ask another relay: `holdfast relay find NAME --relay ADDRESS`")
     first = next(iter(found.values()))
     if any(one.record.id != first.record.id for one in found.values()):
-        raise BadInput(f"the relays name different agents for {name}", hint="ask one relay: --relay ADDRESS")
+        raise BadInput(
+            f"the relays name different agents for {name}",
+            hint="ask one relay with `holdfast relay find NAME --relay ADDRESS`, and use the id that it shows",
+        )
     newest = newest_of(found.values()) or first
     named = addresses_of(newest.record)
     if public_only:
