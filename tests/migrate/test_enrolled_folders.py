@@ -379,6 +379,31 @@ def test_a_standby_that_was_removed_cannot_promote_itself(tmp_path: Path) -> Non
     assert find_standby(load_home(world.home("b")).instance) == StandbyMark(primary="north")
 
 
+def test_the_places_hear_of_a_removal_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An owner who had just removed a standby could promote it by mistake until the next backup."""
+    world = World(tmp_path / "world")
+    world.make(backup=True)
+    world.invite()
+    world.join()
+    asyncio.run(back_up(world))
+    assert main(["instance", "remove", "south", "--yes", "--home", str(world.home("a"))]) == 0
+    assert "next backup" not in capsys.readouterr().err
+    with pytest.raises(NotEnrolled, match="was removed"):
+        world.promote()
+    assert world.acts("a") == ""
+
+
+def test_a_place_that_does_not_hear_of_a_removal_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = World(tmp_path / "world")
+    world.make(backup=True)
+    world.invite()
+    world.join()
+    (world.root / "place").rename(world.root / "away")
+    assert main(["instance", "remove", "south", "--yes", "--home", str(world.home("a"))]) == 0
+    assert "gets the roster only with the next backup" in capsys.readouterr().err
+    assert {one.name for one in world.standing("a").view.enrolled} == {"north"}
+
+
 async def back_up(world: World) -> None:
     await (await open_backups(load_home(world.home("a")))).now(check=False)
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,10 +35,12 @@ from holdfast.backup.archive.contained_writer import sync_tree
 from holdfast.backup.archive.manifest import ENTRIES_MAX
 from holdfast.backup.archive.reader import HEAD_NAME, read_snapshot
 from holdfast.backup.backups import alone
+from holdfast.backup.places.backup_places import open_places
+from holdfast.backup.places.places import read_places
 from holdfast.backup.snapshot.staging import Subject, seal_staged, stage
 from holdfast.core.decoding import decode_json
 from holdfast.core.journal_address import FILE, INSTANCE
-from holdfast.errors import BadInput, LogDamaged, LogMissing, MoveRefused, NotAnAgent
+from holdfast.errors import BadInput, HoldfastError, LogDamaged, LogMissing, MoveRefused, NotAnAgent
 from holdfast.host.folder_swap import remove_tree
 from holdfast.host.private_files import (
     check_place,
@@ -58,8 +61,9 @@ from holdfast.identity.speaker.open_speaker import home_speaker
 from holdfast.identity.statements.certificate import Role
 from holdfast.identity.statements.roster import Enrolled, RosterView
 from holdfast.identity.statements.statements import find_fault_in_head
+from holdfast.identity.vault.vault import Vault
 from holdfast.journal.bind import journal_at
-from holdfast.layout.agent_home import load_home
+from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.moved import StandbyMark, check_not_moved, write_standby
 from holdfast.recovery.move_in import TAKEN, HostPaths, furnish, place_escrow
 from holdfast.recovery.move_lease import MoveMeans
@@ -319,3 +323,15 @@ class Joining:
             self.target.rmdir()  # it is empty
         os.rename(state, self.target)
         sync_folder(self.target.parent)
+
+
+async def tell_places(home: AgentHome, vault: Vault, *, say: Callable[[str], None]) -> None:
+    """Leave the roster at all places now, and not with the next backup: an instance that was removed could take over
+    until then."""
+    names = [place.name for place in read_places(home.places_file)]
+    try:
+        failed = await (await open_places(home, vault=vault)).refresh_companions() if names else {}
+    except HoldfastError as error:
+        failed = dict.fromkeys(names, error)
+    for name, why in failed.items():
+        say(f"place {name} gets the roster only with the next backup; until then a removed host may take over: {why}")

@@ -241,7 +241,7 @@ class BackupPlaces:
         return {place.name: error for place, error in zip(wanted, done, strict=True) if isinstance(error, Exception)}
 
     async def _refresh(self, place: Place, files: dict[str, bytes], exp: int) -> None:
-        whole = digest(files)
+        whole = digest({**files, ROSTER: _lines(roster_lines(self.home.folder))})
         if place.kind is not PlaceKind.FOLDER and self.states.of(place.name).companions == whole:
             return
         await asyncio.to_thread(check_there, place)

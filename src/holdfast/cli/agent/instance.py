@@ -139,11 +139,10 @@ def add_parser(commands: Commands) -> None:
     add_options(parser, "--home", "--passphrase-fd", "--json")
     parser = new_verb(verbs, "remove", run_remove).help("""take an instance out of the roster
 
-        Remove an instance. Its folder is a copy from then on: it runs no task, sends nothing and backs up
-        nothing. A worker on it stops within seconds if it reaches the shared journal or folder. Its vault
-        still has the agent's keys: if you do not trust that host any more, run `holdfast identity rotate
-        --why stolen` too. If a run is interrupted, run the same command again; if it removed its
-        own host, on another one.
+        Remove an instance. Its folder is a copy from then on: it runs no task, sends nothing and backs up nothing. A
+        worker on it stops within seconds if it reaches the shared journal or folder. Its vault still has the agent's
+        keys: if you do not trust that host any more, run `holdfast identity rotate --why stolen` too. If a run is
+        interrupted, run the same command again; if it removed its own host, on another one.
         examples:
           holdfast instance remove south
         """)
@@ -430,10 +429,10 @@ def run_yield(args: argparse.Namespace) -> int:
 
 
 def run_remove(args: argparse.Namespace) -> int:
-    import asyncio
-
     from holdfast.app.memory import forget_folder
     from holdfast.cli.input.terminal import confirm
+    from holdfast.cli.signals import run_async
+    from holdfast.recovery.invite import tell_places
 
     home = acting_home(args)
     with _changing(args, home) as change:
@@ -448,8 +447,9 @@ def run_remove(args: argparse.Namespace) -> int:
             text = f"the folder of {gone.name} on {gone.host} is a copy from now on, and sends nothing"
             confirm("remove", text, yes=args.yes)
             view = change.remove(gone.name)
-        # Else remarks would be kept for its memory files for ever.
-        change.finish_removals(lambda host: asyncio.run(forget_folder(home, host, say=talk)))
+        change.finish_removals(lambda host: run_async(forget_folder(home, host, say=talk)))
+        if not change.hosts:
+            run_async(tell_places(home, change.vault, say=talk))
     _print(args, {"name": args.name, "version": view.rank[2], "left": [one.name for one in view.enrolled]})
     return 0
 
