@@ -159,21 +159,23 @@ def hung_place(world: World, monkeypatch: pytest.MonkeyPatch, quick: None) -> Ha
     return hanging
 
 
+async def watched(world: World) -> None:
+    """A worker of this folder looks until it has seen its eviction."""
+    stopped = asyncio.Event()
+    async with (
+        asyncio.timeout(HANGS_S_MAX - 3),
+        stopped_when_evicted(world.home().journal, stopped.set, notices=None, log=Log()),
+    ):
+        await stopped.wait()
+
+
 def test_a_place_that_hangs_stops_no_running_worker_from_seeing_its_eviction(world: World, hung_place: Hanging) -> None:
     elsewhere(world)
     settings = world.folder / "holdfast.toml"
     settings.write_text(settings.read_text().replace("[identity]\n", "[identity]\nwatch_s = 0.5\n"))
 
-    async def serve() -> None:
-        stopped = asyncio.Event()
-        async with (
-            asyncio.timeout(HANGS_S_MAX - 3),
-            stopped_when_evicted(world.home().journal, stopped.set, notices=None, log=Log()),
-        ):
-            await stopped.wait()
-
     with pytest.raises(KeysReplaced, match="was not made here"):
-        asyncio.run(serve())
+        asyncio.run(watched(world))
     hung_place.go.set()
 
 
@@ -200,17 +202,9 @@ def test_while_a_source_is_late_a_worker_looks_again_soon(
             hung_place.go.set()
         return really(*given, **named)
 
-    async def serve() -> None:
-        stopped = asyncio.Event()
-        async with (
-            asyncio.timeout(HANGS_S_MAX - 3),
-            stopped_when_evicted(world.home().journal, stopped.set, notices=None, log=Log()),
-        ):
-            await stopped.wait()
-
     monkeypatch.setattr(eviction, "check_speaks", counted)
     with pytest.raises(KeysReplaced, match="seen at place disk"):
-        asyncio.run(serve())
+        asyncio.run(watched(world))
     assert looks[2] - looks[0] < watch_s
 
 
