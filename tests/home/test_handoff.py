@@ -91,6 +91,25 @@ async def test_while_nothing_happens_the_journal_is_read_once_a_second(
         assert reads
 
 
+async def test_what_has_ended_here_is_told_without_reading_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @holdfast.task
+    async def nothing(run: holdfast.Run) -> None: ...
+
+    async def read_task(*_: object) -> TaskView:
+        raise AssertionError("it was read")
+
+    lab = home(tmp_path)
+    async with lab.open(nothing) as hf:
+        await asyncio.sleep(0.5)  # the first look reads what it finds
+        monkeypatch.setattr(hf.journal, "read_task", read_task)
+        monkeypatch.setattr(hf.journal, "read_newest", read_task)
+        for _ in range(30):
+            await (await hf.submit(nothing)).state()
+        await _until(lab, lambda found: sum("ended: succeeded" in line for line in found.changed) >= 15)
+
+
 def test_sections_are_bounded_and_count_what_they_leave_out() -> None:
     facts = [Fact(at_ms=number, text=f"fact {number}") for number in range(1000)]
     lines = bounded(facts, "pending", more=5)

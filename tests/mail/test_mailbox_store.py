@@ -6,11 +6,14 @@ import asyncio
 import base64
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, cast
 
+import apsw
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -20,8 +23,8 @@ from correspondents import Agent, key, make_correspondent
 from holdfast.core.clock import SystemEntropy
 from holdfast.core.ids import effect_key_bytes
 from holdfast.core.mail import MailKind
-from holdfast.errors import RelayUnfit
-from holdfast.host.sqlite import Db, open_or_create
+from holdfast.errors import RelayBusy, RelayUnfit
+from holdfast.host.sqlite import COMMITS_TIMED, SLOW_COMMIT_S, Db, open_or_create
 from holdfast.identity.records.encodings import AgentId, digest_of
 from holdfast.identity.records.records import RotationReason
 from holdfast.identity.records.secret_bytes import KeyPair
@@ -366,6 +369,66 @@ def test_what_was_read_before_a_commit_is_not_kept_after_it(box: Box) -> None:
 
     assert box.store.known(("kept",), slow) == "old"
     assert kept(box) == "new"
+
+
+async def results(store: Store, count: int, act: Callable[[Db], object]) -> list[object]:
+    """Of acts that are asked for in one turn of the event loop."""
+    return await asyncio.gather(*(store.written(act) for _ in range(count)), return_exceptions=True)
+
+
+def insert(db: Db) -> int:
+    db.execute("INSERT INTO agent (id, at) VALUES (?, 0)", (f"a{threading.get_ident()} {time.monotonic_ns()}",))
+    return threading.get_ident()
+
+
+def test_acts_of_one_turn_share_a_commit_on_the_loop_and_those_of_a_slow_disk_a_thread(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, here = box.store.commits, threading.get_ident()
+    assert asyncio.run(results(box.store, 300, insert)) == [here] * 300
+    assert box.store.commits - before == 2, "a commit has at most 256 acts"
+    for _ in range(COMMITS_TIMED):
+        box.store._times.add(2 * SLOW_COMMIT_S)
+    assert here not in asyncio.run(results(box.store, 3, insert))
+    for _ in range(COMMITS_TIMED):
+        box.store._times.add(0.0)
+    box.store._times.add(100.0)  # a single one says nothing about the disk
+    assert asyncio.run(results(box.store, 3, insert)) == [here] * 3
+
+
+def test_where_the_commit_of_a_turn_fails_none_of_its_acts_has_happened(box: Box) -> None:
+    db, count = box.store._db, "SELECT count(*) FROM agent"
+    before = box.store.read(lambda db: db.execute(count).fetchall())
+
+    class FullDisk:
+        def execute(self, sql: str, *more: Any) -> Any:  # Any: as the connection
+            if sql == "COMMIT":
+                raise apsw.FullError("disk is full")
+            return db.execute(sql, *more)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(db, name)
+
+    box.store._db = cast(Db, FullDisk())
+    failed = asyncio.run(results(box.store, 3, insert))
+    box.store._db = db
+    assert [type(one) for one in failed] == [RelayBusy] * 3
+    assert box.store.read(lambda db: db.execute(count).fetchall()) == before
+    assert asyncio.run(results(box.store, 1, insert)) == [threading.get_ident()]
+
+
+def test_an_act_whose_caller_has_left_before_its_turn_is_not_done(box: Box) -> None:
+    done: list[str] = []
+
+    async def leave() -> None:
+        gone = asyncio.ensure_future(box.store.written(lambda _db: done.append("gone")))
+        stays = asyncio.ensure_future(box.store.written(lambda _db: done.append("stays")))
+        asyncio.get_running_loop().call_soon(gone.cancel)  # between the question and the end of the turn
+        await asyncio.wait((gone, stays))
+        assert gone.cancelled()
+
+    asyncio.run(leave())
+    assert done == ["stays"]
 
 
 def test_mail_changes_nothing_that_the_relay_keeps_in_memory(box: Box) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,6 +30,7 @@ ME = os.environ.get(AGENT, "")  # empty where the process serves several agents
 SERVICE_URL = os.environ.get(SERVICE, "")
 
 
+@cache
 def name_of(journal: Journal) -> str:
     """The agent whose journal it is: of several in one process, by its folder, aNN/home/journal.db."""
     return ME or cast(SqliteJournal, journal)._path.parent.parent.name

@@ -31,13 +31,13 @@ from holdfast.app.worker import (
     open_agent,
     report_lost_errors,
     serve_agent,
-    tame_collector,
     trace,
 )
 from holdfast.core.clock import SystemClock
 from holdfast.core.journal_address import INSTANCE, JournalAddress
 from holdfast.core.waiting import Pacing, running_beside, wait_event
 from holdfast.errors import HoldfastError, text_of
+from holdfast.host.hardening import tame_collector
 from holdfast.host.log import Log
 from holdfast.journal.bind import Connections
 from holdfast.journal.builds import Build

@@ -8,6 +8,7 @@ and the log says why; the work itself continues.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from holdfast.host.log import Log
 from holdfast.host.private_files import write_atomically
 from holdfast.journal.bind import journal_at
 from holdfast.journal.contract import Journal
+from holdfast.journal.records import TaskView
 from holdfast.layout.agent_home import AgentHome, load_home
 from holdfast.layout.settings import NAME
 from holdfast.memory.handoff import TEXT_CHARS_MAX, Handoff, parse, render
@@ -40,14 +42,20 @@ class Answer:
 
 @asynccontextmanager
 async def kept_handoff(
-    address: JournalAddress, journal: Journal, *, held: Views, log: Log, pacing: Pacing = ALONE
+    address: JournalAddress,
+    journal: Journal,
+    *,
+    held: Views,
+    ended_here: deque[TaskView],
+    log: Log,
+    pacing: Pacing = ALONE,
 ) -> AsyncGenerator[None, None]:
     """Keep the files of the agent in whose folder this journal is; do nothing elsewhere."""
     home = _find_home(address, log)
     if home is None:
         yield
         return
-    async with handoff_writer_of(home, journal, held=held, log=log, pacing=pacing):
+    async with handoff_writer_of(home, journal, held=held, ended_here=ended_here, log=log, pacing=pacing):
         yield
 
 
@@ -64,10 +72,16 @@ async def refresh_handoff(address: JournalAddress, journal: Journal, *, log: Log
 
 
 def handoff_writer_of(
-    home: AgentHome, journal: Journal, *, held: Views = lambda: (), log: Log, pacing: Pacing = ALONE
+    home: AgentHome,
+    journal: Journal,
+    *,
+    held: Views = lambda: (),
+    ended_here: deque[TaskView] | None = None,
+    log: Log,
+    pacing: Pacing = ALONE,
 ) -> HandoffWriter:
     return HandoffWriter(
-        gatherer_of(home, journal, held=held),
+        gatherer_of(home, journal, held=held, ended_here=ended_here),
         handoff=home.handoff_file,
         heartbeat=home.heartbeat_file,
         instance=home.instance,
@@ -76,8 +90,11 @@ def handoff_writer_of(
     )
 
 
-def gatherer_of(home: AgentHome, journal: Journal, *, held: Views = lambda: ()) -> HandoffReader:
-    return HandoffReader(journal, agent=home.name, agent_id=_IdReader(home.identity_file), held=held)
+def gatherer_of(
+    home: AgentHome, journal: Journal, *, held: Views = lambda: (), ended_here: deque[TaskView] | None = None
+) -> HandoffReader:
+    agent_id = _IdReader(home.identity_file)
+    return HandoffReader(journal, agent=home.name, agent_id=agent_id, held=held, ended_here=ended_here)
 
 
 async def read_answer(home: AgentHome) -> Answer:

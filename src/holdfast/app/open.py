@@ -176,7 +176,7 @@ async def open(  # noqa: A001 - the public name is holdfast.open
                 if opened.commits:  # something was decided or submitted, and perhaps no worker runs
                     await refresh_handoff(address, opened, log=log)
             else:
-                async with kept_handoff(address, opened, held=engine.views, log=log):
+                async with kept_handoff(address, opened, held=engine.views, ended_here=engine.ended, log=log):
                     async with watching(lease, opened, log), _receiving(hf, address, keys, post, notices, log):
                         yield hf
                     await hf.stop()

@@ -41,7 +41,7 @@ from holdfast.core.ports import KeyRing
 from holdfast.core.secret_handles import safe
 from holdfast.core.waiting import ALONE, Pacing, running_beside
 from holdfast.errors import EXIT_RETRY, BadInput, HoldfastError, JournalStopped, Retryable, text_of
-from holdfast.host.hardening import IS_LINUX, give_back_memory, harden
+from holdfast.host.hardening import IS_LINUX, give_back_memory, harden, tame_collector
 from holdfast.host.log import Log, open_log
 from holdfast.journal.bind import Connections, journal_at
 from holdfast.journal.builds import Build
@@ -385,7 +385,7 @@ async def serve_agent(agent: Agent, opened: Opened, *, ready: Callable[[], None]
         named = {"build": build.name} if build.name else {}
         log.event("serving", journal=str(address), tasks=sorted(agent.app.tasks), pid=os.getpid(), **named)
         for one in (
-            kept_handoff(address, journal, held=engine.views, log=log, pacing=agent.pacing),
+            kept_handoff(address, journal, held=engine.views, ended_here=engine.ended, log=log, pacing=agent.pacing),
             stopped_when_moved(address.instance, engine.stop, log, look_s=agent.pacing.look_s(LOOK_S)),
         ):
             await stack.enter_async_context(one)
@@ -424,14 +424,6 @@ async def _run_job(name: str, context: JobContext, *, after_s: float) -> None:
         await job(context)
     except Exception as error:  # noqa: BLE001 - the worker's tasks go on
         context.log.event("job-failed", job=name, error=f"{type(error).__name__}: {text_of(error)}")
-
-
-def tame_collector() -> None:
-    """What is loaded by now stays for the life of the process: the garbage collector need not walk it again. Steps make
-    many short-lived objects and hardly a cycle, so it looks less often."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
 
 
 def listen_to_signals(stop: Callable[[], None], log: Log) -> None:

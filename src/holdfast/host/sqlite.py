@@ -8,6 +8,7 @@ leave row values half unknown; rows are read by position and checked where they 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -16,6 +17,8 @@ from urllib.parse import quote
 import apsw
 
 BUSY_MS = 10_000  # how long a lock of another process is waited for
+SLOW_COMMIT_S = 0.002
+COMMITS_TIMED = 64
 READ = apsw.SQLITE_OPEN_READONLY
 WRITE = apsw.SQLITE_OPEN_READWRITE
 
@@ -49,6 +52,27 @@ class Db(Protocol):
     def set_wal_hook(self, hook: WalHook | None, /) -> None: ...
     def wal_checkpoint(self) -> tuple[int, int]: ...
     def close(self) -> None: ...
+
+
+class CommitTimes:
+    """How long the disk takes for a commit. A quick one is made where it was asked for, on the event loop: a thread
+    costs more than the wait, and on busy cores much more. A slow one belongs in a thread. The median decides: where all
+    cores are busy a single commit may take long, on any disk."""
+
+    def __init__(self) -> None:
+        self._took: deque[float] = deque(maxlen=COMMITS_TIMED)
+        self._count = 0
+        self.median_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        self._took.append(seconds)
+        self._count += 1
+        if self._count % COMMITS_TIMED == 0:
+            self.median_s = sorted(self._took)[COMMITS_TIMED // 2]
+
+    @property
+    def slow(self) -> bool:
+        return self.median_s > SLOW_COMMIT_S
 
 
 def open_existing(path: Path, *, busy_ms: int = BUSY_MS) -> Db:

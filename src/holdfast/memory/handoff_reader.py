@@ -1,9 +1,9 @@
 """Gathers the hand-off from the journal, reading again only the tasks that have changed.
 
 Rows are cheap and read at each look; records are not. A task's facts are kept with its row: while
-the row stays the same, so do they, unless its inbox holds something. Tasks that this process runs
-are taken from its own folded views and cost no read at all. Of ended tasks the newest few are
-remembered, for what changed.
+the row stays the same, so do they, unless its inbox holds something. Tasks that this process runs,
+and those that have ended here since the last look, are taken from its own folded views and cost no
+read at all. Of ended tasks the newest few are remembered, for what changed.
 
 The hand-off of an adopted agent that has no journal is what its own files say. Nothing is known of them but
 their names, their times and their lines, so nothing more is said: the newest session and daily
@@ -17,6 +17,7 @@ import asyncio
 import os
 import re
 import stat
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,11 +46,19 @@ Views = Callable[[], Iterable[TaskView]]
 class HandoffReader:
     """Reads the four answers from one journal, again and again."""
 
-    def __init__(self, journal: Journal, *, agent: str, agent_id: Callable[[], str], held: Views = lambda: ()) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        agent: str,
+        agent_id: Callable[[], str],
+        held: Views = lambda: (),
+        ended_here: deque[TaskView] | None = None,
+    ) -> None:
         self.journal = journal
         self._agent = agent
         self._agent_id = agent_id
-        self._held = held
+        self._held, self._ended_here = held, deque[TaskView]() if ended_here is None else ended_here
         self._known: dict[TaskId, tuple[object, TaskFacts]] = {}
         self._ended: dict[TaskId, TaskFacts] = {}
         self._first = True
@@ -137,31 +146,39 @@ class HandoffReader:
         """Remember what has ended; a long one that came and went between two looks by its last word alone."""
         limit = ENDED_LOOKED_AT if self._first else ENDED_KEPT
         found = await self.journal.list_tasks(Filter(states=ENDED, limit=limit))
-        newest = sorted(found, key=lambda row: row.changed_ms)[-ENDED_KEPT:]
-        whole = {row.task_id for row in newest} if self._first else set[TaskId]()
+        rows = {row.task_id: row for row in sorted(found, key=_changed_at)[-ENDED_KEPT:]}
+        whole = set(rows) if self._first else set[TaskId]()
         self._first = False
-        rows = {row.task_id: row for row in newest}
         for task_id in [one for one in self._known if one not in still_open]:
             del self._known[task_id]
             row = rows.get(task_id) or await self.journal.find_task(task_id)
             if row is not None and row.state in ENDED:
                 rows[task_id] = row
                 whole.add(task_id)
-        for task_id, row in rows.items():
-            if task_id not in self._ended or task_id in whole:
-                all_of_it = row.records <= SHORT_RECORDS or task_id in whole
-                self._ended[task_id] = await self._ended_facts(row, whole=all_of_it)
+        views = {view.task_id: view for view in self._ended_here}
+        self._ended_here.clear()
+        for row in sorted(rows.values(), key=_changed_at)[-ENDED_KEPT:]:  # others would be forgotten at once
+            if row.task_id not in self._ended or row.task_id in whole:
+                all_of_it = row.records <= SHORT_RECORDS or row.task_id in whole
+                view = views.get(row.task_id)
+                self._ended[row.task_id] = await self._ended_facts(row, view, whole=all_of_it)
         if len(self._ended) > ENDED_KEPT:
             by_age = sorted(self._ended.values(), key=lambda one: one.ended_ms)
             self._ended = {TaskId(one.task_id): one for one in by_age[-ENDED_KEPT:]}
 
-    async def _ended_facts(self, row: TaskRow, *, whole: bool) -> TaskFacts:
+    async def _ended_facts(self, row: TaskRow, view: TaskView | None, *, whole: bool) -> TaskFacts:
         try:
+            if view is not None and view.seq + 1 >= row.records:
+                return facts_of(row, view)
             if whole:
                 return facts_of(row, await self._read(row))
             return ended_facts(row, await self.journal.read_newest(row.task_id))
         except (TaskNotFound, JournalDamaged):
             return facts_of(row, None)
+
+
+def _changed_at(row: TaskRow) -> int:
+    return row.changed_ms
 
 
 async def _caught_up(view: TaskView, row: TaskRow) -> bool:

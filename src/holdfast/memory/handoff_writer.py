@@ -7,7 +7,7 @@ moment is taken before the journal is read. Facts that came later are missing un
     lag <= pause + time of one look and one write,    pause = LOOK_S, or longer where looking costs
 
 The pause grows with what the last look and write have cost: they take at most 1/50 of a core
-from the work of a process, however many agents it serves, and writing at most 1/5 of the disk's
+from the work of a process, 1/100 if it serves several agents, and writing at most 1/5 of the disk's
 time for a pause of 0.3 s at most.
 Up to some thousand tasks it stays at LOOK_S, about a hundredth of a core, and what is older than
 one second is in the file. A SIGKILL at any instant leaves the old text or the new one, whole;
@@ -50,7 +50,7 @@ LOOK_S = 0.2
 LOCK_AGAIN_S = 0.5
 PAUSE_S_MAX = 5.0
 DISK_PAUSE_S_MAX = 0.3
-CPU_SHARE = 50
+CPU_SHARE, CPU_SHARE_BESIDE = 50, 100
 DISK_SHARE = 5
 SAVES_MAX = 5  # of others, while we write once
 LOCK = "handoff.lock"
@@ -71,7 +71,8 @@ class HandoffWriter:
         report: Report = lambda _what, _why: None,
         pacing: Pacing = ALONE,
     ) -> None:
-        self._look_s, self._share = pacing.look_s(LOOK_S), CPU_SHARE * pacing.agents
+        self._look_s = pacing.look_s(LOOK_S)
+        self._share = CPU_SHARE if pacing.agents == 1 else CPU_SHARE_BESIDE * pacing.agents
         self._quiet = Quiet(reader.journal, most_s=pacing.idle_s(IDLE_LOOK_S))
         self._reader = reader
         self._handoff = handoff

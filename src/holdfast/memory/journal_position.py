@@ -18,23 +18,22 @@ from holdfast.memory import sidecar
 
 async def find_position(journal: Journal, place: MemoryPlace) -> int:
     """Behind which remark the files continue."""
-    known = await asyncio.to_thread(sidecar.load_position, place.position)
+    known, here = await asyncio.to_thread(lambda: (sidecar.load_position(place.position), host_id(place.instance)))
     if known.journal_id != journal.journal_id or not known.number:
-        return await _mark(journal, place)
+        return await _mark(journal, here)
     link = await journal.find_remark_link(known.number)
     if link is not None:
-        return known.number if link.hex() == known.link else await _mark(journal, place)
+        return known.number if link.hex() == known.link else await _mark(journal, here)
     # Erased, because it is in its file since long; or never there, after a restore.
     later = await journal.remarks_after(known.number, limit=1)
-    written = await _mark(journal, place)
+    written = await _mark(journal, here)
     return known.number if later and known.number <= written else written
 
 
-async def _mark(journal: Journal, place: MemoryPlace) -> int:
+async def _mark(journal: Journal, here: str) -> int:
     """Up to which number the journal knows them to be in this folder's files. An embedded journal has one folder: where
     its mark has another id, the folder was moved, or restored with the journal."""
     marks = {one.folder: one.number for one in await journal.remark_marks()}
-    here = await asyncio.to_thread(host_id, place.instance)
     return marks.get(here, 0 if journal.capabilities.hosts else min(marks.values(), default=0))
 
 

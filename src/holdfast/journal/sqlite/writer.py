@@ -3,7 +3,7 @@
 An act is a function that checks first and writes after, inside a transaction that the writer opens and commits; it
 raises a HoldfastError only before its first write. Acts that wait at the same moment share one transaction and so one
 sync of the disk; an act that is refused does not disturb its neighbours. A lone act is committed at once on the event
-loop. When the disk is slow (95 of 100 commits over 2 ms) commits move to a thread.
+loop. When the disk is slow (half of the commits over 2 ms) commits move to a thread.
 
 What a failure means, three-valued:
 
@@ -31,7 +31,7 @@ import msgspec
 
 from holdfast.core.reading_ring import only_read
 from holdfast.errors import CommitUnknown, HoldfastError, InvariantViolated, JournalBusy, JournalFull, JournalStopped
-from holdfast.host.sqlite import Db
+from holdfast.host.sqlite import CommitTimes, Db
 from holdfast.journal.sqlite.host.high_water import raise_stamp
 from holdfast.journal.sqlite.host.instance import Instance
 from holdfast.journal.sqlite.sql_errors import translated, unreadable
@@ -45,9 +45,7 @@ T = TypeVar("T")
 BUSY_WAIT_MS = 20  # short: the event loop waits with it
 BUSY_RETRY_S = 0.01
 BUSY_MAX_S = 30.0
-SLOW_COMMIT_S = 0.002
 VERY_SLOW_COMMIT_S = 0.025
-SAMPLE = 64
 RESERVE_RETRY_S = 1.0
 GIVE_WAY_S = 0.005
 WAL_PAGES = 2_000  # about 8 MiB between two wal_checkpoints
@@ -103,13 +101,10 @@ class Writer:
         self._queue: deque[_Op] = deque()
         self._scheduled = False
         self.committing = False
-        self._took: deque[float] = deque(maxlen=SAMPLE)
-        self._commits = 0
+        self._times = CommitTimes()
         self._pool: ThreadPoolExecutor | None = None
         self._full_since: float | None = None
         self._gave_way = 0.0
-        self._very_slow = False
-        self.threaded = False
         self.lone = True  # at most one task runs here: there is no other to share a commit with
         self.broken = ""
         self._refusal: HoldfastError | None = None
@@ -137,7 +132,11 @@ class Writer:
         loop = asyncio.get_running_loop()
         # A lone task waits for its commit anyway; only a very slow disk holds up the rest. What others ask for waits
         # for the end of the loop's turn: 500 submits of one turn share a commit.
-        at_once = adds_only and self.lone and not (self._queue or self.committing or self._very_slow)
+        at_once = (
+            adds_only
+            and self.lone
+            and not (self._queue or self.committing or self._times.median_s > VERY_SLOW_COMMIT_S)
+        )
         if at_once and self._commit([op]):
             if op.error is not None:
                 raise op.error
@@ -233,7 +232,7 @@ class Writer:
         if self.committing or not self._queue:
             return
         ops = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_MAX))]
-        if self.threaded:
+        if self._times.slow:
             self.committing = True
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(1, thread_name_prefix="holdfast-journal")
@@ -338,7 +337,7 @@ class Writer:
             # Only this waits for the disk; what came before is work of our own.
             began = time.perf_counter()
             db.execute("COMMIT")
-            self._time(time.perf_counter() - began)
+            self._times.add(time.perf_counter() - began)
         except apsw.Error:
             raise
         except BaseException:  # whatever it is, no transaction may stay open
@@ -416,16 +415,6 @@ class Writer:
     def _fail(ops: list[_Op], error: HoldfastError) -> None:
         for op in ops:
             op.result, op.error = None, error
-
-    def _time(self, seconds: float) -> None:
-        self._took.append(seconds)
-        self._commits += 1
-        if self._commits % SAMPLE == 0:
-            took = sorted(self._took)
-            # The median too: a busy neighbour makes single commits slow, not the disk.
-            slow = took[int(SAMPLE * 0.95)] > SLOW_COMMIT_S and took[SAMPLE // 2] > SLOW_COMMIT_S / 2
-            self.threaded = slow
-            self._very_slow = took[SAMPLE // 2] > VERY_SLOW_COMMIT_S
 
 
 async def _decided(future: asyncio.Future[object]) -> None:

@@ -52,15 +52,15 @@ class Peer:
     log: KeyLog
     at: float = field(default_factory=time.monotonic)
     public_only: bool = False  # a stranger chose its relays
+    relays: tuple[WitnessRelay, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        listed = addresses_of(self.profile.record)
+        object.__setattr__(self, "relays", tuple(public_of(listed) if self.public_only else listed))
 
     @property
     def id(self) -> AgentId:
         return self.profile.record.id
-
-    @property
-    def relays(self) -> tuple[WitnessRelay, ...]:
-        listed = addresses_of(self.profile.record)
-        return tuple(public_of(listed) if self.public_only else listed)
 
     def newest_key(self, now: int) -> EncryptionKey | None:
         return max((one for one in self.profile.record.enc if one.exp > now), key=lambda one: one.exp, default=None)
@@ -91,7 +91,7 @@ class AddressBook:
         the agent, or what they serve is not valid."""
         public_only = stranger and not await self._is_known(to) and not await self._has_private()
         peer = await self._find(to, hints, fresh=fresh, stranger=stranger, public_only=public_only)
-        return replace(peer, public_only=public_only)
+        return peer if peer.public_only == public_only else replace(peer, public_only=public_only)
 
     async def _is_known(self, id: str) -> bool:
         """Whether our own agent, or a person, has written to it or asked for it, also before the last start."""

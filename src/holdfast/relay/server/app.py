@@ -380,6 +380,8 @@ async def _body(asked: Asked, bytes_max: int, arriving: limits.InMemory[asyncio.
     length = asked.request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length[:20]) > bytes_max:
         raise too_large
+    if length == "0" and "transfer-encoding" not in asked.request.headers:
+        return b""
     parts, size, limit = list[bytes](), 0, asyncio.timeout(limits.BODY_S_MAX)
     try:
         async with limit:

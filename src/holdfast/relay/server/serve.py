@@ -23,7 +23,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from holdfast.errors import BadSettings, RelayUnfit
-from holdfast.host.hardening import harden
+from holdfast.host.hardening import harden, tame_collector
 from holdfast.host.log import Log
 from holdfast.host.private_files import check_place
 from holdfast.identity.records.ed25519 import Sodium
@@ -202,6 +202,7 @@ def serve(folder: Path, settings: RelaySettings, *, log: Log, started: Callable[
     try:
         relay = Relay(store, witness_signer(folder), settings, Sodium(), log)
         store.on_change = lambda why: log.event("store-failing", error=why) if why else log.event("store-works-again")
+        tame_collector()
         asyncio.run(_serve(relay, started=started))
     finally:
         store.close()
@@ -226,6 +227,7 @@ async def _serve(relay: Relay, *, started: Callable[[RunningRelay], None]) -> No
         log_config=None,
         log_level="error",  # a line for each request that is none would let strangers fill the disk
         server_header=False,
+        date_header=False,  # the signed answer says when
         proxy_headers=settings.behind_proxy,  # else any program on this machine could name any sender
         forwarded_allow_ips=list(settings.proxies),
         limit_concurrency=min(settings.connections_max, max(1, allowed - handshakes)),

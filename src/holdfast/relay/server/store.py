@@ -1,9 +1,11 @@
-"""The store of a relay: one SQLite file, one thread that writes, and no answer before the sync.
+"""The store of a relay: one SQLite file, one commit at a time, and no answer before the sync.
 
-True at all times: what `write` has returned is committed and synced. Acts that wait together share one transaction
-and one sync; each runs in a savepoint of its own, so one that fails undoes nothing of the others. If the commit
-fails, none of them has happened and each caller gets the error. A kill before the commit forgets acts that no caller
-has heard of; a kill after it leaves acts whose callers ask again, and every act may be repeated.
+True at all times: what `write` or `written` has returned is committed and synced. Acts that wait together share one
+transaction and one sync: while the disk is quick, those of one turn of the event loop, which commits them itself; else,
+and for callers in other threads, those that a thread finds waiting. Each runs in a savepoint of its own, so one that
+fails undoes nothing of the others. If the commit fails, none of them has happened and each caller gets the error. A
+kill before the commit forgets acts that no caller has heard of; a kill after it leaves acts whose callers ask again,
+and every act may be repeated.
 
 Acts get the connection and nothing else; they are the transactions of the modules beside this one (logs, registry,
 mail). Readers use a second connection and see what is committed. What every request asks and seldom changes is kept in
@@ -18,6 +20,7 @@ import fcntl
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from importlib.resources import files
@@ -28,7 +31,7 @@ import apsw
 
 from holdfast.errors import HoldfastError, RelayBusy, RelayUnfit, WitnessDamaged
 from holdfast.host import private_files
-from holdfast.host.sqlite import Db, log_ahead, open_or_create, open_to_read
+from holdfast.host.sqlite import CommitTimes, Db, log_ahead, open_or_create, open_to_read
 
 FILE = "relay.db"
 LOCK = "lock"
@@ -40,7 +43,7 @@ KNOWN_MAX = 8_192
 
 T = TypeVar("T")
 Act = Callable[[Db], T]
-_Job = tuple[Act[Any], "Future[Any]", bool]  # Any: what an act returns is its caller's matter
+_Job = tuple[Act[Any], "Future[Any] | asyncio.Future[Any]", bool]  # Any: what an act returns is its caller's matter
 _NONE = object()
 
 
@@ -59,6 +62,8 @@ class Store:
         self._reader = open_to_read(self.path)
         self._reading = threading.Lock()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()  # without a lock held in Python code
+        self._turn: list[_Job] = []  # what the event loop commits at the end of its turn
+        self._writing, self._times = threading.Lock(), CommitTimes()
         self.failed: str = ""  # why nothing is written any more
         self.on_change: Callable[[str], None] = lambda _why: None  # of `failed`
         self.commits = 0
@@ -74,7 +79,22 @@ class Store:
 
     async def written(self, act: Act[T], *, only_mail: bool = False) -> T:
         """The same without a thread that waits. `only_mail`: nothing that `known` is asked for changes by it."""
-        return await asyncio.wrap_future(self._begun(act, only_mail=only_mail))
+        if self._times.slow:
+            return await asyncio.wrap_future(self._begun(act, only_mail=only_mail))
+        if len(self._turn) >= WAITING_MAX:
+            raise RelayBusy("too many changes wait to be written")
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        if not self._turn:
+            loop.call_soon(self._end_turn, loop)
+        self._turn.append((act, done, only_mail))
+        return await done
+
+    def _end_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        jobs, self._turn = self._turn[:BATCH_MAX], self._turn[BATCH_MAX:]
+        if self._turn:
+            loop.call_soon(self._end_turn, loop)
+        self._commit(jobs)
 
     def _begun(self, act: Act[T], *, only_mail: bool) -> Future[T]:
         if self._jobs.qsize() >= WAITING_MAX:
@@ -133,13 +153,24 @@ class Store:
 
     def _commit(self, jobs: list[_Job]) -> None:
         # An act whose caller has left before it began is not done; from here on no caller can take its own back.
-        jobs = [job for job in jobs if job[1].set_running_or_notify_cancel()]
-        results: list[tuple[Future[Any], Any, BaseException | None]] = []
+        jobs = [job for job in jobs if _is_wanted(job[1])]
+        with self._writing:
+            results = self._transacted(jobs)
+        for done, result, error in results:
+            if error is None:
+                done.set_result(result)
+            else:
+                done.set_exception(error)
+
+    def _transacted(self, jobs: list[_Job]) -> list[tuple[Any, Any, BaseException | None]]:  # Any: as in _Job
+        results: list[tuple[Any, Any, BaseException | None]] = []
         try:
             self._db.execute("BEGIN IMMEDIATE")
             for act, done, _ in jobs:
                 results.append((done, *self._acted(act)))
+            began = time.perf_counter()
             self._db.execute("COMMIT")
+            self._times.add(time.perf_counter() - began)
             self.commits += 1
             if not all(only_mail for _, _, only_mail in jobs):
                 with self._knowing:
@@ -151,14 +182,8 @@ class Store:
                 self._db.execute("ROLLBACK")
             why = explained(error)
             self._now(why.message)
-            for _, done, _ in jobs:
-                done.set_exception(why)
-            return
-        for done, result, error in results:
-            if error is None:
-                done.set_result(result)
-            else:
-                done.set_exception(error)
+            return [(done, None, why) for _, done, _ in jobs]
+        return results
 
     def _now(self, failed: str) -> None:
         if failed != self.failed:
@@ -177,6 +202,10 @@ class Store:
             return None, error
         self._db.execute("RELEASE act")
         return result, None
+
+
+def _is_wanted(done: Future[Any] | asyncio.Future[Any]) -> bool:
+    return not done.done() if isinstance(done, asyncio.Future) else done.set_running_or_notify_cancel()
 
 
 def open_store(folder: Path) -> Db:

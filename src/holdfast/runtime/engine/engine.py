@@ -14,10 +14,11 @@ import asyncio
 import contextlib
 import os
 import socket
+from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from holdfast import errors
 from holdfast.core.clock import Clock, Entropy
@@ -30,7 +31,7 @@ from holdfast.host.log import Log
 from holdfast.journal.builds import NO_BUILD, Build
 from holdfast.journal.contract import Claimed, Hold, Journal, Session
 from holdfast.journal.durability import Durability
-from holdfast.journal.records import TaskState, TaskView
+from holdfast.journal.records import ENDED, TaskState, TaskView
 from holdfast.layout.engine_settings import Settings
 from holdfast.runtime.engine.claimer import Claimer, Room
 from holdfast.runtime.engine.suspects import Suspects
@@ -50,6 +51,7 @@ from holdfast.runtime.tool.blocking import ChildPool, Threads
 from holdfast.runtime.tool.file_watch import FileWatch
 
 CLAIM_EVERY_S, TROUBLE_EVERY_S, AGAIN_S = 0.01, 5.0, 0.5
+ENDED_MAX, ENDED_RECORDS_MAX = 20, 100  # views of tasks that have ended: so many, each with at most so many records
 CANCELS_MAX, CANCEL_EVERY_S = 3, 1.0  # for a run whose code swallows the first ones
 
 
@@ -83,17 +85,13 @@ class Engine:
         self._right, self._build = right, build
         self.journal = journal
         self._scratch_folders = None if scratch_root is None else ScratchFolders(scratch_root)
-        self.clock = clock
-        self.entropy = entropy
-        self.settings = settings
+        self.clock, self.entropy, self.settings = clock, entropy, settings
         self.tasks = {task.name: task for task in tasks}
         self.tools = {tool.name: tool for tool in tools}
         self.log = log or Log()
         self.lease: SessionLease | None = None
-        self._effect_keys = EffectKeys(keys.k_effect)
-        self._fingerprint_key = fingerprint_key(keys.k_effect)
-        self._dead_man = dead_man
-        self._secrets = secrets
+        self._effect_keys, self._fingerprint_key = EffectKeys(keys.k_effect), fingerprint_key(keys.k_effect)
+        self._dead_man, self._secrets = dead_man, secrets
         self._writers: dict[TaskId, TaskWriter] = {}
         self._running: dict[TaskId, asyncio.Task[None]] = {}
         self._suspects = Suspects(self._writers)
@@ -117,8 +115,8 @@ class Engine:
         self._flusher = Flusher()
         self._wanted: dict[TaskId, list[asyncio.Future[Claimed]]] = {}
         self._inbox_seen = 0
-        self._stopping = asyncio.Event()
-        self._fatal: asyncio.Future[None] | None = None
+        self.ended: deque[TaskView] = deque(maxlen=ENDED_MAX)  # here, until the hand-off has taken them
+        self._stopping, self._fatal = asyncio.Event(), cast("asyncio.Future[None] | None", None)
         self._troubled: dict[str, float] = {}
         self.finished: Callable[[TaskId, TaskState], None] = lambda _task, _state: None
         self.counts: dict[str, int] = {"runs": 0, "finished": 0, "fenced": 0, "claims": 0}
@@ -416,6 +414,8 @@ class Engine:
         self.log.event("run-ended", task_id=task_id, epoch=writer.hold.epoch, state=ended, **why)
         if state is not None:
             self.finished(task_id, state)
+        if state in ENDED and writer.view.seq < ENDED_RECORDS_MAX:
+            self.ended.append(writer.view)
 
     async def _read_inbox(self) -> None:
         for item in await self.journal.read_inbox(after=self._inbox_seen):
