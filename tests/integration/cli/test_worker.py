@@ -124,7 +124,7 @@ def test_two_workers_share_a_journal(hf: Commands, start_worker: Start) -> None:
     task_id = accept(hf, "collector", "{}")
     assert wait_ended(second, task_id) == "succeeded"
     threshold, frozen = hf.look("task", "show", task_id, "--json").json["result"]
-    assert (threshold, frozen > 0) == (20_000, True), "the garbage collector does not walk what is loaded at each step"
+    assert (threshold, frozen > 0) == (5_000, True), "the garbage collector does not walk what is loaded at each step"
 
 
 def test_a_task_that_exits_fails_alone(hf: Commands, start_worker: Start) -> None:
