@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,7 +15,8 @@ from holdfast.core.clock import SystemEntropy
 from holdfast.core.ids import TaskId, task_id_bytes
 from holdfast.core.journal_address import file_at
 from holdfast.journal.bind import journal_at
-from holdfast.journal.contract import Journal, Session
+from holdfast.journal.contract import Claimed, Journal, Session
+from holdfast.journal.records import TaskState
 from holdfast.journal.sqlite.verbs.sessions import SqliteSession
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.journal_contract import Administered, JournalContract, World
@@ -113,3 +115,44 @@ class TestSqliteJournal(JournalContract):
         world = SqliteWorld(folder)
         yield world
         await world.close()
+
+    async def test_a_task_is_claimed_in_the_commit_that_accepts_it(self, world: World) -> None:
+        worker, other = await world.process(), await world.connect()
+        given: list[Claimed] = []
+        before, submission = worker.journal.commits, world.submission()
+        await worker.journal.submit(submission, taker=(worker.session, given.append))
+        assert worker.journal.commits == before + 1
+        row = await other.find_task(submission.task_id)
+        assert row is not None
+        assert (row.state, row.session_id) == (TaskState.RUNNING, worker.session.session_id)
+        assert [one.hold.task_id for one in given] == [submission.task_id]
+
+    async def test_a_claim_with_a_submission_is_given_when_the_caller_has_been_cancelled(self, world: World) -> None:
+        """Else nobody would run the task until the session ends."""
+        worker = await world.process()
+        given: list[Claimed] = []
+        submission = world.submission()
+        asking = asyncio.create_task(worker.journal.submit(submission, taker=(worker.session, given.append)))
+        await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert [one.hold.task_id for one in given] == [submission.task_id]
+
+    async def test_a_session_that_has_ended_claims_nothing_and_the_task_is_accepted(self, world: World) -> None:
+        worker, other = await world.process(), await world.process()
+        await worker.journal.end_session(worker.session)
+        given: list[Claimed] = []
+        submission = world.submission()
+        assert (await worker.journal.submit(submission, taker=(worker.session, given.append))).created
+        assert given == []
+        assert (await other.take(submission.task_id)).crashes == 0
+
+    async def test_the_death_of_who_claimed_a_task_with_its_submission_is_counted(self, world: World) -> None:
+        worker, other = await world.process(), await world.process()
+        given: list[Claimed] = []
+        submission = world.submission()
+        await worker.journal.submit(submission, taker=(worker.session, given.append))
+        await worker.die()
+        claimed = await other.take(submission.task_id)
+        assert (claimed.crashes, claimed.hold.epoch > given[0].hold.epoch) == (1, True)

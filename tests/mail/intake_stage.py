@@ -44,6 +44,7 @@ async def taking(
 
     intake = Intake(
         journal=hf.journal,
+        submit=hf.journal.submit,
         mailbox=MemoryMailbox(relay),
         post=post or ScriptedPost(),
         k_effect=hf._keys.k_effect,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.core.ids import task_id_from_bytes
 from holdfast.errors import BadInput, Misuse, RequestConflict
-from holdfast.journal.contract import Filter
+from holdfast.journal.contract import Claimed, Filter, Submission
 from holdfast.journal.records import TaskState
 from holdfast.layout.engine_settings import request_scopes
 from holdfast.testing.lab import Lab, program
@@ -44,6 +46,38 @@ async def test_the_same_request_is_the_same_task(lab: Lab) -> None:
         assert (later.id, later.created) == (first.id, False)
         assert await later.result(10) == "hello ada"
         assert await count(hf) == 1
+
+
+async def test_a_task_that_is_given_to_the_engine_begins_without_a_claim(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def submission() -> Submission:
+        task_id = task_id_from_bytes(os.urandom(16))
+        return Submission(
+            task_id=task_id, name="greet", args={"name": "ada"}, args_fingerprint=bytes(16), request_id=""
+        )
+
+    async def nothing(*_: object, **__: object) -> list[Claimed]:
+        return []
+
+    async with lab.open(greet) as hf:
+        engine = hf.engine
+        assert engine is not None
+        await until(lambda: engine._claimer._is_first)  # it has seen that nothing waits
+        monkeypatch.setattr(hf.journal, "claim", nothing)
+        given = await engine.submit(submission())
+        await until(lambda: engine.counts["finished"] == 1)
+        row = await hf.journal.find_task(given.task_id)
+        assert row is not None
+        assert row.state is TaskState.SUCCEEDED
+        engine.stop()
+        assert (await engine.submit(submission())).state is TaskState.QUEUED
+
+
+async def until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not done():
+            await asyncio.sleep(0.01)
 
 
 async def test_submitting_at_the_same_time_makes_one_task(lab: Lab) -> None:

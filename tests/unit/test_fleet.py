@@ -13,11 +13,12 @@ from holdfast.app.fleet import Fleet
 from holdfast.app.loading import App
 from holdfast.app.worker import Order
 from holdfast.cli.main import main
-from holdfast.core.waiting import Pacing
+from holdfast.core.ids import TaskId
+from holdfast.core.waiting import ALONE, Pacing
 from holdfast.errors import BadInput, BadSettings, ModeTooWide
 from holdfast.host.log import Log
 from holdfast.journal.builds import NO_BUILD
-from holdfast.journal.contract import Claimed, Journal, Session
+from holdfast.journal.contract import Claimed, Journal, Session, Submission, Taker
 from holdfast.layout.engine_settings import Settings
 from holdfast.layout.fleet import AGENTS_MAX, fleet_folders, read_fleet
 from holdfast.runtime.engine.claimer import Claimer, Room
@@ -91,7 +92,13 @@ class Claims:
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, bool]] = []
-        self.found = 0
+        self.found = self.submitted = 0
+
+    async def submit(self, _submission: Submission, *, taker: Taker | None = None) -> None:
+        await asyncio.sleep(0)
+        self.submitted += 1
+        if taker is not None:
+            taker[1](cast(Claimed, None))
 
     async def claim(self, _session: Session, *, limit: int, alone: bool = False, **_: object) -> list[Claimed]:
         self.asked.append((limit, alone))
@@ -118,7 +125,13 @@ class Agent:
         self.journal = Claims()
         self.suspects = OneSuspect()
         self.claimer = Claimer(
-            cast(Journal, self.journal), Settings(), self.suspects, names=("t",), active=lambda: self.running, room=room
+            cast(Journal, self.journal),
+            Settings(),
+            self.suspects,
+            names=("t",),
+            active=lambda: self.running,
+            room=room,
+            pace=ALONE,
         )
         self.claimer.join()
 
@@ -189,6 +202,53 @@ async def test_a_claim_that_left_nothing_due_is_told_from_one_that_was_full() ->
     agent.running = 1
     assert len(await agent.claimer.claim(session, 3)) == 1
     assert not agent.claimer.took_all
+
+
+async def test_a_task_begins_with_its_submission_where_no_other_waits_and_there_is_room() -> None:
+    session, agent = cast(Session, None), Agent(Room(4))
+    known, other = cast(Submission, SimpleNamespace(name="t")), cast(Submission, SimpleNamespace(name="other"))
+
+    async def begins(submission: Submission = known) -> bool:
+        before = agent.running
+        await agent.claimer.submit(session, submission, lambda _claimed: setattr(agent, "running", agent.running + 1))
+        return agent.running > before
+
+    assert not await begins()  # before the first claim nobody knows what waits
+    await agent.claimer.claim(session, 2)
+    assert await begins()
+    assert await begins()
+    agent.running = 3
+    assert not await begins()  # an agent leaves room for others
+    agent.running = 0
+    assert not await begins()  # the one before it waits
+    await agent.claimer.claim(session, 2)
+    assert not await begins(other)
+    agent.journal.found = 2
+    await agent.claimer.claim(session, 2)
+    assert not await begins()  # the claim was full
+    agent.journal.found = 0
+    await agent.claimer.claim(session, 2)
+    agent.suspects.runs_alone(cast(TaskId, "suspect"))
+    assert not await begins()
+
+
+async def test_submissions_of_one_moment_take_no_more_places_than_there_are() -> None:
+    session, agent = cast(Session, None), Agent(None)
+    agent.claimer = Claimer(
+        cast(Journal, agent.journal),
+        Settings(concurrency=3),
+        agent.suspects,
+        names=("t",),
+        active=lambda: agent.running,
+        room=None,
+        pace=ALONE,
+    )
+    await agent.claimer.claim(session, 3)
+    begun: list[Claimed] = []
+    submission = cast(Submission, SimpleNamespace(name="t"))
+    await asyncio.gather(*(agent.claimer.submit(session, submission, begun.append) for _ in range(5)))
+    assert len(begun) == 3
+    assert agent.journal.submitted == 5
 
 
 async def test_an_agent_that_is_still_being_opened_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ from holdfast.journal.contract import (
     Statement,
     Submission,
     Submitted,
+    Taker,
     TaskNames,
     TaskRow,
     WaitingTasks,
@@ -148,7 +149,7 @@ class MemoryJournal(MemoryUpkeep):
 
     # tasks
 
-    async def submit(self, submission: Submission) -> Submitted:
+    async def submit(self, submission: Submission, *, taker: Taker | None = None) -> Submitted:
         store, task_id = self._store, submission.task_id
         for one in (task_id, *submission.also):
             known = store.tasks.get(one)

@@ -45,7 +45,7 @@ from holdfast.host.hardening import IS_LINUX, give_back_memory, harden, tame_col
 from holdfast.host.log import Log, open_log
 from holdfast.journal.bind import Connections, journal_at
 from holdfast.journal.builds import Build
-from holdfast.journal.contract import Journal
+from holdfast.journal.contract import Journal, Submission, Submitted
 from holdfast.layout.engine_settings import Settings
 from holdfast.layout.journal_location import journal_address
 from holdfast.layout.moved import LOOK_S, stopped_when_moved
@@ -103,6 +103,7 @@ class JobContext:
     notices: Notices | None
     log: Log
     post: Post | None = None  # of an agent
+    submit: Callable[[Submission], Awaitable[Submitted]] | None = None  # to the engine that runs here
 
 
 Job = Callable[[JobContext], Awaitable[None]]
@@ -402,7 +403,13 @@ async def serve_agent(agent: Agent, opened: Opened, *, ready: Callable[[], None]
                 stopped_by_roster(address, engine.stop, log=log, look_s=agent.pacing.idle_s(WATCH_S))
             )
         context = JobContext(
-            address=address, journal=journal, keys=opened.keys, notices=agent.notices, log=log, post=opened.post
+            address=address,
+            journal=journal,
+            keys=opened.keys,
+            notices=agent.notices,
+            log=log,
+            submit=engine.submit,
+            post=opened.post,
         )
         for name in agent.order.jobs:
             job = _run_job(name, context, after_s=JOBS_AFTER_S * random.uniform(1, 2))

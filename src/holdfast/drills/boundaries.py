@@ -23,7 +23,7 @@ from holdfast.journal.records import NewRecord, RecordKind
 from holdfast.runtime.task.talk import ASK
 
 if TYPE_CHECKING:
-    from holdfast.journal.contract import Claimed, Hold, InboxItem, Journal, Session, Submission, Submitted
+    from holdfast.journal.contract import Claimed, Hold, InboxItem, Journal, Session, Submission, Submitted, Taker
 
 Kind = Literal["commit", "byte", "model"]
 When = Literal["before", "after"]
@@ -73,9 +73,9 @@ class WatchedJournal:
             self._passed(self._next("commit"), "commit", "the task is claimed")
         return found
 
-    async def submit(self, submission: Submission) -> Submitted:
+    async def submit(self, submission: Submission, *, taker: Taker | None = None) -> Submitted:
         with self._crossing("commit", "the task is submitted"):
-            return await self._journal.submit(submission)
+            return await self._journal.submit(submission)  # what it claims passes `claim`
 
     async def append(self, hold: Hold, entries: Sequence[NewRecord], **options: Any) -> list[int]:
         with self._crossing("commit", self._describe(entries)):

@@ -229,17 +229,13 @@ class Session(Protocol):
     ttl_ms: int
     deadline_boot_ms: int  # own deadline: before the journal's, counted from the request
 
-    def take_slot(self, tag: bytes) -> int:
-        """A send-begun slot, cleared and tagged; -1 where none is free."""
-        ...
+    def take_slot(self, tag: bytes) -> int: ...  # cleared and tagged; -1 where none is free
 
     def mark_begun(self, slot: int) -> None: ...
 
     def free_slot(self, slot: int) -> None: ...
 
-    def lock_fd(self) -> int | None:
-        """Descriptor of the lock whose release proves this process dead, for its children."""
-        ...
+    def lock_fd(self) -> int | None: ...  # of the lock whose release proves this process dead, for its children
 
     def mark_left(self, slot: int) -> None:
         """Something of this attempt may still send when the session has ended. Raises OSError."""
@@ -249,6 +245,9 @@ class Session(Protocol):
     def left_at(self, slot: int) -> int | None:
         """Where in the lock's file a process of the attempt sets the byte (5A) that `mark_left` sets."""
         ...
+
+
+Taker = tuple[Session, Callable[[Claimed], None]]  # whose session claims, and what the claim is given to
 
 
 class Journal(Protocol):
@@ -294,9 +293,10 @@ class Journal(Protocol):
         which costs its worker the lease each time is found out."""
 
     # tasks
-    async def submit(self, submission: Submission) -> Submitted:
+    async def submit(self, submission: Submission, *, taker: Taker | None = None) -> Submitted:
         """Accept a task. The same id and fingerprint again finds the task as it is. A task that has one of the ids in
-        `also` is found in the same way, decided in the commit that would accept a new one.
+        `also` is found in the same way, decided in the commit that would accept a new one. A new task is claimed for
+        `taker` in the same commit, and given even if the caller is cancelled; a journal may leave it to the next claim.
         Raises RequestConflict where the id was submitted with other arguments."""
         ...
 

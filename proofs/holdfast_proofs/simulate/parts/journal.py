@@ -24,6 +24,7 @@ from holdfast.journal.contract import (
     Statement,
     Submission,
     Submitted,
+    Taker,
     TaskNames,
 )
 from holdfast.journal.records import NewRecord
@@ -45,8 +46,8 @@ class ClientJournal(MemoryJournal):
         super().__init__(world.store, world.clock, entropy)
         self._world = world
 
-    async def submit(self, submission: Submission) -> Submitted:
-        found = await super().submit(submission)
+    async def submit(self, submission: Submission, *, taker: Taker | None = None) -> Submitted:
+        found = await super().submit(submission, taker=taker)
         if found.created:
             self._world.store.suspect(found.task_id, now_ms=self.now_ms())
         return found

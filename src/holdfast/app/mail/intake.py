@@ -45,7 +45,7 @@ from holdfast.core.waiting import wait_event
 from holdfast.errors import BadValue, HoldfastError, JournalBusy, JournalFull, TaskNotFound, TooLarge
 from holdfast.host.log import Log
 from holdfast.journal.bodies import EvidenceGiven
-from holdfast.journal.contract import InboxItem, InboxKind, Journal
+from holdfast.journal.contract import InboxItem, InboxKind, Journal, Submission, Submitted
 from holdfast.journal.durability import Life
 from holdfast.journal.records import Body, StepView, TaskView
 from holdfast.relay.bounded import keep_newest
@@ -77,6 +77,7 @@ class Intake:
     """Takes mail of one mailbox into one journal, while `run` runs."""
 
     journal: Journal
+    submit: Callable[[Submission], Awaitable[Submitted]]
     mailbox: Mailbox
     post: Post
     k_effect: bytes
@@ -259,7 +260,7 @@ class Intake:
         except (BadValue, TooLarge) as error:
             await self._tell_dead(delivery.id, letter.sender, error.message)
             return error.message
-        done = await self.journal.submit(submission)
+        done = await self.submit(submission)
         if done.created:
             self.log.event("mail-received", sender=letter.sender, key=letter.key, task_id=done.task_id)
         return ""

@@ -113,6 +113,7 @@ async def _take_in(home: AgentHome, context: JobContext, post: AgentPost) -> Non
     since = find_since(home.instance, life)
     intake = Intake(
         journal=context.journal,
+        submit=context.submit or context.journal.submit,
         mailbox=await post.mailbox(),
         post=post,
         k_effect=context.keys.k_effect,

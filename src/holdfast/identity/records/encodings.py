@@ -32,6 +32,7 @@ _MULTICODEC_ED25519 = b"\xed\x01"
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _BASE58_VALUES = {char: value for value, char in enumerate(_BASE58)}
 _BASE32 = re.compile("[a-z2-7]+")
+_BASE32_CHARS = b"abcdefghijklmnopqrstuvwxyz234567".ljust(256)
 _KEY_CHARS = 48  # every key of 32 bytes behind ed01: z6Mk and 44 more
 
 
@@ -40,8 +41,24 @@ def digest_of(raw: bytes) -> Digest:
     return digest_text(hashlib.sha256(raw).digest())
 
 
+def _halves() -> list[tuple[int, int, int]]:
+    """Masks that move 64 groups of 5 bits into 64 bytes: halves apart, then quarters, down to single groups."""
+    found: list[tuple[int, int, int]] = []
+    for groups in (32, 16, 8, 4, 2, 1):
+        lower = sum(((1 << 5 * groups) - 1) << start for start in range(0, 512, 16 * groups))
+        found.append((lower, lower << 5 * groups, 3 * groups))
+    return found
+
+
+_HALVES = _halves()
+
+
 def digest_text(hashed: bytes) -> Digest:
-    return Digest(base64.b32encode(hashed).decode().rstrip("=").lower())
+    """Base32 of 32 bytes. Python's own is written in Python, three times slower, and each request needs several."""
+    bits = int.from_bytes(hashed, "big") << 4  # 260: whole groups of 5
+    for lower, upper, shift in _HALVES:
+        bits = (bits & lower) | ((bits & upper) << shift)
+    return Digest(bits.to_bytes(DIGEST_CHARS, "big").translate(_BASE32_CHARS).decode())
 
 
 def parse_digest(text: str) -> Digest:

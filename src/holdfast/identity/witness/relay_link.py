@@ -49,7 +49,7 @@ CONNECT_S = 3.0
 ANSWER_S = 10.0  # of the whole exchange
 ANSWER_BYTES_MAX = 16 * 1024 * 1024  # the longest log with its receipts
 LOOKUP_MAX = 16  # digests in one question, and agents in one answer
-_CHUNK = 65_536
+CHUNK = 65_536
 _PROXY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
 _WAITS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.INSUFFICIENT_STORAGE)
 
@@ -286,9 +286,9 @@ def with_url(url: str, why: str) -> str:
 
 
 async def receive_answer(
-    connection: h11.Connection, reader: asyncio.StreamReader, *, bytes_max: int
+    connection: h11.Connection, reader: asyncio.StreamReader, *, bytes_max: int, begun: bytes | None = None
 ) -> tuple[int, bytes]:
-    """Status and body. Raises OSError, h11.ProtocolError."""
+    """Status and body; `begun`: what was read of it already. Raises OSError, h11.ProtocolError."""
     status, parts, size = 0, list[bytes](), 0
     while True:
         event = connection.next_event()
@@ -303,7 +303,7 @@ async def receive_answer(
             case h11.EndOfMessage():
                 return status, b"".join(parts)
             case h11.NEED_DATA:
-                raw = await reader.read(_CHUNK)
+                raw, begun = (await reader.read(CHUNK) if begun is None else begun), None
                 if not raw and not connection.trailing_data[0] and not status:
                     raise OSError("the connection was closed before an answer came")
                 connection.receive_data(raw)

@@ -164,7 +164,9 @@ class PostgresJournal:
 
     # tasks
 
-    async def submit(self, submission: contract.Submission) -> contract.Submitted:
+    async def submit(
+        self, submission: contract.Submission, *, taker: contract.Taker | None = None
+    ) -> contract.Submitted:
         wrapped = self._wraps.new_data_key(task_id_bytes(submission.task_id))
         found = await self._writer.do(Submit(submission=submission, wrapped=wrapped), patient=False)
         self._changes.note()

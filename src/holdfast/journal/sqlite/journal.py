@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 import apsw
 
-from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
+from holdfast.core.ids import TaskId, task_id_bytes
 from holdfast.core.notices import Notice, task_damaged_notice
 from holdfast.core.waiting import wait_event
 from holdfast.errors import HoldfastError, InvariantViolated, JournalDamaged, LeaseLost, SessionLost, TaskNotFound
@@ -42,10 +41,6 @@ from holdfast.journal.steady import Moment, SteadyTime
 
 T = TypeVar("T")
 
-MOVING = (
-    "SELECT task_id FROM task WHERE task_id IN (SELECT unhex(value) FROM json_each(?)) "
-    "AND state IN ('queued', 'running', 'sleeping', 'waiting')"
-)
 POLL_S, IDLE_POLL_S, BUSY_TICKS = 0.02, 0.05, 50  # how often another process's commits are looked for
 TOTAL_REST = 49  # times the processor time of a check of the running total: it takes at most a fiftieth
 
@@ -116,11 +111,22 @@ class SqliteJournal:
 
     # tasks
 
-    async def submit(self, submission: contract.Submission) -> contract.Submitted:
+    async def submit(
+        self, submission: contract.Submission, *, taker: contract.Taker | None = None
+    ) -> contract.Submitted:
         wrapped = self._wraps.new_data_key(task_id_bytes(submission.task_id))
-        found = await self._writer.write(lambda txn: tasks.submit(txn, submission, wrapped))
-        self._note_change()
-        return found
+        own = None if taker is None else sessions.own_session(taker[0])
+
+        def give(decided: tuple[contract.Submitted, tuple[contract.Claimed, Record] | None]) -> None:
+            if decided[1] is None or taker is None:
+                return self._note_change()
+            claimed, record = decided[1]
+            fold(claimed.view, record)
+            self._set_holds(self._holds + 1)
+            return taker[1](claimed)
+
+        act = functools.partial(claims.submit, submission=submission, wrapped=wrapped, session=own, wraps=self._wraps)
+        return (await self._writer.write(act, then=give))[0]
 
     async def claim(
         self,
@@ -269,13 +275,7 @@ class SqliteJournal:
         return self._read(lambda db: sessions.list_sessions(db, self._clock, self._instance))
 
     async def find_effect(self, effect_key: bytes) -> tuple[TaskId, str] | None:
-        # From the newest on: no index has the keys, because each step would pay for it, and most that is asked is new.
-        query = (
-            "SELECT task_id, ordinal FROM record CROSS JOIN task USING (t) WHERE effect_key = ? ORDER BY n DESC LIMIT 1"
-        )
-        row = self._read(lambda db: db.execute(query, (effect_key,)).fetchone())
-        raw, ordinal = row or (None, None)
-        return (task_id_from_bytes(raw), str(ordinal)) if isinstance(raw, bytes) else None
+        return self._read(lambda db: tasks.find_effect(db, effect_key))
 
     async def find_due_ms(self) -> int | None:
         query = "SELECT min(due_ms) FROM task WHERE state IN ('queued', 'sleeping', 'waiting')"
@@ -324,10 +324,7 @@ class SqliteJournal:
         self._changed = asyncio.Event()
 
     async def find_over(self, task_ids: Collection[TaskId]) -> list[TaskId]:
-        asked = {task_id_bytes(task_id): task_id for task_id in task_ids}
-        listed = json.dumps([raw.hex() for raw in asked])
-        moving = self._read(lambda db: {row[0] for row in db.execute(MOVING, (listed,))})
-        return [task_id for raw, task_id in asked.items() if raw not in moving]
+        return self._read(lambda db: tasks.find_over(db, task_ids))
 
     # blobs
 

@@ -272,8 +272,9 @@ class MailDesk:
     @property
     def no_room(self) -> str:
         """Why it takes no new mail; empty where it does."""
-        low = f"the relay takes no new mail: less than {self.settings().free_mib_min} MiB are free on its disk"
-        return low if self._is_disk_full() else ""
+        if not self._is_disk_full():
+            return ""
+        return f"the relay takes no new mail: less than {self.settings().free_mib_min} MiB are free on its disk"
 
     def _is_disk_full(self) -> bool:
         at, full = self._disk

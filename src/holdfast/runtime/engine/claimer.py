@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
-from holdfast.core.waiting import wait_event
-from holdfast.journal.contract import Claimed, Journal, Session
+from holdfast.core.waiting import Pacing, wait_event
+from holdfast.journal.contract import Claimed, Journal, Session, Submission, Submitted
 from holdfast.layout.engine_settings import Settings
 from holdfast.runtime.engine.suspects import Suspects
+
+CLAIM_EVERY_S = 0.01  # two claims are at least so far apart
 
 
 class Room:
@@ -85,6 +87,7 @@ class Claimer:
         names: Collection[str],
         active: Callable[[], int],
         room: Room | None,
+        pace: Pacing,
     ) -> None:
         self._journal = journal
         self._settings = settings
@@ -92,7 +95,9 @@ class Claimer:
         self.suspects = suspects
         self.active = active
         self.took_all = False  # the last claim gave fewer tasks than there were places: hardly anything is left
-        self._room = room
+        self._is_first = False  # a task that is submitted now: none was left by the last claim, or submitted since
+        self._submitting = 0  # tasks that may be running with their commit
+        self._room, self._pacing = room, pace
 
     def join(self) -> None:
         """This engine begins to serve."""
@@ -118,24 +123,49 @@ class Claimer:
         if self._room is not None:
             await self._room.wait_places(self.active, timeout_s=self._settings.sweep_every_s)
 
+    async def submit(self, session: Session, submission: Submission, begin: Callable[[Claimed], None]) -> Submitted:
+        """Claimed with its submission if no other task waits, and there is a place for it."""
+        with self.places() as places:
+            may_begin = places > 0 and submission.name in self.names and not self.suspects.one_runs_alone()
+        self._is_first = self._is_first and may_begin
+        if not self._is_first:
+            return await self._journal.submit(submission)
+        self._submitting += 1
+        try:
+            with nullcontext() if self._room is None else self._room.reserved(1):
+                return await self._journal.submit(submission, taker=(session, begin))
+        finally:
+            self._submitting -= 1
+
     @contextmanager
     def places(self) -> Generator[int]:
         """How many tasks may be begun inside the block."""
-        own = min(self._settings.concurrency - self.active(), self._settings.claim_batch)
+        own = min(self._settings.concurrency - self.active() - self._submitting, self._settings.claim_batch)
         if self._room is None:
             yield max(0, own)
             return
         with self._room.reserved(max(0, min(own, self._room.places(self.active())))) as places:
             yield places
 
+    async def pause_s(self, claimed: int) -> float:
+        """Until the journal is looked at again, where nothing changes in it."""
+        most_s, due = self._settings.sweep_every_s, await self._journal.find_due_ms()
+        most_s = most_s if claimed else self._pacing.idle_s(most_s)  # after a claim one may be left that others held
+        if due is None or self.active() >= self._settings.concurrency:
+            return most_s
+        left = (due - self._journal.now_ms()) / 1000
+        if left <= 0:  # due, and not claimed a moment ago: it is not for us, or not now
+            return most_s
+        return min(most_s, max(left, CLAIM_EVERY_S))
+
     async def claim(self, session: Session, places: int) -> list[Claimed]:
-        self.took_all = False
+        self.took_all = self._is_first = False
         if not places or not self.names or self.suspects.one_runs_alone():
             return []
         claimed = await self._claim_suspect(session)
         if not claimed:
             claimed = await self._journal.claim(session, names=self.names, limit=places)
-            self.took_all = 0 < len(claimed) < places
+            self.took_all, self._is_first = 0 < len(claimed) < places, len(claimed) < places
         if not claimed and not self.active():
             claimed = await self._claim_any(session)
             if claimed and claimed[0].crashes:

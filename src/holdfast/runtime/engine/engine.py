@@ -29,11 +29,11 @@ from holdfast.core.ports import KeyRing, Memory
 from holdfast.core.waiting import ALONE, Pacing
 from holdfast.host.log import Log
 from holdfast.journal.builds import NO_BUILD, Build
-from holdfast.journal.contract import Claimed, Hold, Journal, Session
+from holdfast.journal.contract import Claimed, Hold, Journal, Session, Submission, Submitted
 from holdfast.journal.durability import Durability
 from holdfast.journal.records import ENDED, TaskState, TaskView
 from holdfast.layout.engine_settings import Settings
-from holdfast.runtime.engine.claimer import Claimer, Room
+from holdfast.runtime.engine.claimer import CLAIM_EVERY_S, Claimer, Room
 from holdfast.runtime.engine.suspects import Suspects
 from holdfast.runtime.engine.upkeep import Upkeep
 from holdfast.runtime.scratch.scratch import Scratch, ScratchFolders, chained
@@ -50,7 +50,7 @@ from holdfast.runtime.task.task import SCOPE_NAME, TaskType
 from holdfast.runtime.tool.blocking import ChildPool, Threads
 from holdfast.runtime.tool.file_watch import FileWatch
 
-CLAIM_EVERY_S, TROUBLE_EVERY_S, AGAIN_S = 0.01, 5.0, 0.5
+TROUBLE_EVERY_S, AGAIN_S = 5.0, 0.5
 ENDED_MAX, ENDED_RECORDS_MAX = 20, 100  # views of tasks that have ended: so many, each with at most so many records
 CANCELS_MAX, CANCEL_EVERY_S = 3, 1.0  # for a run whose code swallows the first ones
 
@@ -96,7 +96,7 @@ class Engine:
         self._running: dict[TaskId, asyncio.Task[None]] = {}
         self._suspects = Suspects(self._writers)
         self._claimer = Claimer(
-            journal, settings, self._suspects, names=self._served(), active=lambda: self.active, room=room
+            journal, settings, self._suspects, names=self._served(), active=lambda: self.active, room=room, pace=pacing
         )
         self._strays: list[Hold] = []  # of runs that ended without a record of their own
         self._children: ChildPool | None = None
@@ -168,6 +168,12 @@ class Engine:
         self._children = ChildPool(session.lock_fd(), watch=self._files)
         self.log.event("session-begun", session=session.session_id, worker=name)
         return session
+
+    async def submit(self, submission: Submission) -> Submitted:
+        """Accept a task of this agent; it may begin with the same commit."""
+        if self.lease is None or not self.lease.ok() or self._stopping.is_set():
+            return await self.journal.submit(submission)
+        return await self._claimer.submit(self.lease.session, submission, self._begin)
 
     def stop(self) -> None:
         """Finish what is under way, give the rest back, end."""
@@ -299,28 +305,15 @@ class Engine:
             if self._claimer.lacks_places():
                 await self._claimer.wait_places()
             elif not claimed or self._claimer.took_all or self.active >= self.settings.concurrency:
-                seen = await self.journal.wait_change(timeout_s=await self._pause_s(claimed), seen=seen)
-
-    async def _pause_s(self, claimed: int) -> float:
-        most_s, due = self.settings.sweep_every_s, await self.journal.find_due_ms()
-        most_s = most_s if claimed else self._pacing.idle_s(most_s)  # after a claim one may be left that others held
-        if due is None or self.active >= self.settings.concurrency:
-            return most_s
-        left = (due - self.journal.now_ms()) / 1000
-        if left <= 0:  # due, and not claimed a moment ago: it is not for us, or not now
-            return most_s
-        return min(most_s, max(left, CLAIM_EVERY_S))
+                seen = await self.journal.wait_change(timeout_s=await self._claimer.pause_s(claimed), seen=seen)
 
     async def _claim(self) -> int:
         if self.lease is None or not self.lease.ok() or self._stopping.is_set():
             return 0
         with self._claimer.places() as places:
             claimed = await self._claimer.claim(self.lease.session, places)
-            if self._stopping.is_set():
-                return 0  # asked to stop meanwhile: the end of the session gives them back
             for one in claimed:
-                self._start(one)
-        self.counts["claims"] += len(claimed)
+                self._begin(one)
         return len(claimed)
 
     def _served(self) -> list[str]:
@@ -350,6 +343,11 @@ class Engine:
             waiting.remove(given)
             if not waiting:
                 del self._wanted[task_id]
+
+    def _begin(self, claimed: Claimed) -> None:
+        if not self._stopping.is_set() and self.lease is not None:  # else the end of the session gives it back
+            self._start(claimed)
+            self.counts["claims"] += 1
 
     def _start(self, claimed: Claimed) -> None:
         task_id = claimed.hold.task_id

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.core.decoding import convert
 from holdfast.errors import NotSettleable, RequestConflict, TaskNotFound
-from holdfast.journal.contract import Filter, InboxItem, InboxKind
+from holdfast.journal.contract import Claimed, Filter, InboxItem, InboxKind
 from holdfast.journal.records import TaskState, TaskView
 from holdfast.testing.journal_contract.world import ENDINGS, World, fact, noted, shown
 
@@ -52,6 +52,24 @@ class Submissions:
         again = await other.submit(submission)
         assert (again.created, again.task_id) == (False, submission.task_id)
         assert await journal.find_task(submission.task_id) == before
+
+    async def test_a_task_that_may_be_claimed_with_its_submission_is_claimed_once(self, world: World) -> None:
+        """A journal may leave it to the next claim."""
+        worker = await world.process()
+        given: list[Claimed] = []
+        submission = world.submission(request_id="order-77")
+        first = await worker.journal.submit(submission, taker=(worker.session, given.append))
+        again = await worker.journal.submit(submission, taker=(worker.session, given.append))
+        assert (first.created, again.created) == (True, False)
+
+        (claimed,) = (*given, *await worker.journal.claim(worker.session, names=None, limit=5))
+        assert claimed.hold.task_id == submission.task_id
+        assert claimed.inbox == []
+        assert shown(claimed.view) == shown(await worker.journal.read_task(submission.task_id))
+        await worker.journal.append(claimed.hold, [noted("n1")])
+        row = await worker.journal.find_task(submission.task_id)
+        assert row is not None
+        assert (row.state, row.epoch) == (TaskState.RUNNING, claimed.hold.epoch)
 
     async def test_the_same_submission_again_says_how_the_task_stands(self, world: World) -> None:
         worker = await world.process()

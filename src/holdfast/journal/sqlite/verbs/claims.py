@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Sequence
@@ -17,12 +18,12 @@ from holdfast.host.sqlite import Db
 from holdfast.journal import rules
 from holdfast.journal.bodies import ClaimedBy
 from holdfast.journal.builds import MARK, build_when_claimed, name_and_build, names_claimed, pinned_name
-from holdfast.journal.contract import Claimed, Hold, TaskNames, WaitingTasks
+from holdfast.journal.contract import Claimed, Hold, Submission, Submitted, TaskNames, WaitingTasks
 from holdfast.journal.records import NewRecord, Record, RecordKind, TaskState, TaskView, as_kept
 from holdfast.journal.seal import DataKeySealer, KeyWraps
 from holdfast.journal.sqlite.rows import Tail, add_records, read_view
 from holdfast.journal.sqlite.txn import Txn
-from holdfast.journal.sqlite.verbs import upkeep
+from holdfast.journal.sqlite.verbs import tasks, upkeep
 from holdfast.journal.sqlite.verbs.sessions import SERVES, DeadSession, SqliteSession
 
 
@@ -180,6 +181,30 @@ def take(
         if claimed is not None:
             taken.append(claimed)
     return taken
+
+
+def submit(
+    txn: Txn,
+    submission: Submission,
+    wrapped: tuple[int, bytes, DataKeySealer],
+    session: SqliteSession | None,
+    wraps: KeyWraps,
+) -> tuple[Submitted, tuple[Claimed, Record] | None]:
+    """Accept a task; where it is new, and may be claimed, it is claimed for the session. As with `take`, the caller
+    folds the record."""
+    done = tasks.submit(txn, submission, wrapped)
+    if session is None or not done.created:
+        return done, None
+    txn.write_out()
+    names = names_claimed([submission.name], session.build)
+    found = find_candidates(
+        txn.db, now_ms=txn.at_ms, dead=(), names=names, limit=1, task_id=submission.task_id, alone=False
+    )
+    for one in found:
+        one.load(txn.db, wraps)
+    with contextlib.suppress(SessionLost):  # it is accepted all the same
+        return done, next(iter(take(txn, found, session, dead=(), wraps=wraps)), None)
+    return done, None
 
 
 def _bury(txn: Txn, dead: Sequence[DeadSession]) -> set[int]:

@@ -9,13 +9,14 @@ they are part of.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 import apsw
 import msgspec
 
-from holdfast.core.ids import TaskId, task_id_bytes
+from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
 from holdfast.core.step import Event
 from holdfast.errors import InvariantViolated, LeaseLost, RequestConflict, StatementFailed
 from holdfast.host.sqlite import Db
@@ -95,6 +96,12 @@ CLOSING = frozenset(
 @functools.lru_cache(256)
 def _closes(events: tuple[Event, ...]) -> bool:
     return not CLOSING.isdisjoint(events)
+
+
+MOVING = (
+    "SELECT task_id FROM task WHERE task_id IN (SELECT unhex(value) FROM json_each(?)) "
+    "AND state IN ('queued', 'running', 'sleeping', 'waiting')"
+)
 
 
 def submit(txn: Txn, submission: Submission, wrapped: tuple[int, bytes, DataKeySealer]) -> Submitted:
@@ -204,6 +211,20 @@ def confirm(txn: Txn, hold: Hold, seq: int) -> bool:
         raise LeaseLost(task_id=hold.task_id, epoch=hold.epoch)
     txn.db.execute("UPDATE task SET changed_ms = ? WHERE t = ?", (txn.at_ms, hold.row))
     return newest >= seq
+
+
+def find_effect(db: Db, effect_key: bytes) -> tuple[TaskId, str] | None:
+    # From the newest on: no index has the keys, because each step would pay for it, and most that is asked is new.
+    query = "SELECT task_id, ordinal FROM record CROSS JOIN task USING (t) WHERE effect_key = ? ORDER BY n DESC LIMIT 1"
+    raw, ordinal = db.execute(query, (effect_key,)).fetchone() or (None, None)
+    return (task_id_from_bytes(raw), str(ordinal)) if isinstance(raw, bytes) else None
+
+
+def find_over(db: Db, task_ids: Collection[TaskId]) -> list[TaskId]:
+    asked = {task_id_bytes(task_id): task_id for task_id in task_ids}
+    listed = json.dumps([raw.hex() for raw in asked])
+    moving = {row[0] for row in db.execute(MOVING, (listed,))}
+    return [task_id for raw, task_id in asked.items() if raw not in moving]
 
 
 def list_tasks(db: Db, filter: Filter) -> list[TaskRow]:
