@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import msgspec
 import pytest
 
 from holdfast.app.fleet import Fleet
@@ -18,7 +19,7 @@ from holdfast.core.waiting import ALONE, Pacing
 from holdfast.errors import BadInput, BadSettings, ModeTooWide
 from holdfast.host.log import Log
 from holdfast.journal.builds import NO_BUILD
-from holdfast.journal.contract import Claimed, Journal, Session, Submission, Taker
+from holdfast.journal.contract import Capabilities, Claimed, Journal, Session, Submission, Taker
 from holdfast.layout.engine_settings import Settings
 from holdfast.layout.fleet import AGENTS_MAX, fleet_folders, read_fleet
 from holdfast.runtime.engine.claimer import Claimer, Room
@@ -92,12 +93,13 @@ class Claims:
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, bool]] = []
-        self.found = self.submitted = 0
+        self.found, self.submitted, self.gives = 0, 0, True
+        self.capabilities = Capabilities(durable=True, statements=True, shared=True, administered=True)
 
     async def submit(self, _submission: Submission, *, taker: Taker | None = None) -> None:
         await asyncio.sleep(0)
         self.submitted += 1
-        if taker is not None:
+        if taker is not None and self.gives:
             taker[1](cast(Claimed, None))
 
     async def claim(self, _session: Session, *, limit: int, alone: bool = False, **_: object) -> list[Claimed]:
@@ -205,10 +207,10 @@ async def test_a_claim_that_left_nothing_due_is_told_from_one_that_was_full() ->
 
 
 async def test_a_task_begins_with_its_submission_where_no_other_waits_and_there_is_room() -> None:
-    session, agent = cast(Session, None), Agent(Room(4))
-    known, other = cast(Submission, SimpleNamespace(name="t")), cast(Submission, SimpleNamespace(name="other"))
+    session, agent = SESSION, Agent(Room(4))
+    other = cast(Submission, SimpleNamespace(name="other"))
 
-    async def begins(submission: Submission = known) -> bool:
+    async def begins(submission: Submission = MAIL) -> bool:
         before = agent.running
         await agent.claimer.submit(session, submission, lambda _claimed: setattr(agent, "running", agent.running + 1))
         return agent.running > before
@@ -232,21 +234,147 @@ async def test_a_task_begins_with_its_submission_where_no_other_waits_and_there_
     assert not await begins()
 
 
-async def test_submissions_of_one_moment_take_no_more_places_than_there_are() -> None:
-    session, agent = cast(Session, None), Agent(None)
+class SlowClaims(Claims):
+    """Its writes wait until they are let go; a claim has looked before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = asyncio.Event()
+
+    async def submit(self, submission: Submission, *, taker: Taker | None = None) -> None:
+        await self.go.wait()
+        await super().submit(submission, taker=taker)
+
+    async def claim(self, session: Session, *, limit: int, alone: bool = False, **more: object) -> list[Claimed]:
+        await self.go.wait()
+        return await super().claim(session, limit=limit, alone=alone, **more)
+
+
+def slow_agent(**settings: int) -> tuple[Agent, SlowClaims]:
+    agent, journal = Agent(None), SlowClaims()
+    agent.journal = journal
     agent.claimer = Claimer(
-        cast(Journal, agent.journal),
-        Settings(concurrency=3),
+        cast(Journal, journal),
+        Settings(**settings),
         agent.suspects,
         names=("t",),
         active=lambda: agent.running,
         room=None,
         pace=ALONE,
     )
-    await agent.claimer.claim(session, 3)
+    return agent, journal
+
+
+SESSION, MAIL = cast(Session, SimpleNamespace()), cast(Submission, SimpleNamespace(name="t"))
+
+
+async def begins(agent: Agent) -> bool:
     begun: list[Claimed] = []
-    submission = cast(Submission, SimpleNamespace(name="t"))
-    await asyncio.gather(*(agent.claimer.submit(session, submission, begun.append) for _ in range(5)))
+    await agent.claimer.submit(SESSION, MAIL, begun.append)
+    return bool(begun)
+
+
+async def test_no_task_begins_before_one_whose_submission_is_not_committed_yet() -> None:
+    agent, journal = slow_agent()
+    agent.running = 1
+    first = asyncio.create_task(agent.claimer.submit(None, MAIL, lambda _: None))  # nobody has claimed yet
+    await asyncio.sleep(0)
+    really, journal.go = journal.go, asyncio.Event()
+    journal.go.set()
+    await agent.claimer.claim(SESSION, 2)  # it finds nothing: the first one is not there yet
+    assert not await begins(agent)
+    journal.go = really
+    really.set()
+    await first
+    await agent.claimer.claim(SESSION, 2)
+    assert await begins(agent)
+
+
+async def test_no_task_begins_before_one_that_was_submitted_while_a_claim_was_under_way() -> None:
+    agent, journal = slow_agent()
+    agent.running = 1
+    claiming = asyncio.create_task(agent.claimer.claim(SESSION, 2))
+    await asyncio.sleep(0)
+    left = asyncio.create_task(agent.claimer.submit(SESSION, MAIL, lambda _: None))
+    await asyncio.sleep(0)
+    journal.go.set()
+    await asyncio.gather(claiming, left)
+    assert not await begins(agent)
+    await agent.claimer.claim(SESSION, 2)
+    assert await begins(agent)
+
+
+async def test_no_task_begins_with_its_submission_while_a_suspect_is_claimed_and_none_is_claimed_beside_it() -> None:
+    agent, journal = slow_agent(concurrency=1)
+    journal.go.set()
+    await agent.claimer.claim(SESSION, 1)
+    journal.go.clear()
+    mail = asyncio.create_task(agent.claimer.submit(SESSION, MAIL, lambda _: setattr(agent, "running", 1)))
+    await asyncio.sleep(0)
+    journal.asked.clear()
+    claiming = asyncio.create_task(agent.claimer.claim(SESSION, 1))
+    await asyncio.sleep(0)
+    journal.go.set()
+    await asyncio.gather(mail, claiming)
+    assert agent.running == 1
+    assert (1, True) not in journal.asked  # a suspect would run beside the mail
+
+    agent.running = 0
+    journal.asked.clear()
+    claiming = asyncio.create_task(agent.claimer.claim(SESSION, 1))
+    while (1, True) not in journal.asked:  # noqa: ASYNC110 - until it has looked for one
+        await asyncio.sleep(0)
+    assert not await begins(agent)  # it would run beside the suspect
+    await claiming
+
+
+async def test_what_a_session_that_may_not_claim_submits_is_the_next_one() -> None:
+    agent, journal = slow_agent()
+    journal.go.set()
+    await agent.claimer.claim(SESSION, 2)
+    await agent.claimer.submit(None, MAIL, lambda _: None)
+    assert not await begins(agent)
+
+
+async def test_mail_of_one_moment_leaves_places_for_other_agents() -> None:
+    room = Room(8)
+    agent, other = Agent(room), Agent(room)
+    await agent.claimer.claim(SESSION, 2)
+    agent.journal.found = 0
+    begun: list[Claimed] = []
+    await asyncio.gather(*(agent.claimer.submit(SESSION, MAIL, begun.append) for _ in range(20)))
+    assert len(begun) == 4
+    agent.running = 4
+    assert not other.claimer.lacks_places()
+
+
+async def test_a_place_that_a_submission_did_not_use_wakes_those_who_wait() -> None:
+    room = Room(1)
+    agent, other = Agent(room), Agent(room)
+    await agent.claimer.claim(SESSION, 1)
+    agent.journal.gives = False  # the message was there already
+    asking = asyncio.create_task(agent.claimer.submit(SESSION, MAIL, lambda _: None))
+    await asyncio.sleep(0)
+    assert other.claimer.lacks_places()
+    waiting = asyncio.create_task(other.claimer.wait_places())
+    await asking
+    async with asyncio.timeout(0.1):
+        await waiting
+
+
+async def test_a_shared_journal_is_not_asked_to_claim_with_a_submission() -> None:
+    agent = Agent(None)
+    agent.journal.capabilities = msgspec.structs.replace(agent.journal.capabilities, hosts=True)
+    await agent.claimer.claim(SESSION, 2)
+    assert not await begins(agent)
+
+
+async def test_submissions_of_one_moment_take_no_more_places_than_there_are() -> None:
+    agent, journal = slow_agent(concurrency=3)
+    journal.go.set()
+    await agent.claimer.claim(SESSION, 3)
+    begun: list[Claimed] = []
+    await asyncio.gather(*(agent.claimer.submit(SESSION, MAIL, begun.append) for _ in range(5)))
     assert len(begun) == 3
     assert agent.journal.submitted == 5
 

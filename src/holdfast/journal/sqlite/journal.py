@@ -118,12 +118,9 @@ class SqliteJournal:
         own = None if taker is None else sessions.own_session(taker[0])
 
         def give(decided: tuple[contract.Submitted, tuple[contract.Claimed, Record] | None]) -> None:
-            if decided[1] is None or taker is None:
-                return self._note_change()
-            claimed, record = decided[1]
-            fold(claimed.view, record)
-            self._set_holds(self._holds + 1)
-            return taker[1](claimed)
+            self._note_change()
+            if decided[1] is not None and taker is not None:
+                taker[1](self._taken(*decided[1]))
 
         act = functools.partial(claims.submit, submission=submission, wrapped=wrapped, session=own, wraps=self._wraps)
         return (await self._writer.write(act, then=give))[0]
@@ -154,12 +151,15 @@ class SqliteJournal:
             except (JournalDamaged, InvariantViolated) as error:
                 await self._park_damaged(candidate, error)
         taken = await self._writer.write(lambda txn: claims.take(txn, sound, own, dead=dead, wraps=self._wraps))
-        for claimed, record in taken:
-            fold(claimed.view, record)
-            claimed.inbox = self._read(functools.partial(inbox.pending_of, hold=claimed.hold))
-            claimed.hold.seen = max((item.number for item in claimed.inbox), default=0)
-        self._set_holds(self._holds + len(taken))
-        return [claimed for claimed, _ in taken]
+        return [self._taken(claimed, record) for claimed, record in taken]
+
+    def _taken(self, claimed: contract.Claimed, record: Record) -> contract.Claimed:
+        """A claim that is committed, with its record and what waits in its inbox."""
+        self._set_holds(self._holds + 1)
+        fold(claimed.view, record)
+        claimed.inbox = self._read(functools.partial(inbox.pending_of, hold=claimed.hold))
+        claimed.hold.seen = max((item.number for item in claimed.inbox), default=0)
+        return claimed
 
     def append(
         self,

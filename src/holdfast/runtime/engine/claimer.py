@@ -95,12 +95,14 @@ class Claimer:
         self.suspects = suspects
         self.active = active
         self.took_all = False  # the last claim gave fewer tasks than there were places: hardly anything is left
-        self._is_first = False  # a task that is submitted now: none was left by the last claim, or submitted since
-        self._submitting = 0  # tasks that may be running with their commit
+        self._is_first = False  # a task that is submitted now: the last claim left none, and none was left since
+        self._submitting = 0  # tasks that may begin with their commit
+        self._left = self._leaving = 0  # tasks that were left to a claim so far; of them, not committed yet
         self._room, self._pacing = room, pace
 
     def join(self) -> None:
         """This engine begins to serve."""
+        self._is_first = False
         if self._room is not None:
             self._room.join(self)
 
@@ -123,19 +125,45 @@ class Claimer:
         if self._room is not None:
             await self._room.wait_places(self.active, timeout_s=self._settings.sweep_every_s)
 
-    async def submit(self, session: Session, submission: Submission, begin: Callable[[Claimed], None]) -> Submitted:
-        """Claimed with its submission if no other task waits, and there is a place for it."""
-        with self.places() as places:
-            may_begin = places > 0 and submission.name in self.names and not self.suspects.one_runs_alone()
-        self._is_first = self._is_first and may_begin
-        if not self._is_first:
+    async def submit(
+        self, session: Session | None, submission: Submission, begin: Callable[[Claimed], None]
+    ) -> Submitted:
+        """Claimed with its submission if it would be the next one: no other task waits, and there is a place for it.
+        `session`: of an engine that may claim now."""
+        if session is not None and self._may_begin(submission):
+            return await self._submit_and_begin(session, submission, begin)
+        self._is_first = False
+        self._left += 1
+        self._leaving += 1
+        try:
             return await self._journal.submit(submission)
+        finally:
+            self._leaving -= 1
+
+    def _may_begin(self, submission: Submission) -> bool:
+        if not self._is_first or self._journal.capabilities.hosts or submission.name not in self.names:
+            return False
+        with self.places() as places:
+            return places > 0 and not self.suspects.one_runs_alone()
+
+    async def _submit_and_begin(
+        self, session: Session, submission: Submission, begin: Callable[[Claimed], None]
+    ) -> Submitted:
+        begun = False
+
+        def give(claimed: Claimed) -> None:
+            nonlocal begun
+            begun = True
+            begin(claimed)
+
         self._submitting += 1
         try:
             with nullcontext() if self._room is None else self._room.reserved(1):
-                return await self._journal.submit(submission, taker=(session, begin))
+                return await self._journal.submit(submission, taker=(session, give))
         finally:
             self._submitting -= 1
+            if not begun:
+                self.freed()
 
     @contextmanager
     def places(self) -> Generator[int]:
@@ -144,7 +172,7 @@ class Claimer:
         if self._room is None:
             yield max(0, own)
             return
-        with self._room.reserved(max(0, min(own, self._room.places(self.active())))) as places:
+        with self._room.reserved(max(0, min(own, self._room.places(self.active() + self._submitting)))) as places:
             yield places
 
     async def pause_s(self, claimed: int) -> float:
@@ -162,19 +190,27 @@ class Claimer:
         self.took_all = self._is_first = False
         if not places or not self.names or self.suspects.one_runs_alone():
             return []
+        left = self._left
         claimed = await self._claim_suspect(session)
-        if not claimed:
-            claimed = await self._journal.claim(session, names=self.names, limit=places)
-            self.took_all, self._is_first = 0 < len(claimed) < places, len(claimed) < places
-        if not claimed and not self.active():
+        if claimed:
+            return claimed
+        claimed = await self._journal.claim(session, names=self.names, limit=places)
+        self.took_all = 0 < len(claimed) < places
+        if not claimed and self._is_idle():
             claimed = await self._claim_any(session)
             if claimed and claimed[0].crashes:
                 self.suspects.runs_alone(claimed[0].hold.task_id)
+                return claimed
+        # Last: what is submitted before this waits for the next claim.
+        self._is_first = len(claimed) < places and not self._leaving and self._left == left
         return claimed
+
+    def _is_idle(self) -> bool:
+        return not self.active() and not self._submitting
 
     async def _claim_suspect(self, session: Session) -> list[Claimed]:
         """The longest waiting task, suspect or not, where this engine is never idle."""
-        if not self.suspects.may_claim(idle=not self.active()):
+        if not self.suspects.may_claim(idle=self._is_idle()):
             return []
         claimed = await self._claim_any(session)
         self.suspects.took(claimed[0] if claimed else None)

@@ -129,8 +129,7 @@ class Engine:
     def durability(self) -> Durability | None:  # as it was last seen
         return self._upkeep.durability
 
-    def views(self) -> list[TaskView]:
-        """The tasks that this engine holds now, as it knows them."""
+    def views(self) -> list[TaskView]:  # of the tasks that this engine holds now, as it knows them
         return [writer.view for writer in self._writers.values()]
 
     async def serve(self) -> None:
@@ -171,9 +170,9 @@ class Engine:
 
     async def submit(self, submission: Submission) -> Submitted:
         """Accept a task of this agent; it may begin with the same commit."""
-        if self.lease is None or not self.lease.ok() or self._stopping.is_set():
-            return await self.journal.submit(submission)
-        return await self._claimer.submit(self.lease.session, submission, self._begin)
+        may_claim = self.lease is not None and self.lease.ok() and not self._stopping.is_set()
+        session = self.lease.session if self.lease is not None and may_claim else None
+        return await self._claimer.submit(session, submission, self._begin)
 
     def stop(self) -> None:
         """Finish what is under way, give the rest back, end."""
@@ -186,7 +185,6 @@ class Engine:
         self._fail(errors.SessionLost("the lease could not be renewed in time"))
 
     def writer_for(self, claimed: Claimed) -> tuple[TaskWriter, Steps]:
-        """The writer and the steps of a claimed task."""
         if self.lease is None or self._children is None:
             raise errors.SessionLost("no session is open")
         writer = TaskWriter(
@@ -345,9 +343,13 @@ class Engine:
                 del self._wanted[task_id]
 
     def _begin(self, claimed: Claimed) -> None:
-        if not self._stopping.is_set() and self.lease is not None:  # else the end of the session gives it back
+        if self._stopping.is_set() or self.lease is None or self.lease.lost:
+            return  # the end of the session gives it back
+        try:
             self._start(claimed)
-            self.counts["claims"] += 1
+        except BaseException as error:  # noqa: BLE001 - as in `_guarded`, whoever asked for the claim
+            self._fail(error)
+        self.counts["claims"] += 1
 
     def _start(self, claimed: Claimed) -> None:
         task_id = claimed.hold.task_id

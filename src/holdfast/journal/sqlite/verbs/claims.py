@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from holdfast.core.ids import TaskId, task_id_bytes, task_id_from_bytes
 from holdfast.core.notices import Notice, poison_notice
-from holdfast.errors import JournalDamaged, SessionLost
+from holdfast.errors import InvariantViolated, JournalDamaged, SessionLost
 from holdfast.host.sqlite import Db
 from holdfast.journal import rules
 from holdfast.journal.bodies import ClaimedBy
@@ -200,9 +200,9 @@ def submit(
     found = find_candidates(
         txn.db, now_ms=txn.at_ms, dead=(), names=names, limit=1, task_id=submission.task_id, alone=False
     )
-    for one in found:
-        one.load(txn.db, wraps)
-    with contextlib.suppress(SessionLost):  # it is accepted all the same
+    with contextlib.suppress(SessionLost, JournalDamaged, InvariantViolated):  # it is accepted all the same
+        for one in found:
+            one.load(txn.db, wraps)
         return done, next(iter(take(txn, found, session, dead=(), wraps=wraps)), None)
     return done, None
 
