@@ -201,7 +201,10 @@ async def test_a_damaged_row_is_not_one_that_was_put_back(tmp_path: Path) -> Non
     """Its task is parked by its chain, as before; the others go on."""
     path = tmp_path / "journal.db"
     task_id = await submit(path, "ada")
-    change(path, "UPDATE task SET head = CAST(x'00' || substr(head, 2) AS BLOB)")
+    change(
+        path,
+        "UPDATE task SET head = CAST(iif(hex(substr(head, 1, 1)) = '00', x'01', x'00') || substr(head, 2) AS BLOB)",
+    )
     await run(path, "bob")
     async with holdfast.open(path, serve=False) as hf:
         row = await hf.journal.find_task(hf.task(task_id).id)
