@@ -250,12 +250,12 @@ class SlowClaims(Claims):
         return await super().claim(session, limit=limit, alone=alone, **more)
 
 
-def slow_agent(**settings: int) -> tuple[Agent, SlowClaims]:
+def slow_agent(*, concurrency: int = 16) -> tuple[Agent, SlowClaims]:
     agent, journal = Agent(None), SlowClaims()
     agent.journal = journal
     agent.claimer = Claimer(
         cast(Journal, journal),
-        Settings(**settings),
+        Settings(concurrency=concurrency),
         agent.suspects,
         names=("t",),
         active=lambda: agent.running,
